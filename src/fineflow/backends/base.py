@@ -1,0 +1,111 @@
+"""What an engine is: the narrow protocols that concrete backends implement.
+
+A backend knows one library and nothing of graphs, queries or frameworks. Methods of a backend are called on the
+runtime's event loop; a backend hands blocking work to its own owner thread. Components and the graph scheduler never
+call a backend directly but through its queue (``runtime.scheduler``) and the runtime's loop (``runtime.loop``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from fineflow.ir import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to decode. ``temperature`` 0 is greedy. ``stop``: the output ends before the first occurrence of any of them.
+
+    ``top_k`` 0 means all tokens. ``seed`` None leaves the choice to the engine.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of decoded output. ``finish_reason`` is set on the last one: ``"stop"`` or ``"length"``.
+
+    ``text`` is never part of a stop string and never an incomplete character.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A chat message as engines see it: role and text."""
+
+    role: str
+    content: str
+
+
+@runtime_checkable
+class BatchEngine(Protocol):
+    """An engine that executes batches of independent items, one batch at a time.
+
+    name: the lane in plans and timelines. ops: what it serves. max_batch: the largest number of items that still
+    pays to run together (maximum efficient batch).
+    """
+
+    name: str
+    ops: frozenset[Op]
+    max_batch: int
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        """Results in the order of ``items``. EMBED items: ``(kind, text)`` with kind ``"query"`` or ``"document"``,
+        results vectors (lists of float). RERANK items: ``(query, document)`` texts, results scores (float, higher
+        is better), each independent of the other items of the batch."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class LLMEngine(Protocol):
+    """An engine that prefills prompts and decodes from them, many requests at once (continuous batching)."""
+
+    name: str
+    block_size: int  # tokens per key/value block: the granularity of prefix sharing
+    can_prefill: bool  # whether prefill() leaves something that generate() can use
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The prompt text of a conversation, by the model's chat template."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt text (special tokens only where the text has them)."""
+        ...
+
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+        """Computes the key/value cache of a prompt prefix so that a later request with it starts sooner."""
+        ...
+
+    def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
+        """Decodes. Higher priority first. Closing the iterator aborts the request and frees its cache."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The whole output of one decode."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: tuple[int, ...] = field(default=(), repr=False)

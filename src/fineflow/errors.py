@@ -1,0 +1,23 @@
+"""Every exception that fineflow itself raises. What the user's pipeline raises passes through unchanged."""
+
+from __future__ import annotations
+
+
+class FineflowError(Exception):
+    """Base of all of them."""
+
+
+class GraphError(FineflowError):
+    """A graph breaks a validity rule; the message names the primitive, its inputs and the rule."""
+
+
+class PlanningError(FineflowError):
+    """An object could not be planned (raised only with ``strict=True``; otherwise it runs as stock)."""
+
+
+class BackendError(FineflowError):
+    """An engine could not start, or died; the cause is chained."""
+
+
+class FineflowWarning(UserWarning):
+    """Something was left to stock that the user may have expected to be optimized."""

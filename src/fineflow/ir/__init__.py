@@ -1,0 +1,6 @@
+"""The intermediate representation: primitives, graphs, their text and their pictures."""
+
+from fineflow.ir.graph import Graph, Note
+from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive, Ref
+
+__all__ = ["PURE", "Effect", "Effects", "Graph", "Note", "Op", "Primitive", "Ref"]

@@ -1,0 +1,61 @@
+"""The graph of primitives: immutable, in program order, with the notes that the passes left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from fineflow.ir.primitive import Primitive, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing a pass did, or declined to do, with the reason; shown by ``explain``.
+
+    ``done`` is True for a rewrite and False for a refusal. ``where`` names the primitive.
+    """
+
+    source: str
+    where: str
+    done: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Primitives in program order, the inputs they may refer to, and the reference that is the answer."""
+
+    primitives: tuple[Primitive, ...]
+    output: Ref
+    inputs: tuple[str, ...] = ("input",)
+    notes: tuple[Note, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Primitive]:
+        return {p.name: p for p in self.primitives}
+
+    @cached_property
+    def users(self) -> dict[str, tuple[str, ...]]:
+        """For each primitive or input, the names of the primitives that read it, in program order."""
+        found: dict[str, list[str]] = {}
+        for p in self.primitives:
+            for name in dict.fromkeys(ref.name for ref in p.args.values()):
+                found.setdefault(name, []).append(p.name)
+        return {name: tuple(names) for name, names in found.items()}
+
+    def __iter__(self) -> Iterator[Primitive]:
+        return iter(self.primitives)
+
+    def __getitem__(self, name: str) -> Primitive:
+        return self.by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.by_name
+
+    def with_primitives(self, primitives: Iterable[Primitive], notes: Iterable[Note] = ()) -> Graph:
+        """The same graph with other primitives and further notes."""
+        return replace(self, primitives=tuple(primitives), notes=(*self.notes, *notes))
+
+    def noted(self, *notes: Note) -> Graph:
+        return replace(self, notes=(*self.notes, *notes))

@@ -1,0 +1,104 @@
+"""The primitive: one node of a p-graph or e-graph (Ayo, section 4.1 and Table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Op(StrEnum):
+    """What a primitive does. A closed set: passes and validity rules enumerate it."""
+
+    RENDER = "render"  # prompt template and variables -> prompt
+    PREFILL = "prefill"  # prompt -> key/value cache of the whole prompt
+    PARTIAL_PREFILL = "partial_prefill"  # known beginning of a prompt -> key/value cache of it
+    DECODE = "decode"  # key/value cache -> text or message
+    PARTIAL_DECODE = "partial_decode"  # a decode whose complete pieces are released one by one
+    PARSE = "parse"  # text or message -> value
+    EMBED = "embed"  # texts -> vectors
+    INGEST = "ingest"  # vectors and documents -> store
+    SEARCH = "search"  # query (and its vector) -> documents
+    RERANK = "rerank"  # query and documents -> documents
+    PICK = "pick"  # one key of a record
+    RECORD = "record"  # several values -> one record
+    MAP = "map"  # a body graph for every element of a list or stream
+    CONDITION = "condition"  # a body graph per arm
+    AGGREGATE = "aggregate"  # many results -> one
+    TOOL = "tool"  # a tool call
+    CALL = "call"  # opaque user code, run by stock and fed to the graph
+
+
+class Effect(StrEnum):
+    """How a primitive touches the world (docs/design.md, section 4)."""
+
+    PURE = "pure"
+    READ = "read"
+    WRITE = "write"
+    EXTERNAL = "external"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """The effect of a primitive, the resource it touches, and why we believe so.
+
+    ``resource`` names the store or object that READ and WRITE refer to; ``reason`` is shown by ``explain``.
+    """
+
+    kind: Effect
+    resource: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({self.resource})" if self.resource else self.kind.value
+
+
+PURE = Effects(Effect.PURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A data edge: the value of an earlier primitive (or graph input), optionally one key of it.
+
+    ``stream`` says that items are consumed one by one as they are released, not the value as a whole.
+    """
+
+    name: str
+    key: str | None = None
+    stream: bool = False
+
+    def __str__(self) -> str:
+        text = self.name if self.key is None else f"{self.name}[{self.key}]"
+        return f"{text}..." if self.stream else text
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One node. ``name`` is its identity, stable from run to run (it is the path in the user's object).
+
+    args: data edges, by parameter name, in order. ``after``: order edges (names of primitives that must have
+    finished first). ``component``: the user's object that executes it, never looked into by passes except through
+    protocols of ``backends.base``. ``body``: the graph of a MAP (one parameter, ``item``). ``span``: path of the stock
+    node whose run shows it. ``depth``: longest path to the output, set by the bind pass, -1 before.
+    """
+
+    name: str
+    op: Op
+    args: Mapping[str, Ref] = field(default_factory=lambda: _NOTHING)
+    params: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    effects: Effects = PURE
+    span: str = ""
+    engine: str | None = None
+    depth: int = -1
+    after: tuple[str, ...] = ()
+    component: Any = field(default=None, compare=False, repr=False)
+    body: Any = None  # Graph, declared Any to keep the two modules acyclic
+
+    def with_(self, **changes: Any) -> Primitive:
+        """A copy with some fields changed."""
+        return replace(self, **changes)

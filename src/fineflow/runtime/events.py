@@ -1,0 +1,74 @@
+"""What engines and graph schedulers report while they work, for whoever listens.
+
+Costs nothing when nobody listens. Times are ``time.perf_counter()`` seconds.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One piece of work on one engine (or of one primitive that runs on no engine).
+
+    lane: engine name. label: what it was, for people. queued/start/end: seconds. items: batch size of the request.
+    batch: number of the engine batch it was part of (-1 where there are no batches). origin: label set by
+    ``labelled()`` around the call that caused it ("" outside).
+    """
+
+    lane: str
+    label: str
+    queued: float
+    start: float
+    end: float
+    items: int = 1
+    batch: int = -1
+    origin: str = ""
+
+
+_listeners: list[Callable[[Interval], None]] = []
+_lock = threading.Lock()
+_origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
+
+
+def listening() -> bool:
+    return bool(_listeners)
+
+
+def report(interval: Interval) -> None:
+    """Hands an interval to every listener. Called from any thread."""
+    for listener in tuple(_listeners):
+        listener(interval)
+
+
+def origin() -> str:
+    """The label that ``labelled()`` set around the current call."""
+    return _origin.get()
+
+
+@contextmanager
+def labelled(label: str) -> Iterator[None]:
+    """Marks everything that happens because of the enclosed calls."""
+    token = _origin.set(label)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+@contextmanager
+def record() -> Iterator[list[Interval]]:
+    """Collects the intervals of everything that runs meanwhile, from all threads."""
+    found: list[Interval] = []
+    with _lock:
+        _listeners.append(found.append)
+    try:
+        yield found
+    finally:
+        with _lock:
+            _listeners.remove(found.append)
