@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from fineflow.ir.spec import FineflowError, GraphError
 
-class FineflowError(Exception):
-    """Base of all of them."""
-
-
-class GraphError(FineflowError):
-    """A graph breaks a validity rule; the message names the primitive, its inputs and the rule."""
+__all__ = ["BackendError", "FineflowError", "FineflowWarning", "GraphError", "PlanningError"]
 
 
 class PlanningError(FineflowError):

@@ -1,0 +1,132 @@
+"""Graphs as text: one primitive per line, the same from run to run, 120 columns wide.
+
+Primitives are numbered in program order and referred to by number, as names are paths and often long:
+
+     2  category/llm.prefill   llm   3   pure   prefill(prompt=1)   after 1
+
+``...`` behind a reference says that its items are consumed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from fineflow.ir.graph import Graph
+from fineflow.ir.primitive import Primitive, Ref
+from fineflow.ir.spec import bodies
+
+WIDTH = 120
+_LIMITS = (44, 20, 5, 24)  # columns for name, engine, depth and effects grow with their content up to these widths
+_HEADINGS = ("name", "engine", "depth", "effects")
+
+
+def format_graph(graph: Graph, *, title: str = "") -> str:
+    """The graph for people: name, operation with its inputs, engine, depth, effects, order edges and parameters.
+
+    Bodies of maps and conditions are indented below their primitive. A line that would exceed 120 columns goes on
+    indented below itself; nothing is left out except parameters that are not plain values, shown by their type.
+    """
+    count = len(graph.primitives)
+    heading = f"{count} primitive{'' if count == 1 else 's'}, reads {', '.join(graph.inputs) or 'nothing'}"
+    lines = [f"{title}: {heading}" if title else heading]
+    rows = [_Row(0, "#", _HEADINGS, ("operation",)), *_rows(graph, "", 0)]
+    columns = zip(*(row.cells for row in rows if row.cells), strict=True)
+    widths = [min(limit, max(map(len, column))) for limit, column in zip(_LIMITS, columns, strict=True)]
+    for row in rows:
+        lines += row.lines(widths)
+    lines.append(f"output: {_ref(graph.output, _numbers(graph, ''))}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line to be: its number (or a heading), the cells of the table, and what follows them."""
+
+    indent: int
+    label: str
+    cells: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    def lines(self, widths: Sequence[int]) -> list[str]:
+        pad = " " * (2 + 4 * self.indent)
+        if not self.cells:
+            return [pad + self.label]
+        label = f"{pad}{self.label:>2}  "
+        # The name column gives way to the indentation, so that the columns behind it stay aligned.
+        widths = [max(6 + widths[0] - len(label), 0), *widths[1:]]
+        table = "  ".join(cell.ljust(width) for cell, width in zip(self.cells, widths, strict=True))
+        return wrap(label + table, self.more, hang=pad + " " * 8)
+
+
+def wrap(line: str, more: Iterable[str], hang: str) -> list[str]:
+    """``line`` and the pieces behind it, two blanks apart, broken between words where they exceed the width."""
+    lines, room = [], line
+    for piece in more:
+        if len(room) + 2 + len(piece) > WIDTH and room.strip():
+            lines.append(room.rstrip())
+            room = hang + piece
+        else:
+            room += "  " + piece
+        while len(room) > WIDTH and (cut := room.rfind(" ", len(hang) + 1, WIDTH)) > 0:
+            lines.append(room[:cut].rstrip())
+            room = hang + room[cut:].lstrip()
+    return [*lines, room.rstrip()]
+
+
+def _rows(graph: Graph, prefix: str, indent: int) -> Iterator[_Row]:
+    numbers = _numbers(graph, prefix)
+    for p in graph:
+        args = ", ".join(f"{arg}={_ref(ref, numbers)}" for arg, ref in p.args.items())
+        cells = (p.name, p.engine or "", str(p.depth) if p.depth >= 0 else "", str(p.effects))
+        yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers)))
+        arms = bodies(p)
+        for heading, body in arms:
+            inner = f"{numbers[p.name]}." if len(arms) == 1 else f"{numbers[p.name]}.{heading}."
+            yield _Row(indent + 1, f"{heading}:")
+            yield from _rows(body, inner, indent + 1)
+            yield _Row(indent + 1, f"gives {_ref(body.output, _numbers(body, inner))}")
+
+
+def _numbers(graph: Graph, prefix: str) -> dict[str, str]:
+    return {p.name: f"{prefix}{number}" for number, p in enumerate(graph, start=1)}
+
+
+def _ref(ref: Ref, numbers: Mapping[str, str]) -> str:
+    text = numbers.get(ref.name, ref.name)
+    text = text if ref.key is None else f"{text}[{ref.key}]"
+    return f"{text}..." if ref.stream else text
+
+
+def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
+    if p.after:
+        yield "after " + ", ".join(numbers.get(name, name) for name in p.after)
+    for key, value in p.params.items():
+        if not key.startswith("_"):
+            yield f"{key}={format_value(value)}"
+
+
+def format_value(value: object, room: int = 40) -> str:
+    """A parameter for people: plain values as they are, clipped to ``room`` characters, others by their type.
+
+    Never an address, so that the text is the same from run to run.
+    """
+    text = _plain(value)
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if value is None or isinstance(value, str | bool | int | float | bytes):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        inner = ", ".join(_plain(item) for item in value)
+        return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(_plain(item) for item in value)) + "}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_plain(key)}: {_plain(item)}" for key, item in value.items()) + "}"
+    name = getattr(value, "__qualname__", None) if callable(value) else None
+    return f"<{name if isinstance(name, str) else type(value).__name__}>"
