@@ -1,0 +1,68 @@
+# make demo    sets up .venv and runs the document assistant, stock against fineflow
+# make test    sets up .venv and runs all tests
+# make lint | types | docs | bench | clean
+#
+# TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
+# PYTHON=...  the interpreter to make .venv with (3.11 or newer)
+# ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x"
+
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+ENGINE ?= transformers
+ARGS   ?=
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+BIN     := $(VENV)/bin
+INSTALL  = $(BIN)/python tools/pip_install.py
+READY   := $(VENV)/.ready
+DOCS    := $(VENV)/.docs-ready
+
+.PHONY: help venv demo test lint format types docs bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+venv: $(READY)
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "fineflow needs Python 3.11 or newer; none was found. Install one, or say: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }
+
+# PyTorch comes first and by itself, so that nothing after it chooses another build of it.
+$(READY): pyproject.toml | $(BIN)/python
+	@$(INSTALL) "[1/2] $(firstword $(TORCH))" $(VENV)/install-torch.log $(TORCH)
+	@$(INSTALL) "[2/2] fineflow with what its demo and tests need" $(VENV)/install.log -e ".[demo,dev]"
+	@touch $@
+
+$(DOCS): pyproject.toml | $(BIN)/python
+	@$(INSTALL) "[1/1] what the documentation needs" $(VENV)/install-docs.log -e ".[docs]"
+	@touch $@
+
+demo: $(READY)
+	@test "$(ENGINE)" = transformers || { echo "ENGINE=$(ENGINE) is not available: the demo runs on transformers."; exit 1; }
+	@$(BIN)/fineflow demo $(ARGS)
+
+test: $(READY)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(READY)
+	@$(BIN)/mypy --strict src
+
+docs: $(DOCS)
+	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+bench: $(READY)
+	@for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+
+clean:
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
