@@ -22,7 +22,7 @@ DOCS    := $(VENV)/.docs-ready
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 venv: $(READY)
 

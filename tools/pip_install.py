@@ -21,7 +21,8 @@ def main(label: str, log: Path, arguments: list[str]) -> int:
     seen = 0
     terminal = sys.stdout.isatty()
     print(f"{label} ...", flush=True)
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
+    options = ["--disable-pip-version-check", "--progress-bar", "off"]
+    command = [sys.executable, "-m", "pip", "install", *options, *arguments]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip,
         log.open("w", encoding="utf-8") as out,
