@@ -126,7 +126,7 @@ class _Work(Generic[T]):
     async def _run(self) -> None:
         try:
             result = await self._make()
-        except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that left the task would end the loop
+        except BaseException as error:  # a KeyboardInterrupt that left the task would end the loop
             self.done.set_exception(error)
         else:
             self.done.set_result(result)
