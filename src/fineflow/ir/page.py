@@ -1,0 +1,121 @@
+"""A plan as one HTML page: both graphs, what was rewritten, what was not, and why. Needs nothing from the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from fineflow.ir.graph import Graph, Note
+from fineflow.ir.primitive import Op, Primitive
+from fineflow.ir.spec import bodies
+from fineflow.ir.svg import STYLE, legend, to_svg
+from fineflow.ir.text import format_graph
+
+_STYLE = (
+    STYLE + "*{box-sizing:border-box}html{background:Canvas;color-scheme:light dark}"
+    "body.ff{font-size:15px;line-height:1.5;margin:0;padding:24px 28px;color:var(--ink);background:var(--paper)}"
+    "h1{font-size:22px;margin:0 0 6px}h2{font-size:16px;margin:28px 0 6px}p{margin:4px 0;max-width:80ch}"
+    ".keys{display:flex;flex-wrap:wrap;gap:4px 18px;margin:10px 0;font-size:13px;color:var(--dim)}"
+    ".key{display:inline-flex;align-items:center;gap:6px}.key i{width:11px;height:11px;border-radius:3px}"
+    "input[name=view]{position:absolute;opacity:0}"
+    ".tabs{display:flex;gap:4px;margin-top:18px;border-bottom:1px solid var(--line)}"
+    ".tabs label{padding:6px 14px;cursor:pointer;border-radius:6px 6px 0 0;color:var(--dim)}"
+    ".tabs label:hover{color:var(--ink)}"
+    ".views{display:grid;gap:18px;padding-top:14px}.views>*{display:none;min-width:0}"
+    "figure{margin:0;overflow:auto;max-height:88vh;border:1px solid color-mix(in srgb,var(--line) 45%,transparent);"
+    "border-radius:8px}figure svg{display:block;margin:0 auto}"
+    "h3{font-size:14px;margin:0 0 6px}h3 small{font-weight:400;color:var(--dim)}"
+    "pre{overflow:auto;font:12px/1.5 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;margin:0}"
+    "#both:checked~.views{grid-template-columns:minmax(280px,1fr) minmax(0,3fr)}"
+    "#both:checked~.views>.p,#both:checked~.views>.e,#e:checked~.views>.e,#p:checked~.views>.p,"
+    "#text:checked~.views>.t{display:block}"
+    "#both:checked~.tabs [for=both],#e:checked~.tabs [for=e],#p:checked~.tabs [for=p],#text:checked~.tabs [for=text]"
+    "{color:var(--ink);font-weight:600;box-shadow:inset 0 -2px var(--llm)}"
+    "input:focus-visible~.tabs{outline:2px solid var(--llm);outline-offset:3px}"
+    "table{border-collapse:collapse;font-size:13.5px}td,th{text-align:left;vertical-align:top;padding:4px 18px 4px 0;"
+    "border-bottom:1px solid color-mix(in srgb,var(--line) 35%,transparent)}th{color:var(--dim);font-weight:500}"
+    "td code{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;overflow-wrap:anywhere}"
+    ".stock{border-left:4px solid var(--call);padding:8px 14px;margin:14px 0}"
+    "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}}"
+)
+AS_WRITTEN = ("As written", "p-graph: the order of the stock framework")
+AS_RUN = ("As run", "e-graph: each step starts as soon as its inputs are there")
+
+
+def to_html(
+    p_graph: Graph | None,
+    e_graph: Graph | None,
+    notes: Iterable[Note] = (),
+    *,
+    title: str = "",
+    summary: Sequence[str] = (),
+    fallback: str = "",
+) -> str:
+    """One self-contained page. ``summary``: sentences for people. ``fallback``: why everything is left to stock."""
+    heading = escape(title or "Plan")
+    parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
+    if fallback:
+        parts.append(f'<div class="stock"><b>Runs as stock:</b> {escape(fallback)}</div>')
+    if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
+        parts += [f'<div class="keys">{"".join(legend())}</div>', _views(p_graph, e_graph)]
+        parts.append(_opaque(graphs[-1]))
+    notes = tuple(notes)
+    parts.append(_table("Rewrites", [note for note in notes if note.done]))
+    parts.append(_table("Left as it was", [note for note in notes if not note.done]))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<title>{heading}</title><style>{_STYLE}</style></head><body class="ff">{"".join(parts)}</body></html>'
+    )
+
+
+def _views(p_graph: Graph | None, e_graph: Graph | None) -> str:
+    graphs = [("p", AS_WRITTEN, p_graph), ("e", AS_RUN, e_graph)]
+    there = [(key, names, graph) for key, names, graph in graphs if graph is not None]
+    tabs = [("both", "Side by side")] if len(there) > 1 else []
+    tabs += [(key, names[0]) for key, names, _ in reversed(there)] + [("text", "Text")]
+    inputs = "".join(
+        f'<input type="radio" name="view" id="{key}"{" checked" if index == 0 else ""}>'
+        for index, (key, _) in enumerate(tabs)
+    )
+    labels = "".join(f'<label for="{key}">{label}</label>' for key, label in tabs)
+    views = [
+        f'<section class="{key}"><h3>{name} <small>{about}</small></h3>'
+        f"<figure>{to_svg(graph, title=name)}</figure></section>"
+        for key, (name, about), graph in there
+    ]
+    text = "\n\n".join(format_graph(graph, title=name) for _, (name, _), graph in there)
+    views.append(f'<section class="t"><pre>{escape(text)}</pre></section>')
+    return f'{inputs}<nav class="tabs">{labels}</nav><div class="views">{"".join(views)}</div>'
+
+
+def calls(graph: Graph) -> Iterable[Primitive]:
+    """The opaque steps of a graph, bodies included."""
+    for p in graph:
+        if p.op is Op.CALL:
+            yield p
+        for _, body in bodies(p):
+            yield from calls(body)
+
+
+def _opaque(graph: Graph) -> str:
+    rows = [
+        f"<tr><td><code>{escape(p.name)}</code></td><td>{escape(p.effects.reason or 'not known to be pure')}</td></tr>"
+        for p in calls(graph)
+    ]
+    return _rows("Your own code, run exactly where stock runs it", ("step", "why"), rows)
+
+
+def _table(heading: str, notes: Sequence[Note]) -> str:
+    rows = [
+        f"<tr><td>{escape(note.source)}</td><td><code>{escape(note.where)}</code></td><td>{escape(note.reason)}</td></tr>"
+        for note in notes
+    ]
+    return _rows(heading, ("pass", "step", "reason"), rows)
+
+
+def _rows(heading: str, columns: Sequence[str], rows: Sequence[str]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    return f"<h2>{heading}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
