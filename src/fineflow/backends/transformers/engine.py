@@ -1,0 +1,353 @@
+"""The embedded LLM engine: any causal LM of Hugging Face transformers, in this process, with continuous batching.
+
+One daemon thread owns the model and runs ``continuous.Manager``; everything else here runs on the caller's event loop
+and talks to it through queues. Finished requests leave their full key/value blocks behind, which is what ``prefill``
+relies on; upstream drops all blocks nobody uses at once when fewer than 15% of the cache are free.
+
+What upstream's continuous batching does not do: penalties of a model's generation config (repetition penalty and the
+like), beam search, and prefix sharing for models with sliding-window attention (``can_prefill`` is False for these).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
+
+from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
+from fineflow.backends.transformers.loading import batching_config, is_local, loading
+from fineflow.backends.transformers.manager import Manager
+from fineflow.backends.transformers.request import Output, Request
+from fineflow.errors import BackendError
+from fineflow.runtime import events
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Blocks of the key/value cache: in use by requests, kept for reuse, and all; and the number of live requests."""
+
+    requests: int
+    used: int
+    kept: int
+    total: int
+
+
+class TransformersEngine:
+    """An ``LLMEngine`` on ``transformers``' continuous batching. Loads the model at first use, with a progress bar.
+
+    model: a local folder or a hub id. device: default CUDA where there is one. dtype: default float32 on CPU (greedy
+    output is then that of ``model.generate``), else the model's own. name: lane in plans and timelines; default the
+    last part of ``model``. context: longest prompt plus output in tokens; default what the model's config says.
+    batching: settings of transformers; default small blocks and batches on CPU, transformers' own on CUDA.
+
+    Raises BackendError when the model cannot be loaded: at once for a local folder, at first use for a hub id.
+    After ``aclose()`` or the death of its thread the engine starts again when next used.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        name: str | None = None,
+        context: int | None = None,
+        batching: ContinuousBatchingConfig | None = None,
+    ) -> None:
+        self.model_id = str(model)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.dtype = dtype or ("float32" if self.device.type == "cpu" else "auto")
+        self.name = name or Path(self.model_id).name
+        self._batching = batching_config(batching, self.device)
+        self.block_size: int = self._batching.page_size
+        self.can_prefill = bool(self._batching.allow_block_sharing)
+        self.context = context
+        self._ids = itertools.count()
+        self._lock = threading.RLock()  # guards loading, starting and stopping
+        self._tokenizing = threading.Lock()  # fast tokenizers refuse to be borrowed by two threads at once
+        self._tokenizer: Any = None
+        self._model: Any = None
+        self._config: Any = None
+        self._manager: Manager | None = None
+        if is_local(model):
+            self._load_config()
+
+    def __repr__(self) -> str:
+        state = "running" if self._alive() else "idle"
+        return f"TransformersEngine({self.model_id!r}, device={self.device}, dtype={self.dtype}, {state})"
+
+    # Prompts
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The prompt text of a conversation, by the model's chat template. BackendError when it has none."""
+        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        tokenizer = self.tokenizer
+        if not getattr(tokenizer, "chat_template", None):
+            raise BackendError(f"LLM {self.model_id!r} has no chat template; use it for plain completions")
+        text: str = tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=add_generation_prompt, tokenize=False
+        )
+        return text
+
+    def encode(self, text: str) -> list[int]:
+        tokenizer = self.tokenizer
+        with self._tokenizing:
+            found: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+        return found
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, loaded when first asked for."""
+        with self._lock:
+            if self._tokenizer is None:
+                with loading(self.model_id):
+                    self._tokenizer = AutoTokenizer.from_pretrained(self.model_id)
+            return self._tokenizer
+
+    # Requests
+
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+        """Computes and keeps the full blocks of a prompt prefix; does nothing for less than one block.
+
+        Returns when the blocks can be used. Cancelling it aborts the request.
+        """
+        whole = len(tokens) // self.block_size * self.block_size
+        if not whole or not self.can_prefill:
+            return
+        # Two tokens, because the blocks of a request are registered only after a step that it survives.
+        async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (_, outputs):
+            await self._next(outputs)
+
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+    ) -> AsyncGenerator[Delta, None]:
+        """Decodes; see ``LLMEngine``. Tokens of the deltas include the end-of-sequence token, their text does not.
+
+        Raises ValueError for settings out of range, BackendError when the prompt is too long or the engine dies.
+        ``max_tokens`` is cut to what the model's context has room for.
+        """
+        _check(sampling)
+        detokenizer, stops = Detokenizer(self._decode), StopStrings(sampling.stop)
+        async with self._submitted(tokens, sampling, priority) as (request, outputs):
+            news: list[int] = []
+            reason = None
+            while reason is None:
+                output = await self._next(outputs)
+                news += output.tokens
+                text = stops.push(detokenizer.push(output.tokens))
+                if stops.hit:
+                    reason = "stop"
+                elif output.finished:
+                    text += stops.finish()
+                    reason = "stop" if output.tokens and output.tokens[-1] in self._eos() else "length"
+                if text or reason:
+                    yield Delta(text, tuple(news), reason, len(tokens), max(request.cached_tokens, 0))
+                    news = []
+
+    @contextlib.asynccontextmanager
+    async def _submitted(
+        self, tokens: Sequence[int], sampling: Sampling, priority: int, *, eos: bool = True
+    ) -> AsyncGenerator[tuple[Request, asyncio.Queue[Output]], None]:
+        """A request on its way and the queue of its outputs; withdrawn and reported at the end of the block."""
+        queued = time.perf_counter()
+        outputs: asyncio.Queue[Output] = asyncio.Queue()
+        manager = await self._running()
+        request = Request(
+            id=f"{self.name}-{next(self._ids)}",
+            tokens=list(tokens),
+            sampling=self._fit(len(tokens), sampling),
+            seed=random.getrandbits(63) if sampling.seed is None else sampling.seed,
+            priority=priority,
+            loop=asyncio.get_running_loop(),
+            deliver=outputs.put_nowait,
+            stop_at_eos=eos,
+        )
+        if not manager.submit(request):
+            raise self._died(manager.background_thread_status.fatal_error)
+        try:
+            yield request, outputs
+        finally:
+            manager.withdraw(request)
+            if events.listening():
+                self._report(request, "decode" if eos else "prefill", queued)
+
+    async def _next(self, outputs: asyncio.Queue[Output]) -> Output:
+        output = await outputs.get()
+        if output.error is not None:
+            raise self._died(output.error)
+        return output
+
+    def _report(self, request: Request, label: str, queued: float) -> None:
+        end = time.perf_counter()
+        start = request.started if request.started >= 0 else end
+        events.report(events.Interval(self.name, label, queued, start, end, origin=events.origin()))
+
+    def _died(self, cause: BaseException | None) -> BackendError:
+        error = BackendError(f"LLM engine {self.name!r} stopped while a request was under way: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _fit(self, prompt: int, sampling: Sampling) -> Sampling:
+        """The sampling cut to the room that the context and the cache leave."""
+        assert self.context is not None
+        room = self.context - prompt
+        if not prompt or room < 1:
+            raise BackendError(
+                f"LLM {self.name!r} takes prompts of 1 to {self.context - 1} tokens, this one has {prompt}; "
+                "shorten it, or pass fewer or smaller documents"
+            )
+        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return text
+
+    def _eos(self) -> Sequence[int]:
+        found = self._model.generation_config.eos_token_id
+        return [found] if isinstance(found, int) else found or []
+
+    # State
+
+    def stats(self) -> CacheStats:
+        """Where the key/value cache stands; all zero while the engine is idle. Approximate while it works."""
+        manager = self._manager
+        processor = manager.batch_processor if manager is not None else None
+        if processor is None:
+            return CacheStats(0, 0, 0, 0)
+        used = kept = total = 0
+        for allocator in processor.cache.cache_allocators.values():
+            used += len({block for blocks in list(allocator.block_table.values()) for block in list(blocks)})
+            kept += len(allocator.ledger.cached_blocks)
+            total += allocator.num_blocks
+        live = len(processor.scheduler.active_requests) + len(processor.scheduler.waiting_requests)
+        return CacheStats(live, used, kept, total)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forgets the prefix cache, so that a measurement starts from the same state as the one before it.
+
+        Requests under way go on, but share their blocks with no later ones. The generation thread is paused between
+        two steps for it.
+        """
+        manager = self._manager
+        if manager is None or not manager.is_running():
+            return
+
+        def reset() -> None:
+            with contextlib.suppress(RuntimeError), manager.pause():  # it raises when the thread ends meanwhile
+                if manager.batch_processor is not None:
+                    manager.forget_prefixes()
+
+        await _in_thread(reset)
+
+    async def start(self) -> None:
+        """Loads the model and starts its thread, so that the first request need not wait for it."""
+        await self._running()
+
+    async def aclose(self) -> None:
+        """Fails the requests under way, ends the thread and releases the model. Idempotent."""
+        await _in_thread(self._stop)
+
+    def _alive(self) -> bool:
+        return self._manager is not None and self._manager.is_running() and not self._manager.output_router.closed
+
+    async def _running(self) -> Manager:
+        if not self._alive():
+            await _in_thread(self._start)
+        assert self._manager is not None
+        return self._manager
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._alive():
+                return
+            self._stop(release=False)
+            self._load()
+            own = self._model.generation_config
+            generation = GenerationConfig(
+                do_sample=False, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id, max_new_tokens=1
+            )
+            self._manager = Manager(self._model, generation, self._batching, f"fineflow-{self.name}")
+            self._manager.start()
+
+    def _stop(self, *, release: bool = True) -> None:
+        with self._lock:
+            if self._manager is not None:
+                if self._manager.is_running():
+                    self._manager.stop(block=True, hard_stop=True)
+                self._manager = None
+            if release:
+                self._model = None
+
+    def _load_config(self) -> None:
+        with loading(self.model_id):
+            self._config = AutoConfig.from_pretrained(self.model_id)
+        text = self._config.get_text_config()
+        layers = set(getattr(text, "layer_types", None) or ())
+        sliding = layers - {"full_attention"} or (not layers and getattr(text, "sliding_window", None))
+        self.can_prefill = self.can_prefill and not sliding
+        limits = [self.context, getattr(text, "max_position_embeddings", None)]
+        if self._batching.num_blocks is not None:
+            limits.append(self._batching.num_blocks * self.block_size)
+        self.context = min(limit for limit in limits if limit) if any(limits) else 2**31
+
+    def _load(self) -> None:
+        if self._config is None:
+            self._load_config()
+        if self._model is None:
+            with loading(self.model_id):
+                model = AutoModelForCausalLM.from_pretrained(self.model_id, dtype=self.dtype)
+                self._model = model.to(self.device).eval()
+        if self._tokenizer is None:
+            self._tokenizer = self.tokenizer
+
+
+def _check(sampling: Sampling) -> None:
+    """ValueError for settings that no decoding can follow."""
+    wanted = {
+        "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
+        "temperature": (sampling.temperature >= 0, "0 (greedy) or more"),
+        "top_p": (0 < sampling.top_p <= 1, "more than 0 and at most 1"),
+        "top_k": (sampling.top_k >= 0, "0 (all tokens) or more"),
+    }
+    for field, (good, expected) in wanted.items():
+        if not good:
+            raise ValueError(f"{field} is {getattr(sampling, field)!r}; it must be {expected}")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Runs blocking work in a thread of its own, which ends with it (an executor's would outlive the engine)."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="fineflow-engine-control", daemon=True).start()
+    return await done

@@ -1,0 +1,193 @@
+"""Continuous batching of transformers, adapted at its seams: routing, sampling and priorities per request, and a daemon
+thread that tells when it ends.
+
+transformers gives one manager per model with one sampling setting, first come first served. Three of its parts are
+replaced here through the interfaces that it has for them: the scheduler (a registered type), the output router and the
+list of logits processors. Nothing upstream is patched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
+from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState, RequestStatus
+from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
+
+from fineflow.backends.transformers.request import Output, Request, request_of
+from fineflow.backends.transformers.sampler import Sampler
+
+SCHEDULER_TYPE = "fineflow_priority"
+_EXIT_SECONDS = 5.0  # how long the end of the interpreter waits for the step that is running
+
+
+class PriorityScheduler(FIFOScheduler):  # type: ignore[misc]
+    """First come first served among equals; higher priority first. Requests that are decoding always go on."""
+
+    def _process_candidates(self, candidates: list[RequestState], *args: Any, **kwargs: Any) -> Any:
+        def rank(state: RequestState) -> tuple[bool, int]:
+            request = request_of(state)
+            return state.status != RequestStatus.DECODING, -(request.priority if request else 0)
+
+        return super()._process_candidates(sorted(candidates, key=rank), *args, **kwargs)
+
+    def _infer_request_tokens(self, state: RequestState, waiting: set[str]) -> list[int]:
+        tokens: list[int] = super()._infer_request_tokens(state, waiting)
+        request = request_of(state)
+        if request is not None and request.cached_tokens < 0:
+            request.cached_tokens = state.position_offset
+        return tokens
+
+
+SCHEDULER_MAPPING[SCHEDULER_TYPE] = PriorityScheduler
+
+
+class Router(OutputRouter):  # type: ignore[misc]
+    """Hands outputs to the requests waiting for them. Outputs nobody waits for cancel their request and are dropped.
+
+    Upstream would collect the latter in a queue for ever. Cancelling again closes a gap: a cancellation that the
+    manager reads before the request itself is forgotten by it.
+    """
+
+    def __init__(self, cancel: Callable[[str], None]) -> None:
+        super().__init__()
+        self._cancel = cancel
+        self._waiting: dict[str, Request] = {}
+        self._errors: dict[str, BaseException] = {}
+        self.closed = False
+
+    def register(self, request: Request) -> bool:
+        """False when the manager's thread has ended: nobody would ever answer."""
+        with self._lock:
+            if not self.closed:
+                self._waiting[request.id] = request
+            return not self.closed
+
+    def forget(self, request_id: str) -> None:
+        with self._lock:
+            self._waiting.pop(request_id, None)
+
+    def deliver(self, output: GenerationOutput) -> None:
+        self.deliver_batch([output])
+
+    def deliver_batch(self, outputs: list[GenerationOutput]) -> None:
+        calls: dict[asyncio.AbstractEventLoop, list[tuple[Request, Output]]] = {}
+        for output in outputs:
+            finished = output.is_finished()
+            with self._lock:
+                get = self._waiting.pop if finished else self._waiting.get
+                request = get(output.request_id, None)
+                error = self._errors.pop(output.request_id, None)
+            if request is None:
+                if not finished:
+                    self._cancel(output.request_id)
+                continue
+            if error is None and output.error is not None:
+                error = RuntimeError(output.error)
+            request.started = output.lifespan[0]
+            news = output.generated_tokens[request.delivered :]
+            request.delivered += len(news)
+            calls.setdefault(request.loop, []).append((request, Output(news, finished, error)))
+        for loop, items in calls.items():
+            self._call(loop, items)
+
+    def fail_and_deliver(self, state: RequestState, error: Exception) -> None:
+        with self._lock:
+            if state.request_id in self._waiting:
+                self._errors[state.request_id] = error
+        super().fail_and_deliver(state, error)
+
+    def close(self, error: BaseException) -> None:
+        """Fails everyone who is still waiting, and everyone to come."""
+        with self._lock:
+            self.closed = True
+            left, self._waiting = list(self._waiting.values()), {}
+        for request in left:
+            self._call(request.loop, [(request, Output([], True, error))])
+
+    def _call(self, loop: asyncio.AbstractEventLoop, items: list[tuple[Request, Output]]) -> None:
+        def run() -> None:
+            for request, output in items:
+                request.deliver(output)
+
+        try:
+            loop.call_soon_threadsafe(run)
+        except RuntimeError:  # that loop is closed: its requests have nobody left to wait for them
+            for request, _ in items:
+                self.forget(request.id)
+                self._cancel(request.id)
+
+
+class Manager(ContinuousBatchingManager):  # type: ignore[misc]
+    """transformers' manager with the parts above, on a daemon thread: a forgotten engine does not keep the process."""
+
+    output_router: Router
+
+    def __init__(self, model: Any, generation: GenerationConfig, batching: ContinuousBatchingConfig, name: str) -> None:
+        super().__init__(model=model, generation_config=generation, continuous_batching_config=batching)
+        self.name = name
+        self.output_router = Router(self.cancel_request)
+        self.logit_processor = Sampler()
+        resolved = self.continuous_batching_config
+        compiled = resolved.varlen_compile_config or resolved.decode_compile_config
+        self.logit_processor.eager = not any(resolved.cuda_graph_booleans) and not compiled
+        _managers.add(self)
+
+    def start(self) -> None:
+        self.background_thread_status.clear()
+        self._generation_thread = threading.Thread(target=self._run_generation_loop, name=self.name, daemon=True)
+        self._generation_thread.start()
+
+    def _run_generation_loop(self) -> None:
+        try:
+            super()._run_generation_loop()
+        finally:
+            self.output_router.close(self.background_thread_status.fatal_error or RuntimeError("it was closed"))
+
+    def submit(self, request: Request) -> bool:
+        """Queues a request. False when the thread has ended or is about to."""
+        if not self.output_router.register(request):
+            return False
+        accepted = self.add_request(
+            request.tokens,
+            request_id=request.id,
+            max_new_tokens=request.sampling.max_tokens,
+            streaming=True,
+            eos_token_id=None if request.stop_at_eos else -1,
+            request=request,
+        )
+        if accepted is None:
+            self.output_router.forget(request.id)
+        return accepted is not None
+
+    def withdraw(self, request: Request) -> None:
+        """Ends a request before its next step; its blocks are free then. Harmless when it has ended by itself."""
+        self.output_router.forget(request.id)
+        self.cancel_request(request.id)
+
+    def forget_prefixes(self) -> None:
+        """Empties the prefix cache. Only while paused."""
+        cache = self.batch_processor.cache
+        cache.evict_cached_blocks()
+        for allocator in cache.cache_allocators.values():  # blocks in use lose their names, and are freed when released
+            allocator.ledger.hash_to_block.clear()
+            allocator.ledger.block_to_hash.clear()
+
+
+_managers: weakref.WeakSet[Manager] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    # A daemon thread inside torch while the interpreter is taken down may crash the process at its very end.
+    for manager in list(_managers):
+        if manager.is_running():
+            with suppress(Exception):
+                manager.stop(block=True, timeout=_EXIT_SECONDS, hard_stop=True)

@@ -1,0 +1,51 @@
+"""A request on its way to transformers' manager, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.generation.continuous_batching.requests import RequestState
+
+from fineflow.backends.base import Sampling
+
+
+@dataclass(slots=True)
+class Output:
+    """What the manager's thread hands to a waiting request: new tokens, and how the request stands."""
+
+    tokens: list[int]
+    finished: bool = False
+    error: BaseException | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One request, as it travels with transformers' own state of it (see ``request_of``).
+
+    deliver is called on ``loop``. cached_tokens and started are filled in by the manager's thread: tokens of the
+    prompt found in the prefix cache, and when the request left the queue (``time.perf_counter`` seconds).
+    """
+
+    id: str
+    tokens: list[int]
+    sampling: Sampling
+    seed: int
+    priority: int
+    loop: asyncio.AbstractEventLoop
+    deliver: Callable[[Output], None]
+    stop_at_eos: bool = True
+    cached_tokens: int = -1
+    started: float = -1.0
+    delivered: int = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Request:
+        return self  # transformers copies a request's arguments when it restarts it; identity must survive
+
+
+def request_of(state: RequestState) -> Request | None:
+    """The request that a state of transformers belongs to; None for those it makes itself to warm up."""
+    found = state.logit_processor_kwargs.get("request")
+    return found if isinstance(found, Request) else None

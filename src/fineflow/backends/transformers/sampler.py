@@ -1,0 +1,89 @@
+"""Decoding settings per request: transformers has one setting per manager."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any
+
+import torch
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from fineflow.backends.transformers.request import request_of
+
+
+class Sampler:
+    """Decoding settings per request, as a list of logits processors: it decides, the argmax follows.
+
+    Greedy requests pass through untouched, so they stay greedy to the last bit. For the others the token is drawn by
+    the Gumbel trick from noise that is a function of (seed, position, token id) alone: equal seeds give equal output,
+    whatever else is in the batch. Order of the settings as in ``generate``: temperature, top-k, top-p.
+
+    ``eager``: the forward pass is neither captured in a graph nor compiled, so that batches without sampling may skip
+    the work.
+    """
+
+    tensors_required = 4  # rows of int32 per request: temperature and top_p (bits of float32), top_k, noise seed
+    do_processing = True
+
+    def __init__(self) -> None:
+        self.eager = True
+        self._needed = False
+
+    def check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Everything a request brings has been checked before."""
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        int32_tensor.zero_()  # temperature 0: greedy
+
+    def prepare_tensor_args(
+        self, requests_in_batch: list[FutureRequestState], arg_storage: torch.Tensor
+    ) -> torch.Tensor:
+        rows = [self._row(future.state) for future in requests_in_batch if future.has_new_token]
+        self._needed = any(row[0] > 0 for row in rows)
+        if rows:
+            temperature, top_p, top_k, seed = zip(*rows, strict=True)
+            floats = torch.tensor([temperature, top_p], dtype=torch.float32).view(torch.int32)
+            ints = torch.tensor([top_k, seed], dtype=torch.int32)
+            arg_storage[:, : len(rows)] = torch.cat([floats, ints]).to(arg_storage.device)
+        return arg_storage
+
+    @staticmethod
+    def _row(state: RequestState) -> tuple[float, float, int, int]:
+        request = request_of(state)
+        if request is None or request.sampling.temperature <= 0:
+            return 0.0, 1.0, 0, 0
+        # The position of the token to come; also right for requests that were interrupted and started again.
+        key = struct.pack("<Qq", request.seed % 2**64, state.position_offset)
+        noise = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little", signed=True)
+        return request.sampling.temperature, request.sampling.top_p, request.sampling.top_k, noise
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
+        """scores: [tokens, vocabulary] float32; args: [4, at least tokens] int32. Returns scores of the same shape."""
+        if self.eager and not self._needed:
+            return scores
+        count = scores.size(0)
+        temperature = args[0, :count].view(torch.float32).unsqueeze(-1)
+        top_p = args[1, :count].view(torch.float32).unsqueeze(-1)
+        top_k, seed = args[2, :count].unsqueeze(-1), args[3, :count].unsqueeze(-1)
+        sampled = temperature > 0
+        ordered, ids = torch.sort(scores / torch.where(sampled, temperature, 1.0), dim=-1, descending=True)
+        rank = torch.arange(scores.size(-1), device=scores.device)
+        ordered = ordered.masked_fill((top_k > 0) & (rank >= top_k), -torch.inf)
+        share = ordered.softmax(dim=-1)
+        outside = share.cumsum(dim=-1) - share >= top_p  # the mass before a token is enough without it
+        ordered = ordered.masked_fill(outside & (rank > 0), -torch.inf)
+        chosen = ids.gather(-1, (ordered + _gumbel(seed, ids)).argmax(dim=-1, keepdim=True))
+        picked = torch.full_like(scores, -torch.inf).scatter(-1, chosen, 0.0)
+        return torch.where(sampled, picked, scores)
+
+
+def _gumbel(seed: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Gumbel noise per (seed, token id). seed: [n, 1] int32, ids: [n, vocabulary] int64; float32 as ids."""
+    word = 0xFFFFFFFF
+    mixed = (seed.to(torch.int64) & word) ^ ((ids * 0x9E3779B1) & word)
+    for factor in (0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F):  # the finalizer of MurmurHash3, one round more
+        mixed = ((mixed ^ (mixed >> 16)) * factor) & word
+    mixed = mixed ^ (mixed >> 15)
+    uniform = ((mixed >> 9).to(torch.float32) + 0.5) * 2.0**-23  # 23 bits and a half: never 0, never 1
+    return -torch.log(-torch.log(uniform))

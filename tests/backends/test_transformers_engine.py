@@ -1,0 +1,417 @@
+"""The embedded engine with its real model: what it decodes, when it stops, what it keeps and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from fineflow.backends.base import Completion, Delta, LLMEngine, Message, Sampling  # noqa: E402
+from fineflow.backends.transformers import TransformersEngine  # noqa: E402
+from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings  # noqa: E402
+from fineflow.errors import BackendError  # noqa: E402
+from fineflow.runtime import events  # noqa: E402
+
+pytestmark = pytest.mark.engine
+
+QUESTIONS = [
+    "Who founded Velmar Systems?",
+    "Write three search queries, one per line, for: In which city is Kelmora Bridge?",
+    "Context: Torstad is a town. Torstad is known for its salt mines.\n\nQuestion: What is Torstad known for?",
+    "Which company makes solar panels, Silver Harbor Tools or Varmond Labs?",
+]
+LONG = "The old bridge at Torstad was built long before the new road. " * 20
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with as_file(files("fineflow.demo") / "data" / "tinylm") as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(folder, name="tiny")
+    yield engine
+    asyncio.run(engine.aclose())
+
+
+def chat(engine: TransformersEngine, text: str) -> list[int]:
+    return engine.encode(engine.render_chat([Message("user", text)]))
+
+
+async def collect(engine: TransformersEngine, tokens: list[int], **settings: Any) -> Completion:
+    deltas = [delta async for delta in engine.generate(tokens, Sampling(**settings))]
+    assert all(delta.finish_reason is None for delta in deltas[:-1])
+    last = deltas[-1]
+    assert last.finish_reason is not None
+    ids = tuple(token for delta in deltas for token in delta.tokens)
+    text = "".join(delta.text for delta in deltas)
+    return Completion(text, last.finish_reason, last.prompt_tokens, len(ids), last.cached_tokens, ids)
+
+
+async def until(condition: Any) -> None:
+    """Waits for something that another thread does at its next step."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class Forwards:
+    """Holds the model's forward passes at a gate and counts those that began."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self.count = 0
+        self.open = threading.Event()
+        self.reached = threading.Event()
+        self._handle = engine._model.register_forward_pre_hook(self._hook)
+
+    def _hook(self, module: object, args: object) -> None:
+        self.count += 1
+        self.reached.set()
+        assert self.open.wait(30)
+
+    def __enter__(self) -> Forwards:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.open.set()
+        self._handle.remove()
+
+
+def test_it_is_an_engine(engine: TransformersEngine) -> None:
+    assert isinstance(engine, LLMEngine)
+    assert engine.can_prefill
+    assert engine.block_size == 16
+    assert engine.context == 2048
+    assert "idle" in repr(TransformersEngine(engine.model_id))
+
+
+async def test_concurrent_greedy_requests_are_those_of_generate(engine: TransformersEngine) -> None:
+    prompts = [chat(engine, question) for question in QUESTIONS]
+    found = await asyncio.gather(*(collect(engine, prompt, max_tokens=48) for prompt in prompts))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(engine.model_id, dtype="float32").eval()
+    for prompt, completion in zip(prompts, found, strict=True):
+        with torch.no_grad():
+            whole = reference.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=48)[0]
+        expected = whole[len(prompt) :].tolist()
+        assert list(completion.tokens) == expected
+        assert completion.text == engine.tokenizer.decode(expected, skip_special_tokens=True)
+        assert completion.finish_reason == ("stop" if expected[-1] == 1 else "length")
+        assert completion.prompt_tokens == len(prompt)
+
+
+async def test_length_limit(engine: TransformersEngine) -> None:
+    prompt = chat(engine, QUESTIONS[1])
+    whole = await collect(engine, prompt, max_tokens=48)
+    assert whole.finish_reason == "stop"
+    cut = await collect(engine, prompt, max_tokens=3)
+    assert (cut.finish_reason, cut.tokens) == ("length", whole.tokens[:3])
+
+
+async def test_stop_string_across_tokens_ends_the_request_early(engine: TransformersEngine) -> None:
+    prompt = chat(engine, QUESTIONS[1])
+    whole = await collect(engine, prompt, max_tokens=48)
+    middle = len(whole.text) // 2
+    stop = whole.text[middle - 3 : middle + 4]
+    deltas = [delta async for delta in engine.generate(prompt, Sampling(max_tokens=48, stop=("@@", stop)))]
+    text = "".join(delta.text for delta in deltas)
+    assert text == whole.text[: whole.text.index(stop)]
+    assert deltas[-1].finish_reason == "stop"
+    assert sum(len(delta.tokens) for delta in deltas) < len(whole.tokens)
+    await until(lambda: engine.stats().requests == 0)
+
+
+async def test_a_stop_string_that_never_completes_holds_nothing_back(engine: TransformersEngine) -> None:
+    prompt = chat(engine, QUESTIONS[1])
+    whole = await collect(engine, prompt, max_tokens=48)
+    held = await collect(engine, prompt, max_tokens=48, stop=(whole.text[-4:] + "!!",))
+    assert (held.text, held.finish_reason) == (whole.text, "stop")
+
+
+async def test_closing_aborts_before_the_next_step_and_frees_the_blocks(engine: TransformersEngine) -> None:
+    await engine.start()
+    prompt = chat(engine, QUESTIONS[1])
+    stream = engine.generate(prompt, Sampling(max_tokens=40))
+    await anext(stream)
+    with Forwards(engine) as forwards:
+        await until(forwards.reached.is_set)
+        await stream.aclose()
+        forwards.open.set()
+        await until(lambda: engine.stats().requests == 0)
+        assert forwards.count == 1
+    assert engine.stats().used == 0
+
+
+async def test_cancelling_the_consumer_aborts(engine: TransformersEngine) -> None:
+    task = asyncio.create_task(collect(engine, chat(engine, LONG), max_tokens=200))
+    await until(lambda: engine.stats().requests == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: engine.stats().requests == 0)
+    assert engine.stats().used == 0
+
+
+async def test_prefill_makes_the_later_request_reuse_its_blocks(engine: TransformersEngine) -> None:
+    prompt = chat(engine, LONG + QUESTIONS[0])
+    known = prompt[: len(prompt) - 30]
+    await engine.start()
+    await engine.reset_prefix_cache()
+    cold = await collect(engine, prompt, max_tokens=8)
+    assert cold.cached_tokens == 0
+    await engine.reset_prefix_cache()
+    await engine.prefill(known)
+    warm = await collect(engine, prompt, max_tokens=8)
+    assert warm.cached_tokens == len(known) // 16 * 16
+    assert warm.tokens == cold.tokens
+
+
+async def test_prefilled_prompts_start_sooner(engine: TransformersEngine) -> None:
+    prompt = chat(engine, LONG + LONG)
+
+    async def first_token() -> float:
+        begin = time.perf_counter()
+        stream = engine.generate(prompt, Sampling(max_tokens=2))
+        await anext(stream)
+        found = time.perf_counter() - begin
+        await stream.aclose()
+        return found
+
+    cold, warm = [], []
+    for _ in range(3):
+        await engine.reset_prefix_cache()
+        cold.append(await first_token())
+        await engine.reset_prefix_cache()
+        await engine.prefill(prompt[:-20])
+        warm.append(await first_token())
+    assert min(warm) < min(cold)
+
+
+async def test_less_than_a_block_is_not_prefilled(engine: TransformersEngine) -> None:
+    await engine.start()
+    await engine.reset_prefix_cache()
+    await engine.prefill(chat(engine, "hi")[:15])
+    assert engine.stats().kept == 0
+
+
+async def test_reset_also_forgets_blocks_in_use(engine: TransformersEngine) -> None:
+    prompt = chat(engine, LONG)
+    stream = engine.generate(prompt, Sampling(max_tokens=50))
+    await anext(stream)
+    await engine.reset_prefix_cache()
+    other = await collect(engine, prompt, max_tokens=2)
+    assert other.cached_tokens == 0
+    await stream.aclose()
+
+
+async def test_higher_priority_goes_first(engine: TransformersEngine) -> None:
+    await engine.start()
+    order: list[str] = []
+
+    async def ask(label: str, priority: int) -> None:
+        async for _ in engine.generate(chat(engine, f"{label} " + LONG), Sampling(max_tokens=1), priority=priority):
+            order.append(label)
+
+    with Forwards(engine) as forwards:
+        first = asyncio.create_task(ask("running", 0))
+        await until(forwards.reached.is_set)
+        # Prompts of some 300 tokens in batches of 512: they cannot all be prefilled in one step.
+        tasks = [asyncio.create_task(ask(label, priority)) for label, priority in [("low", 0), ("mid", 1), ("high", 2)]]
+        manager = engine._manager
+        assert manager is not None
+        await until(lambda: manager.input_queue.qsize() == 3)
+        forwards.open.set()
+        await asyncio.gather(first, *tasks)
+    assert order == ["running", "high", "mid", "low"]
+
+
+async def test_sampling_follows_the_seed_whatever_else_is_in_the_batch(engine: TransformersEngine) -> None:
+    prompt = chat(engine, QUESTIONS[1])
+    greedy = await collect(engine, prompt, max_tokens=16)
+    alone = await collect(engine, prompt, max_tokens=16, temperature=4.0, seed=7)
+    again, other, unsampled, single = await asyncio.gather(
+        collect(engine, prompt, max_tokens=16, temperature=4.0, seed=7),
+        collect(engine, prompt, max_tokens=16, temperature=4.0, seed=8),
+        collect(engine, prompt, max_tokens=16),
+        collect(engine, prompt, max_tokens=16, temperature=4.0, top_k=1, seed=9),
+    )
+    assert again.tokens == alone.tokens
+    assert other.tokens != alone.tokens
+    assert unsampled.tokens == greedy.tokens == single.tokens
+
+
+def test_sampler_draws_from_the_distribution() -> None:
+    """Frequencies over many seeds, with temperature, top-k and top-p as transformers' own processors apply them."""
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    from fineflow.backends.transformers.sampler import Sampler
+
+    torch.manual_seed(0)
+    logits, draws = torch.randn(1, 12) * 2, 20000
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(0.7), TopKLogitsWarper(6), TopPLogitsWarper(0.9)])
+    expected = warpers(torch.zeros(1, 1, dtype=torch.long), logits).softmax(-1)[0]
+    sampler = Sampler()
+    sampler.eager = False
+    args = torch.empty(4, draws, dtype=torch.int32)
+    args[0] = torch.tensor(0.7).view(torch.int32)
+    args[1] = torch.tensor(0.9).view(torch.int32)
+    args[2] = 6
+    args[3] = torch.randint(-(2**31), 2**31 - 1, (draws,), dtype=torch.int32)
+    tokens = sampler(torch.zeros(draws, dtype=torch.int32), logits.expand(draws, -1), args).argmax(-1)
+    found = torch.bincount(tokens, minlength=12) / draws
+    assert torch.all(found[expected == 0] == 0)
+    assert (found - expected).abs().max() < 0.015
+
+
+class Bytes:
+    """A tokenizer of UTF-8 bytes: every character beyond ASCII takes several tokens."""
+
+    @staticmethod
+    def decode(tokens: list[int]) -> str:
+        return bytes(tokens).decode("utf-8", errors="replace")
+
+
+@pytest.mark.parametrize("text", ["plain", "naïve Zürich", "東京 🏯 ok", "👩‍👩‍👧", ""])
+def test_characters_are_never_cut(text: str) -> None:
+    detokenizer = Detokenizer(Bytes.decode)
+    pieces = [detokenizer.push([byte]) for byte in text.encode()]
+    assert "".join(pieces) == text
+    assert [piece for piece in pieces if piece] == list(text)
+
+
+def test_an_unfinished_character_is_left_out() -> None:
+    detokenizer = Detokenizer(Bytes.decode)
+    assert detokenizer.push(list("aé".encode())[:-1]) == "a"
+
+
+def test_multibyte_text_of_the_real_tokenizer(engine: TransformersEngine) -> None:
+    text = "Zürich: 東京 🏯!"
+    tokens = engine.encode(text)
+    assert len(tokens) > len(text)
+    detokenizer = Detokenizer(lambda ids: str(engine.tokenizer.decode(ids, skip_special_tokens=True)))
+    pieces = [detokenizer.push([token]) for token in tokens]
+    assert "".join(pieces) == text
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize(
+    ("text", "stops", "expected"),
+    [
+        ("one\ntwo", ("\n",), "one"),
+        ("aab", ("ab",), "a"),
+        ("abab!", ("abac",), "abab!"),
+        ("xENDx", ("END", "NE"), "x"),
+        ("", ("a",), ""),
+        ("none", (), "none"),
+    ],
+)
+def test_stop_strings(text: str, stops: tuple[str, ...], expected: str, size: int) -> None:
+    cutter = StopStrings(stops)
+    found = ""
+    for at in range(0, len(text), size):
+        found += cutter.push(text[at : at + size])
+        if cutter.hit:
+            break
+    else:
+        found += cutter.finish()
+    assert found == expected
+    assert cutter.hit == any(stop in text for stop in stops)
+
+
+def test_unknown_folder_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="could not be loaded; pass a folder") as caught:
+        TransformersEngine(tmp_path / "nothing")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="could not be loaded; pass a folder") as caught:
+        TransformersEngine(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_tokens", 0), ("temperature", -1.0), ("top_p", 0.0), ("top_p", 1.5), ("top_k", -1)]
+)
+async def test_settings_out_of_range(engine: TransformersEngine, field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value}; it must be"):
+        await collect(engine, [5, 6, 7], **{field: value})
+
+
+async def test_prompts_beyond_the_context_fail_alone(engine: TransformersEngine) -> None:
+    good, bad = await asyncio.gather(
+        collect(engine, chat(engine, QUESTIONS[0]), max_tokens=4),
+        collect(engine, [5] * 2048, max_tokens=4),
+        return_exceptions=True,
+    )
+    assert isinstance(good, Completion)
+    assert isinstance(bad, BackendError)
+    assert "1 to 2047 tokens, this one has 2048" in str(bad)
+
+
+async def test_output_is_cut_to_the_context(folder: Path) -> None:
+    engine = TransformersEngine(folder, name="short", context=64)
+    try:
+        found = await collect(engine, engine.encode("a " * 100)[:60], max_tokens=50)
+        assert found.completion_tokens <= 4
+    finally:
+        await engine.aclose()
+
+
+async def test_death_of_the_thread_reaches_every_waiter_and_the_next_use_restarts(engine: TransformersEngine) -> None:
+    await engine.start()
+    prompt = chat(engine, QUESTIONS[1])
+    expected = await collect(engine, prompt, max_tokens=8)
+
+    def fail(module: object, args: object) -> None:
+        raise RuntimeError("out of memory")
+
+    handle = engine._model.register_forward_pre_hook(fail)
+    found = await asyncio.gather(*(collect(engine, prompt, max_tokens=8) for _ in range(3)), return_exceptions=True)
+    handle.remove()
+    for error in found:
+        assert isinstance(error, BackendError)
+        assert "out of memory" in str(error)
+        assert isinstance(error.__cause__, RuntimeError)
+    assert (await collect(engine, prompt, max_tokens=8)).tokens == expected.tokens
+
+
+async def test_nothing_is_left_after_aclose(folder: Path) -> None:
+    engine = TransformersEngine(folder, name="closing")
+    stream = engine.generate(chat(engine, LONG), Sampling(max_tokens=200))
+    await anext(stream)
+    assert any(thread.name == "fineflow-closing" for thread in threading.enumerate())
+    await engine.aclose()
+    with pytest.raises(BackendError, match="closing"):
+        async for _ in stream:
+            pass
+    assert not any(thread.name == "fineflow-closing" for thread in threading.enumerate())
+    await engine.aclose()
+    again = await collect(engine, chat(engine, QUESTIONS[0]), max_tokens=2)
+    assert again.completion_tokens == 2
+    await engine.aclose()
+
+
+async def test_intervals_are_reported_while_somebody_listens(engine: TransformersEngine) -> None:
+    await engine.start()
+    prompt = chat(engine, LONG)
+    with events.record() as intervals, events.labelled("my call"):
+        await engine.prefill(prompt)
+        deltas: list[Delta] = [delta async for delta in engine.generate(prompt, Sampling(max_tokens=3))]
+    assert deltas
+    assert [(i.lane, i.label, i.origin) for i in intervals] == [
+        ("tiny", "prefill", "my call"),
+        ("tiny", "decode", "my call"),
+    ]
+    assert all(i.queued <= i.start <= i.end for i in intervals)
