@@ -31,9 +31,9 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }
 
 # PyTorch comes first and by itself, so that nothing after it chooses another build of it.
-$(READY): pyproject.toml | $(BIN)/python
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) "[1/2] $(firstword $(TORCH))" $(VENV)/install-torch.log $(TORCH)
-	@$(INSTALL) "[2/2] fineflow with what its demo and tests need" $(VENV)/install.log -e ".[demo,dev]"
+	@$(INSTALL) "[2/2] fineflow with what its demo and tests need" $(VENV)/install.log -c constraints.txt -e ".[demo,dev]"
 	@touch $@
 
 $(DOCS): pyproject.toml | $(BIN)/python

@@ -1,0 +1,67 @@
+"""``import fineflow`` is light: it loads no optional library, and is done in a blink."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fineflow
+
+HEAVY = (
+    "accelerate",
+    "chromadb",
+    "langchain",
+    "langchain_chroma",
+    "langchain_classic",
+    "langchain_core",
+    "langchain_text_splitters",
+    "langsmith",
+    "llama_index",
+    "numpy",
+    "pydantic",
+    "sentence_transformers",
+    "torch",
+    "transformers",
+    "vllm",
+)
+LIMIT = 0.2  # seconds
+RUNS = 5
+
+PROBE = """
+import json, sys, time
+before = set(sys.modules)
+start = time.perf_counter()
+import fineflow
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+"""
+
+
+def _probe() -> dict[str, object]:
+    """Imports fineflow in a new interpreter: the seconds that took, and the modules it loaded."""
+    source = str(Path(fineflow.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    return dict(json.loads(done.stdout))
+
+
+def test_import_loads_no_optional_library() -> None:
+    modules = _probe()["modules"]
+    assert isinstance(modules, list)
+    assert "fineflow" in modules
+    loaded = {name.partition(".")[0] for name in modules}
+    assert not loaded & set(HEAVY)
+
+
+def test_import_is_quick() -> None:
+    seconds = [float(str(_probe()["seconds"])) for _ in range(RUNS)]
+    assert min(seconds) < LIMIT, f"import fineflow took {min(seconds):.3f} s at best of {RUNS}; the limit is {LIMIT} s"

