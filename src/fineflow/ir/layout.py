@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 GAP = 22.0  # between neighbouring boxes of a rank
 BEND_GAP = 9.0  # between neighbouring bends
@@ -101,7 +102,7 @@ class _Net:
                 path.append(self._add(f"\0{number}:{level}", level))
             path.append(target)
             self.paths.append(path)
-            for upper, lower in zip(path, path[1:], strict=False):
+            for upper, lower in pairwise(path):
                 self.below[upper].append(lower)
                 self.above[lower].append(upper)
 
@@ -134,7 +135,7 @@ class _Net:
 
     def _crossings(self) -> int:
         total = 0
-        for upper, lower in zip(self.layers, self.layers[1:], strict=False):
+        for upper, lower in pairwise(self.layers):
             position = {name: index for index, name in enumerate(lower)}
             ends = [sorted(position[other] for other in self.below[name]) for name in upper]
             seen: list[int] = []
@@ -151,8 +152,7 @@ class _Net:
             for name in layer:
                 if name in self.sizes:
                     width, height = self.sizes[name]
-                    y = tops[level] + (heights[level] - height) / 2
-                    boxes[name] = Box(self.center[name] - width / 2, y, width, height)
+                    boxes[name] = Box(self.center[name] - width / 2, tops[level], width, height)
         level_of = {name: level for level, layer in enumerate(self.layers) for name in layer}
         bands = {name: (tops[level], tops[level] + heights[level]) for name, level in level_of.items()}
         width = max((self.center[name] + self._width(name) / 2 for name in self.center), default=0.0)
@@ -183,7 +183,7 @@ class _Net:
             for layer in self.layers if down else reversed(self.layers):
                 wished = [self._wish(name, up=down or both, low=not down or both) for name in layer]
                 weights = [1.0 if name in self.sizes else 4.0 for name in layer]  # long edges should run straight
-                steps = [self._step(left, right) for left, right in zip(layer, layer[1:], strict=False)]
+                steps = [self._step(left, right) for left, right in pairwise(layer)]
                 self.center.update(zip(layer, spread(wished, steps, weights), strict=True))
         for _ in range(8):
             self._straighten()

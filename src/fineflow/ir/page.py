@@ -23,7 +23,7 @@ _STYLE = (
     ".tabs label:hover{color:var(--ink)}"
     ".views{display:grid;gap:18px;padding-top:14px}.views>*{display:none;min-width:0}"
     "figure{margin:0;overflow:auto;max-height:88vh;border:1px solid color-mix(in srgb,var(--line) 45%,transparent);"
-    "border-radius:8px}figure svg{display:block;margin:0 auto}"
+    "border-radius:8px}figure svg{display:block;margin:0 auto;max-width:100%;height:auto}"
     "h3{font-size:14px;margin:0 0 6px}h3 small{font-weight:400;color:var(--dim)}"
     "pre{overflow:auto;font:12px/1.5 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;margin:0}"
     "#both:checked~.views{grid-template-columns:minmax(280px,1fr) minmax(0,3fr)}"
@@ -38,6 +38,7 @@ _STYLE = (
     ".stock{border-left:4px solid var(--call);padding:8px 14px;margin:14px 0}"
     "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}}"
 )
+_BESIDE = 60  # primitives that both graphs together may have to be shown side by side at first
 AS_WRITTEN = ("As written", "p-graph: the order of the stock framework")
 AS_RUN = ("As run", "e-graph: each step starts as soon as its inputs are there")
 
@@ -72,8 +73,10 @@ def to_html(
 def _views(p_graph: Graph | None, e_graph: Graph | None) -> str:
     graphs = [("p", AS_WRITTEN, p_graph), ("e", AS_RUN, e_graph)]
     there = [(key, names, graph) for key, names, graph in graphs if graph is not None]
-    tabs = [("both", "Side by side")] if len(there) > 1 else []
-    tabs += [(key, names[0]) for key, names, _ in reversed(there)] + [("text", "Text")]
+    tabs = [(key, names[0]) for key, names, _ in reversed(there)] + [("text", "Text")]
+    if len(there) > 1:
+        beside = sum(len(graph.primitives) for _, _, graph in there) <= _BESIDE
+        tabs.insert(0 if beside else 2, ("both", "Side by side"))
     inputs = "".join(
         f'<input type="radio" name="view" id="{key}"{" checked" if index == 0 else ""}>'
         for index, (key, _) in enumerate(tabs)

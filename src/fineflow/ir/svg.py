@@ -49,7 +49,8 @@ STYLE = (
     ".ff .paper{fill:var(--paper)}.ff .box{stroke-width:1.2;fill-opacity:.1}.ff .bar{stroke:none}"
     ".ff .wire{fill:none;stroke:var(--line);stroke-width:1.3}.ff .tip{fill:var(--line)}"
     ".ff .stream .wire{stroke:var(--llm);stroke-width:3.2}.ff .stream .tip{fill:var(--llm)}"
-    ".ff .order .wire{stroke:var(--dim);stroke-width:1.6;stroke-dasharray:5 4}.ff .pill{fill:var(--paper);stroke:var(--ink);stroke-width:1.3}"
+    ".ff .order .wire{stroke:var(--dim);stroke-width:1.6;stroke-dasharray:5 4}"
+    ".ff .pill{fill:var(--paper);stroke:var(--ink);stroke-width:1.3}"
     ".ff .edge:hover .wire{stroke:var(--ink);stroke-width:2.6}.ff .edge:hover .tip{fill:var(--ink)}"
     ".ff .node:hover .box{fill-opacity:.25}"
     + "".join(
@@ -72,7 +73,8 @@ def to_svg(graph: Graph, *, title: str = "") -> str:
     label = escape(title or f"graph of {len(graph.primitives)} primitives")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ff" role="img" aria-label="{label}" '
-        f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"><style>{STYLE}</style>'
+        f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'style="min-width:{0.8 * width:.0f}px"><style>{STYLE}</style>'
         f'<rect class="paper" width="100%" height="100%"/>'
         f'<g transform="translate({margin} {margin})">{picture.svg}</g></svg>'
     )
