@@ -36,8 +36,8 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) "[2/2] fineflow with what its demo and tests need" $(VENV)/install.log -c constraints.txt -e ".[demo,dev]"
 	@touch $@
 
-$(DOCS): pyproject.toml | $(BIN)/python
-	@$(INSTALL) "[1/1] what the documentation needs" $(VENV)/install-docs.log -e ".[docs]"
+$(DOCS): pyproject.toml constraints.txt | $(BIN)/python
+	@$(INSTALL) "[1/1] what the documentation needs" $(VENV)/install-docs.log -c constraints.txt -e ".[docs]"
 	@touch $@
 
 demo: $(READY)
@@ -59,7 +59,7 @@ types: $(READY)
 	@$(BIN)/mypy --strict src
 
 docs: $(DOCS)
-	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 bench: $(READY)
 	@for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
