@@ -96,6 +96,7 @@ def index(
 
 
 def format_docs(documents: Sequence[Document]) -> str:
+    """The context of an answer: one passage below the other."""
     return "\n\n".join(document.page_content for document in documents)
 
 

@@ -1,0 +1,93 @@
+"""The command line. Nothing large is imported before a subcommand needs it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a subcommand. Returns 0, 1 where it found something wrong, 2 for bad input, 130 when interrupted."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return _demo(args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fineflow", description="Runs a LangChain pipeline sooner, with the same answer."
+    )
+    parser.add_argument("--version", action="version", version=f"fineflow {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="a document assistant, stock against fineflow",
+        description="A document assistant in stock LangChain, run as it is and through fineflow.optimize, on the same "
+        "models: answers, times, whether everything is equal, the plan, and a timeline. Exit status: 0 everything is "
+        "equal, 1 something differs or the app failed, 2 bad input.",
+    )
+    add = demo.add_argument
+    add("--docs", metavar="DIR", type=Path, help="folder of .txt and .md files, read recursively (default: bundled)")
+    add("--question", metavar="TEXT", action="append", default=[], help="what to ask; repeatable (default: bundled)")
+    add("--llm", metavar="MODEL", help="causal LM: local folder or hub id (default: bundled, 4M parameters)")
+    add("--embedding", metavar="MODEL", help="sentence-transformers model: folder or hub id (default: MiniLM)")
+    add("--reranker", metavar="MODEL", help="cross-encoder: folder or hub id (default: similarity of embeddings)")
+    add("--top-n", metavar="N", type=int, help="passages to answer from (default: 1 with the bundled LLM, else 3)")
+    add("--max-tokens", metavar="N", type=int, default=128, help="longest output of the LLM (default: %(default)s)")
+    add("--repeat", metavar="N", type=int, default=5, help="timed runs of each kind (default: %(default)s)")
+    add("--timeline", metavar="FILE", type=Path, default=Path("timeline.html"), help="default: %(default)s")
+    add("--json", action="store_true", help="print the result as JSON on stdout, everything else on stderr")
+    return parser
+
+
+def _version() -> str:
+    try:
+        return version("fineflow")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "(not installed)"
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from fineflow.demo.inputs import Settings, UsageError, check
+
+    settings = Settings(
+        docs=args.docs,
+        questions=tuple(args.question),
+        llm=args.llm,
+        embedding=args.embedding,
+        reranker=args.reranker,
+        top_n=args.top_n,
+        max_tokens=args.max_tokens,
+        repeat=args.repeat,
+        timeline=args.timeline,
+        json=args.json,
+    )
+    try:
+        check(settings)
+        from fineflow.demo.run import run
+
+        logging.getLogger("transformers").setLevel(logging.ERROR)
+        return run(settings)
+    except UsageError as error:
+        print(f"fineflow demo: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Loads the models and wraps them into the LangChain components that both sides of the demo use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+
+from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.demo import data
+from fineflow.demo.inputs import Settings, UsageError, locate, one_line
+from fineflow.runtime.loop import run_sync
+
+SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably
+TOP_N = 3
+
+Progress = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+@dataclass(slots=True)
+class Components:
+    """What the app is built from. ``about`` describes it for the report: what it is → in words.
+
+    ``reset`` brings the engines into the state in which every measured run starts. ``close`` ends them.
+    """
+
+    llm: BaseChatModel
+    embeddings: Embeddings
+    reranker: BaseDocumentCompressor
+    about: dict[str, str]
+    reset: Callable[[], None] = lambda: None
+    engines: list[Any] = field(default_factory=list)
+
+    def close(self) -> None:
+        for engine in self.engines:
+            run_sync(engine.aclose)
+
+
+def load(settings: Settings, progress: Progress = iter) -> Components:
+    """Loads the models that the settings name, ready to run; ``progress`` wraps the steps.
+
+    Raises UsageError for a model that is not there or cannot be loaded.
+    """
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # one bar, ours, instead of several per model
+    from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine
+    from fineflow.backends.similarity import SimilarityEngine
+    from fineflow.backends.transformers import TransformersEngine
+
+    llm_at = data.default_model() if settings.llm is None else locate("--llm", settings.llm)
+    embedding_at = data.default_embedding() if settings.embedding is None else locate("--embedding", settings.embedding)
+    reranker_at = None if settings.reranker is None else locate("--reranker", settings.reranker)
+    top_n = settings.top_n or (SMALL_MODEL_TOP_N if settings.llm is None else TOP_N)
+    engines: list[Any] = []
+
+    def llm() -> ChatEngine:
+        engines.append(engine := TransformersEngine(llm_at))
+        run_sync(engine.start)
+        return ChatEngine(engine=engine, max_tokens=settings.max_tokens)
+
+    def embeddings() -> EngineEmbeddings:
+        engines.append(engine := SentenceTransformerEngine(embedding_at))
+        component = EngineEmbeddings(engine=engine)
+        component.embed_query("loads the model")
+        return component
+
+    def reranker() -> EngineReranker:
+        engine = SimilarityEngine(engines[1]) if reranker_at is None else CrossEncoderEngine(reranker_at)
+        engines.append(engine)
+        component = EngineReranker(engine=engine, top_n=top_n)
+        component.compress_documents([Document("loads the model")], "query")
+        return component
+
+    steps: list[tuple[str, str | Path | None, Callable[[], Any]]] = [
+        ("--llm", llm_at, llm),
+        ("--embedding", embedding_at, embeddings),
+        ("--reranker", reranker_at or embedding_at, reranker),
+    ]
+    loaded = []
+    for flag, place, step in progress(steps):
+        with _complaints(flag, place):
+            loaded.append(step())
+    return Components(
+        *loaded,
+        about={
+            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.1M parameters)')} on {engines[0].device}",
+            "embedding": _name(settings.embedding, "all-MiniLM-L6-v2"),
+            "reranker": f"{_name(settings.reranker, 'similarity of the embeddings')}, keeps {top_n}",
+        },
+        reset=lambda: run_sync(engines[0].reset_prefix_cache),
+        engines=engines,
+    )
+
+
+def _name(value: str | None, bundled: str) -> str:
+    return bundled if value is None else value
+
+
+@contextmanager
+def _complaints(flag: str, place: str | Path) -> Iterator[None]:
+    """Whatever goes wrong while a model is loaded, as one line; each library has exceptions of its own for it."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(f"{flag}: the model at {place} could not be loaded: {one_line(error)}") from error

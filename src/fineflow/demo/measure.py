@@ -1,0 +1,138 @@
+"""Runs a stock chain and its optimized twin on the same inputs, times them, and compares all that they return.
+
+Every run starts from the same state of the engines (``reset``). The order of the runs is reversed from one round to
+the next, so that neither side always goes first. Times are wall-clock seconds of one call, without the start of an
+event loop; the figure for a kind of run is the median of its rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from langchain_core.runnables import Runnable
+
+from fineflow.runtime import events
+
+STOCK, FINEFLOW = "stock", "fineflow"
+SIDES = (STOCK, FINEFLOW)
+ENTRIES = ("invoke", "ainvoke")
+KINDS = tuple((side, entry) for entry in ENTRIES for side in SIDES)
+
+Kind = tuple[str, str]  # side, entry point
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call returned, or the exception that it raised."""
+
+    value: Mapping[str, Any] | None = None
+    error: Exception | None = None
+
+    def differences(self, other: Outcome) -> list[str]:
+        """Names of the keys whose values differ; ``["exception"]`` where the calls did not fail alike."""
+        if self.error is not None or other.error is not None:
+            alike = type(self.error) is type(other.error) and str(self.error) == str(other.error)
+            return [] if alike else ["exception"]
+        mine, theirs = self.value or {}, other.value or {}
+        # The order of the keys is part of the answer: it is the order in which a printed record shows them.
+        keys = list(dict.fromkeys([*mine, *theirs]))
+        found = [key for key in keys if key not in mine or key not in theirs or mine[key] != theirs[key]]
+        return found or ([] if list(mine) == list(theirs) else ["order of keys"])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One timed call: seconds from its start, the intervals that engines reported meanwhile, its start in seconds."""
+
+    seconds: float
+    outcome: Outcome
+    start: float
+    intervals: Sequence[events.Interval]
+
+
+@dataclass(slots=True)
+class Measured:
+    """All runs for one question. The reference is the first stock ``invoke``, with which every run is compared."""
+
+    question: str
+    reference: Outcome
+    runs: dict[Kind, list[Run]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    differences: dict[Kind, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    @property
+    def equal(self) -> bool:
+        """Whether every run of either side returned (or raised) the same."""
+        return not any(self.differences.values())
+
+    def seconds(self, side: str, entry: str) -> float:
+        """Median of the runs of one kind."""
+        return median(run.seconds for run in self.runs[side, entry])
+
+    def ratio(self, entry: str) -> float:
+        """Stock's time divided by fineflow's: above 1 is sooner."""
+        return self.seconds(STOCK, entry) / self.seconds(FINEFLOW, entry)
+
+    def typical(self, side: str, entry: str) -> Run:
+        """The run whose time lies in the middle."""
+        runs = sorted(self.runs[side, entry], key=lambda run: run.seconds)
+        return runs[(len(runs) - 1) // 2]
+
+    def note(self, kind: Kind, outcome: Outcome) -> None:
+        """Compares an outcome with the reference."""
+        found = outcome.differences(self.reference)
+        self.differences[kind] += [key for key in found if key not in self.differences[kind]]
+
+
+def measure(
+    chains: Mapping[str, Runnable[Any, Any]],
+    question: str,
+    *,
+    reset: Callable[[], None],
+    repeat: int,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Measured:
+    """Runs both chains (keys ``SIDES``) on a question: once of each kind without a clock, then ``repeat`` timed rounds.
+
+    ``reset`` brings the engines into the same state before every run. ``progress`` wraps the rounds. Exceptions of a
+    chain are outcomes; KeyboardInterrupt and the like pass.
+    """
+    measured: Measured | None = None
+    with asyncio.Runner() as runner:
+        for round_ in progress(range(repeat + 1)):
+            for kind in KINDS if round_ % 2 or not round_ else reversed(KINDS):
+                reset()
+                run = _run(runner, chains[kind[0]], kind[1], question, label=" ".join(kind))
+                if measured is None:
+                    measured = Measured(question, run.outcome)
+                measured.note(kind, run.outcome)
+                if round_:  # the first round warms up both sides: plans, threads, allocators
+                    measured.runs[kind].append(run)
+    assert measured is not None
+    return measured
+
+
+def _run(runner: asyncio.Runner, chain: Runnable[Any, Any], entry: str, question: str, label: str) -> Run:
+    async def timed() -> tuple[float, float, Outcome]:
+        start = time.perf_counter()
+        try:
+            outcome = Outcome(await chain.ainvoke({"question": question}))
+        except Exception as error:
+            outcome = Outcome(error=error)
+        return start, time.perf_counter() - start, outcome
+
+    with events.record() as intervals, events.labelled(label):
+        if entry == "ainvoke":
+            start, seconds, outcome = runner.run(timed())
+        else:
+            start = time.perf_counter()
+            try:
+                outcome = Outcome(chain.invoke({"question": question}))
+            except Exception as error:
+                outcome = Outcome(error=error)
+            seconds = time.perf_counter() - start
+    return Run(seconds, outcome, start, intervals)

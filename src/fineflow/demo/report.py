@@ -1,0 +1,164 @@
+"""What the demo prints: text for people, a record for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.documents import Document
+
+from fineflow.demo.inputs import one_line
+from fineflow.demo.measure import ENTRIES, FINEFLOW, SIDES, STOCK, Measured, Outcome
+
+
+def method(repeat: int) -> str:
+    """How the times were taken."""
+    text = (
+        f"Each time is the median of {repeat} runs after one untimed run. Before every run of either side the language "
+        "model's prefix cache is emptied; the order of the runs is reversed from one round to the next."
+    )
+    return textwrap.fill(text, 110)
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores this process may use, torch's threads, and the accelerator if torch sees one."""
+    torch: Any = sys.modules.get("torch")  # loaded by then by the engines, who alone depend on it
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "torch_threads": torch and torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None,
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def header(about: Mapping[str, Any]) -> str:
+    """What runs on what."""
+    machine, documents = about["hardware"], about["documents"]
+    accelerator = machine["accelerator"] or "no accelerator"
+    rows = {
+        **about["models"],
+        "documents": f"{documents['folder']}: {documents['files']} files, {documents['passages']} passages, "
+        f"indexed in {documents['index_seconds']:.1f} s",
+        "hardware": f"{machine['cpu']}, {machine['cores']} cores, {machine['torch_threads']} torch threads, "
+        f"{accelerator}",
+    }
+    lines = ["A document assistant in stock LangChain, as it is and after fineflow.optimize(chain).", ""]
+    return "\n".join([*lines, *(f"{name:11}{text}" for name, text in rows.items()), ""])
+
+
+def sources(outcome: Outcome) -> list[str]:
+    """The files that the documents of an answer came from, each once, in their order."""
+    documents: Sequence[Document] = (outcome.value or {}).get("documents", ())
+    return list(dict.fromkeys(str(document.metadata.get("source", "?")) for document in documents))
+
+
+def verdict(ratio: float) -> str:
+    """How fineflow's time compares with stock's, in words; within 2% counts as no difference."""
+    if ratio > 1.02:
+        return f"{ratio:.2f}x as fast"
+    return "no difference" if ratio >= 0.98 else f"SLOWER: {1 / ratio:.2f}x the time"
+
+
+def question(measured: Measured, heading: str, expected: str | None = None) -> str:
+    """One question: the answer with its sources, the times, and whether everything is equal."""
+    lines = [f"{heading} {measured.question}"]
+    reference = measured.reference
+    if reference.error is not None:
+        error = f"{type(reference.error).__name__}: {one_line(reference.error)}"
+        lines.append(f"  stock raises {error}")
+    else:
+        value = reference.value or {}
+        known = "" if expected is None or value.get("answer") == expected else f"   (the documents say: {expected})"
+        lines += [
+            f"  answer    {value.get('answer')}{known}",
+            f"  sources   {', '.join(sources(reference)) or 'none'}",
+            f"  category  {json.dumps(value.get('category'), ensure_ascii=False)}",
+            f"  related   {json.dumps(value.get('related'), ensure_ascii=False)}",
+        ]
+    lines += ["", f"  {'':9} {'stock':>10} {'fineflow':>10}"]
+    lines += [_times(entry, *(measured.seconds(side, entry) for side in SIDES)) for entry in ENTRIES]
+    return "\n".join([*lines, f"  {_equality(measured)}"])
+
+
+def _equality(measured: Measured) -> str:
+    count = sum(len(runs) + 1 for runs in measured.runs.values())
+    if measured.equal:
+        what = "everything returned" if measured.reference.error is None else "the exception raised"
+        return f"equal: {what} is the same in all {count} runs"
+    found = [f"{side} {entry}: {', '.join(keys)}" for (side, entry), keys in measured.differences.items() if keys]
+    return f"DIFFERENT from the first stock invoke: {'; '.join(found)}"
+
+
+def summary(measured: Sequence[Measured]) -> str:
+    """All questions together."""
+    lines = [f"All {len(measured)} questions"]
+    for entry in ENTRIES:
+        stock, ours = (sum(item.seconds(side, entry) for item in measured) for side in SIDES)
+        lines.append(_times(entry, stock, ours))
+    different = sum(not item.equal for item in measured)
+    lines.append(f"  DIFFERENT: {different} of {len(measured)}" if different else "  equal: all of them")
+    return "\n".join([*lines, ""])
+
+
+def _times(entry: str, stock: float, ours: float) -> str:
+    return f"  {entry:9} {stock * 1000:>7,.0f} ms {ours * 1000:>7,.0f} ms   {verdict(stock / ours)}"
+
+
+def question_record(measured: Measured, expected: str | None = None) -> dict[str, Any]:
+    """The same for programs. Seconds; ``speedup`` is stock's time divided by fineflow's."""
+    reference = measured.reference
+    value = reference.value or {}
+    error = reference.error
+    return {
+        "question": measured.question,
+        "answer": value.get("answer"),
+        "expected": expected,
+        "sources": sources(reference),
+        "category": value.get("category"),
+        "related": value.get("related"),
+        "error": None if error is None else f"{type(error).__name__}: {one_line(error)}",
+        "seconds": {side: {entry: measured.seconds(side, entry) for entry in ENTRIES} for side in SIDES},
+        "runs": {
+            side: {entry: [run.seconds for run in measured.runs[side, entry]] for entry in ENTRIES} for side in SIDES
+        },
+        "speedup": {entry: measured.ratio(entry) for entry in ENTRIES},
+        "equal": measured.equal,
+        "differences": {
+            side: {entry: measured.differences[side, entry] for entry in ENTRIES} for side in (STOCK, FINEFLOW)
+        },
+    }
+
+
+def record(
+    measured: Sequence[Measured],
+    expected: Mapping[str, str],
+    *,
+    repeat: int,
+    plan: str,
+    **about: Any,
+) -> dict[str, Any]:
+    """The whole result for programs; ``about`` describes models, documents and the machine."""
+    return {
+        **about,
+        "method": method(repeat).replace("\n", " "),
+        "questions": [question_record(item, expected.get(item.question)) for item in measured],
+        "equal": all(item.equal for item in measured),
+        "plan": plan,
+    }
