@@ -164,7 +164,7 @@ class TransformersEngine:
         """A request on its way and the queue of its outputs; withdrawn and reported at the end of the block."""
         queued = time.perf_counter()
         outputs: asyncio.Queue[Output] = asyncio.Queue()
-        manager = await self._running()
+        manager = await self._running()  # loaded from here on
         request = Request(
             id=f"{self.name}-{next(self._ids)}",
             tokens=list(tokens),
@@ -175,8 +175,10 @@ class TransformersEngine:
             deliver=outputs.put_nowait,
             stop_at_eos=eos,
         )
-        if not manager.submit(request):
-            raise self._died(manager.background_thread_status.fatal_error)
+        if not manager.submit(request):  # its thread ended at this very moment
+            manager = await self._running()
+            if not manager.submit(request):
+                raise self._died(manager.background_thread_status.fatal_error)
         try:
             yield request, outputs
         finally:
@@ -261,7 +263,7 @@ class TransformersEngine:
         await _in_thread(self._stop)
 
     def _alive(self) -> bool:
-        return self._manager is not None and self._manager.is_running() and not self._manager.output_router.closed
+        return self._manager is not None and self._manager.accepts()
 
     async def _running(self) -> Manager:
         if not self._alive():

@@ -151,6 +151,10 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         finally:
             self.output_router.close(self.background_thread_status.fatal_error or RuntimeError("it was closed"))
 
+    def accepts(self) -> bool:
+        """Whether the thread runs and is not about to end."""
+        return self.is_running() and self.background_thread_status.can_accept_new_requests() is None
+
     def submit(self, request: Request) -> bool:
         """Queues a request. False when the thread has ended or is about to."""
         if not self.output_router.register(request):

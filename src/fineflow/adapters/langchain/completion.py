@@ -1,0 +1,104 @@
+"""A LangChain completion model on an engine in this process, for prompts that are used as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.outputs import Generation, GenerationChunk, LLMResult
+
+from fineflow.adapters.langchain.decoding import EngineBacked
+from fineflow.backends.base import Delta, Sampling
+from fineflow.runtime.loop import run_sync
+
+
+class EngineLLM(EngineBacked, BaseLLM):
+    """Completion model that decodes on an ``LLMEngine``; no chat template is applied. Prompts of a call run together.
+
+    Settings as of ``ChatEngine``.
+    """
+
+    @property
+    def _llm_type(self) -> str:
+        return "fineflow-engine"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model_name": self.engine.name, **self._settings(), "default_stop": self.stop}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
+        params["ls_provider"] = "fineflow"
+        params.setdefault("ls_model_name", self.engine.name)
+        return params
+
+    def _generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        sampling = self._sampling(stop, kwargs)
+        return run_sync(lambda: self._all(prompts, sampling))
+
+    async def _agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        return await self._all(prompts, self._sampling(stop, kwargs))
+
+    async def _all(self, prompts: list[str], sampling: Sampling) -> LLMResult:
+        tasks = [asyncio.ensure_future(self._one(prompt, sampling)) for prompt in prompts]
+        try:
+            return LLMResult(generations=[[generation] for generation in await asyncio.gather(*tasks)])
+        finally:  # a failure of one is the failure of the call; the others end before it is raised
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one(self, prompt: str, sampling: Sampling) -> Generation:
+        async with aclosing(self._adecode(lambda: prompt, sampling)) as deltas:
+            chunks = [self._chunk(delta) async for delta in deltas]
+        whole = chunks[0]
+        for chunk in chunks[1:]:
+            whole += chunk
+        return Generation(text=whole.text, generation_info=whole.generation_info)
+
+    def _stream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[GenerationChunk]:
+        for delta in self._decode(lambda: prompt, self._sampling(stop, kwargs)):
+            chunk = self._chunk(delta)
+            if run_manager:
+                run_manager.on_llm_new_token(delta.text, chunk=chunk)
+            yield chunk
+
+    async def _astream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[GenerationChunk]:
+        async with aclosing(self._adecode(lambda: prompt, self._sampling(stop, kwargs))) as deltas:
+            async for delta in deltas:
+                chunk = self._chunk(delta)
+                if run_manager:
+                    await run_manager.on_llm_new_token(delta.text, chunk=chunk)
+                yield chunk
+
+    def _chunk(self, delta: Delta) -> GenerationChunk:
+        info = delta.finish_reason and {"finish_reason": delta.finish_reason, "model_name": self.engine.name}
+        return GenerationChunk(text=delta.text, generation_info=info or None)
