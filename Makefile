@@ -65,4 +65,4 @@ bench: $(READY)
 	@for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
 
 clean:
-	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
