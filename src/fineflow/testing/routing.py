@@ -18,7 +18,7 @@ import inspect
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -99,7 +99,7 @@ class Routing:
                 seen.add(cls)
                 self.shim_class(cls)
                 todo.extend(cls.__subclasses__())
-        Runnable.__init_subclass__ = classmethod(shim_subclass)  # type: ignore[assignment]
+        Runnable.__init_subclass__ = classmethod(shim_subclass)  # type: ignore[arg-type, assignment]
 
     def uninstall(self) -> None:
         """Puts the original methods back."""
@@ -218,7 +218,7 @@ def _drive(items: Iterator[Any]) -> Iterator[Any]:
                 close()
 
 
-async def _adrive(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _adrive(items: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
     try:
         while True:
             with inside():
@@ -243,6 +243,7 @@ def _load(spec: str) -> Callable[..., Any]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the plugin."""
     group = parser.getgroup("fineflow", "route the outermost calls of Runnables through fineflow")
     group.addoption("--fineflow-options", default="{}", metavar="JSON", help="keyword arguments of optimize()")
     group.addoption(
@@ -255,6 +256,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Installs the shims before any test module is imported. Raises ValueError when an option makes no sense."""
     text = config.getoption("--fineflow-options")
     try:
         options = json.loads(text)
@@ -277,12 +279,14 @@ def _warm(routing: Routing) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """Puts the original methods back."""
     routing = config.stash.get(_stash_key(), None)
     if routing is not None:
         routing.uninstall()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints how many calls were routed."""
     routing = config.stash[_stash_key()]
     terminalreporter.write_line(routing.summary())
     report = config.getoption("--fineflow-report")

@@ -1,0 +1,184 @@
+"""Gates and meters: how tests say "these two are in flight at once" without sleeping.
+
+A fake component waits at a ``Gate`` that the test holds; the test waits until enough of them have arrived, looks at
+what it wants to look at, and opens the gate. Both sides may be threads or coroutines, in any event loop. A ``Meter``
+counts the work that passes through a component. Every wait has a timeout, so that a test that is wrong fails instead
+of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+class _Signal:
+    """A condition variable that threads and coroutines can wait on. ``lock`` guards the state of its owner."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition(threading.RLock())
+        self._futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def changed(self) -> None:
+        """Has everyone who waits look at the state again. Called with the lock held."""
+        self.lock.notify_all()
+        futures, self._futures = self._futures, []
+        for loop, future in futures:
+            try:
+                loop.call_soon_threadsafe(_wake, future)
+            except RuntimeError:  # the loop of a waiter that was abandoned is closed
+                pass
+
+    def wait_sync(self, ready: Callable[[], bool], timeout: float, what: Callable[[], str]) -> None:
+        with self.lock:
+            if not self.lock.wait_for(ready, timeout):
+                raise TimeoutError(f"{what()}, after {timeout} s")
+
+    async def wait(self, ready: Callable[[], bool], timeout: float, what: Callable[[], str]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    with self.lock:
+                        if ready():
+                            return
+                        future: asyncio.Future[None] = loop.create_future()
+                        self._futures.append((loop, future))
+                    await future
+        except TimeoutError:
+            raise TimeoutError(f"{what()}, after {timeout} s") from None
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Gate:
+    """A door that is closed at first. ``arrivals``: how many have come to it so far, waiting or passed."""
+
+    def __init__(self, *, opened: bool = False) -> None:
+        self._signal = _Signal()
+        self._open = opened
+        self._permits = 0
+        self.arrivals = 0
+
+    def open(self) -> None:
+        """Lets everyone through, now and from now on."""
+        with self._signal.lock:
+            self._open = True
+            self._signal.changed()
+
+    def let(self, n: int = 1) -> None:
+        """Lets ``n`` through, of those who wait or come later."""
+        with self._signal.lock:
+            self._permits += n
+            self._signal.changed()
+
+    def close(self) -> None:
+        """Makes those who come from now on wait. Permits that nobody has used are void."""
+        with self._signal.lock:
+            self._open = False
+            self._permits = 0
+
+    def wait_sync(self, timeout: float = 10.0) -> None:
+        """Arrives and blocks this thread until the gate lets it through. Raises TimeoutError."""
+        self._arrive()
+        self._signal.wait_sync(self._pass, timeout, lambda: "the gate stayed closed")
+
+    async def wait(self, timeout: float = 10.0) -> None:
+        """Arrives and waits in the running event loop. Raises TimeoutError."""
+        self._arrive()
+        await self._signal.wait(self._pass, timeout, lambda: "the gate stayed closed")
+
+    def wait_arrived(self, n: int = 1, timeout: float = 10.0) -> None:
+        """Blocks until ``n`` have arrived in all. Raises TimeoutError."""
+        self._signal.wait_sync(lambda: self.arrivals >= n, timeout, lambda: self._missing(n))
+
+    async def arrived(self, n: int = 1, timeout: float = 10.0) -> None:
+        """Waits in the running event loop until ``n`` have arrived in all. Raises TimeoutError."""
+        await self._signal.wait(lambda: self.arrivals >= n, timeout, lambda: self._missing(n))
+
+    def _arrive(self) -> None:
+        with self._signal.lock:
+            self.arrivals += 1
+            self._signal.changed()
+
+    def _pass(self) -> bool:
+        if not self._open and self._permits > 0:
+            self._permits -= 1
+            return True
+        return self._open
+
+    def _missing(self, n: int) -> str:
+        return f"expected {n} to arrive at the gate, {self.arrivals} did"
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self  # copies of a component share what the test holds
+
+    def __repr__(self) -> str:
+        return f"Gate({'open' if self._open else 'closed'}, arrivals={self.arrivals})"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of work. Times are ``time.perf_counter()`` seconds."""
+
+    label: str
+    start: float
+    end: float
+
+
+class Meter:
+    """What went through a component, counted from all threads.
+
+    calls: how many were started. in_flight: how many are at work now. peak: the most that were at once. labels: what
+    was started, in order. spans: what has ended (in whatever way), in the order of ending.
+    """
+
+    def __init__(self) -> None:
+        self._signal = _Signal()
+        self.calls = 0
+        self.in_flight = 0
+        self.peak = 0
+        self.labels: list[str] = []
+        self.spans: list[Span] = []
+
+    @contextmanager
+    def work(self, label: str = "") -> Iterator[None]:
+        """Counts the enclosed block as one piece of work."""
+        with self._signal.lock:
+            self.calls += 1
+            self.in_flight += 1
+            self.peak = max(self.peak, self.in_flight)
+            self.labels.append(label)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._signal.lock:
+                self.in_flight -= 1
+                self.spans.append(Span(label, start, time.perf_counter()))
+                self._signal.changed()
+
+    def wait_idle(self, timeout: float = 10.0) -> None:
+        """Blocks until nothing is at work. Raises TimeoutError."""
+        self._signal.wait_sync(lambda: self.in_flight == 0, timeout, self._busy)
+
+    async def idle(self, timeout: float = 10.0) -> None:
+        """Waits in the running event loop until nothing is at work. Raises TimeoutError."""
+        await self._signal.wait(lambda: self.in_flight == 0, timeout, self._busy)
+
+    def _busy(self) -> str:
+        return f"expected the component to become idle, {self.in_flight} are still at work"
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return f"Meter(calls={self.calls}, in_flight={self.in_flight}, peak={self.peak})"

@@ -1,0 +1,180 @@
+"""Callback handlers that write down every event, and the run tree that the events make up.
+
+``run_tree(handler)`` of a stock run and of an optimized run of equal pipelines are equal: that is what the promise
+"same run tree" means. Children of a run are kept in the order of their ``seq:step:N`` tags. Other siblings may be
+concurrent in stock already, so they are compared as a multiset, in an arbitrary but fixed order.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+
+from fineflow.testing.canonical import as_text, canonical
+
+# Metadata that tracing backends add from the surroundings.
+VOLATILE: frozenset[str] = frozenset({"revision_id"})
+
+# The positional arguments of each event.
+_EVENTS: dict[str, tuple[str, ...]] = {
+    "on_llm_start": ("serialized", "inputs"),
+    "on_chat_model_start": ("serialized", "inputs"),
+    "on_llm_new_token": ("token",),
+    "on_stream_event": ("event",),
+    "on_llm_end": ("outputs",),
+    "on_llm_error": ("error",),
+    "on_chain_start": ("serialized", "inputs"),
+    "on_chain_end": ("outputs",),
+    "on_chain_error": ("error",),
+    "on_tool_start": ("serialized", "inputs"),
+    "on_tool_end": ("outputs",),
+    "on_tool_error": ("error",),
+    "on_retriever_start": ("serialized", "inputs"),
+    "on_retriever_end": ("outputs",),
+    "on_retriever_error": ("error",),
+    "on_text": ("text",),
+    "on_retry": ("retry_state",),
+    "on_custom_event": ("name", "data"),
+    "on_agent_action": ("action",),
+    "on_agent_finish": ("finish",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One call of a handler. ``data``: its arguments, in canonical form, as they were at that moment."""
+
+    name: str
+    run_id: UUID
+    parent_run_id: UUID | None
+    data: dict[str, Any]
+
+
+class _Records:
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self._lock = threading.Lock()
+
+    def _add(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        run_id, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
+        data = {**dict(zip(_EVENTS[name], args, strict=False)), **kwargs}
+        data.pop("serialized", None)  # how a component would be rebuilt, not what was run
+        with self._lock:
+            self.events.append(Event(name, run_id, parent, {k: canonical(v) for k, v in data.items()}))
+
+    def clear(self) -> None:
+        """Forgets the events so far."""
+        with self._lock:
+            self.events.clear()
+
+
+class RecordingHandler(_Records, BaseCallbackHandler):
+    """Records every event. ``events``: in the order of arrival, from all threads."""
+
+
+class AsyncRecordingHandler(_Records, AsyncCallbackHandler):
+    """The same as an async handler, which async entry points call in their event loop."""
+
+
+def _sync_method(name: str) -> Callable[..., None]:
+    def record(self: _Records, *args: Any, **kwargs: Any) -> None:
+        self._add(name, args, kwargs)
+
+    return record
+
+
+def _async_method(name: str) -> Callable[..., Any]:
+    async def record(self: _Records, *args: Any, **kwargs: Any) -> None:
+        self._add(name, args, kwargs)
+
+    return record
+
+
+for _name in _EVENTS:
+    setattr(RecordingHandler, _name, _sync_method(_name))
+    setattr(AsyncRecordingHandler, _name, _async_method(_name))
+
+
+@dataclass
+class RunNode:
+    """One run, comparable by ``==``. ``events``: names of its events in order. ``extra``: what else it started with."""
+
+    run_type: str
+    name: str
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    inputs: Any = None
+    outputs: Any = None
+    error: Any = None
+    tokens: list[Any] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    children: list[RunNode] = field(default_factory=list)
+
+    def sort_key(self) -> tuple[int, str]:
+        """Steps of a sequence by number, everything else by content."""
+        steps = [int(m[1]) for tag in self.tags if (m := re.fullmatch(r"seq:step:(\d+)", tag))]
+        return (steps[-1] if steps else 0, as_text(canonical(self)))
+
+
+def run_tree(
+    handler: RecordingHandler | AsyncRecordingHandler, *, volatile: Collection[str] = VOLATILE
+) -> list[RunNode]:
+    """The runs that the handler saw: the roots, with their children. Metadata keys in ``volatile`` are left out."""
+    nodes: dict[UUID, RunNode] = {}
+    parents: dict[UUID, UUID | None] = {}
+    for event in list(handler.events):
+        node = nodes.get(event.run_id)
+        if node is None:
+            node = nodes[event.run_id] = RunNode("", "")
+            parents[event.run_id] = event.parent_run_id
+        node.events.append(event.name)
+        _apply(node, event, volatile)
+    return arrange(nodes, parents)
+
+
+def arrange(nodes: dict[Any, RunNode], parents: dict[Any, Any]) -> list[RunNode]:
+    """Makes a forest of ``nodes``, siblings in canonical order. ``parents``: the parent's key, by key."""
+    roots = []
+    for key, node in nodes.items():
+        parent = nodes.get(parents[key])
+        (roots if parent is None else parent.children).append(node)
+    for node in _postorder(roots):
+        node.children.sort(key=RunNode.sort_key)
+    return sorted(roots, key=RunNode.sort_key)
+
+
+def _postorder(nodes: Sequence[RunNode]) -> list[RunNode]:
+    found: list[RunNode] = []
+    for node in nodes:
+        found += _postorder(node.children)
+        found.append(node)
+    return found
+
+
+def _apply(node: RunNode, event: Event, volatile: Collection[str]) -> None:
+    data = dict(event.data)
+    if event.name.endswith("_start"):
+        kind = data.pop("run_type", None) or event.name.removeprefix("on_").removesuffix("_start")
+        node.run_type, node.name = kind, data.pop("name", None) or ""
+        node.tags = tuple(sorted(data.pop("tags", None) or ()))
+        node.metadata = {k: v for k, v in (data.pop("metadata", None) or {}).items() if k not in volatile}
+        node.inputs = data.pop("inputs")
+        node.extra = data
+    elif event.name.endswith("_end"):
+        node.outputs = data["outputs"]
+        node.inputs = data.get("inputs", node.inputs)  # a streaming chain knows its input at the end only
+    elif event.name.endswith("_error"):
+        node.error = data["error"]
+        node.inputs = data.get("inputs", node.inputs)
+    elif event.name == "on_llm_new_token":
+        node.tokens.append(data["token"])
+    else:
+        node.tokens.append({k: v for k, v in data.items() if k not in ("tags", "metadata")})
