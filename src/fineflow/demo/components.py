@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,13 @@ class Components:
     engines: list[Any] = field(default_factory=list)
 
     def close(self) -> None:
-        for engine in self.engines:
-            run_sync(engine.aclose)
+        """Ends the engines and releases their models."""
+        _close(self.engines)
+
+
+def _close(engines: Iterable[Any]) -> None:
+    for engine in engines:
+        run_sync(engine.aclose)
 
 
 def load(settings: Settings, progress: Progress = iter) -> Components:
@@ -49,16 +55,15 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
 
     Raises UsageError for a model that is not there or cannot be loaded.
     """
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()  # one bar, ours, instead of several per model
+    llm_at = data.default_model() if settings.llm is None else locate("--llm", settings.llm)
+    embedding_at = data.default_embedding() if settings.embedding is None else locate("--embedding", settings.embedding)
+    reranker_at = None if settings.reranker is None else locate("--reranker", settings.reranker)
+    if all(place is None or Path(place).is_dir() for place in (llm_at, embedding_at, reranker_at)):
+        _quiet_loading()
     from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine
     from fineflow.backends.similarity import SimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
 
-    llm_at = data.default_model() if settings.llm is None else locate("--llm", settings.llm)
-    embedding_at = data.default_embedding() if settings.embedding is None else locate("--embedding", settings.embedding)
-    reranker_at = None if settings.reranker is None else locate("--reranker", settings.reranker)
     top_n = settings.top_n or (SMALL_MODEL_TOP_N if settings.llm is None else TOP_N)
     engines: list[Any] = []
 
@@ -80,17 +85,23 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         component.compress_documents([Document("loads the model")], "query")
         return component
 
-    steps: list[tuple[str, str | Path | None, Callable[[], Any]]] = [
+    steps: list[tuple[str, str | Path, Callable[[], Any]]] = [
         ("--llm", llm_at, llm),
         ("--embedding", embedding_at, embeddings),
         ("--reranker", reranker_at or embedding_at, reranker),
     ]
-    loaded = []
-    for flag, place, step in progress(steps):
-        with _complaints(flag, place):
-            loaded.append(step())
+    loaded: list[Any] = []
+    try:
+        for flag, place, step in progress(steps):
+            with _complaints(flag, place):
+                loaded.append(step())
+    except BaseException:
+        _close(engines)
+        raise
     return Components(
-        *loaded,
+        llm=loaded[0],
+        embeddings=loaded[1],
+        reranker=loaded[2],
         about={
             "llm": f"{_name(settings.llm, 'tinylm, bundled (4.1M parameters)')} on {engines[0].device}",
             "embedding": _name(settings.embedding, "all-MiniLM-L6-v2"),
@@ -99,6 +110,14 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         reset=lambda: run_sync(engines[0].reset_prefix_cache),
         engines=engines,
     )
+
+
+def _quiet_loading() -> None:
+    """Switches off the bars that the libraries show while loading, before they are imported: ours is enough.
+
+    Not for models that may have to be downloaded first; then theirs say more.
+    """
+    import_module("huggingface_hub.utils").disable_progress_bars()
 
 
 def _name(value: str | None, bundled: str) -> str:

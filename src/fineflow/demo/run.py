@@ -116,7 +116,8 @@ def _bar(title: str) -> Progress:
     """A progress bar on stderr; nothing where stderr is not a terminal."""
 
     def wrap(items: Iterable[Any]) -> Iterable[Any]:
-        return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
+        bar: Iterable[Any] = tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
+        return bar
 
     return wrap
 
