@@ -1,0 +1,64 @@
+"""A reranker made of an embedding engine: the score of a pair is the cosine of its two embeddings."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from fineflow.backends.base import BatchEngine
+from fineflow.ir import Op
+
+# An embedding differs by about 1e-7 with the batch that it was computed in; equal texts must not be told apart by that.
+_DIGITS = 5
+
+
+class EmbeddingSimilarityEngine:
+    """Serves RERANK by an engine that serves EMBED: items ``(query, document)`` texts, results cosines from -1 to 1.
+
+    Each distinct text of a batch is embedded once. ``submit`` runs the embedding; None calls the engine itself, whose
+    owner thread orders it with other work, and ``queue_of(embedding).submit`` shares the engine's batches with
+    everybody else. The embedding engine is not closed with this one.
+    """
+
+    ops = frozenset({Op.RERANK})
+
+    def __init__(
+        self,
+        embedding: BatchEngine,
+        *,
+        name: str | None = None,
+        max_batch: int | None = None,
+        submit: Callable[[Op, Sequence[Any]], Awaitable[list[Any]]] | None = None,
+    ) -> None:
+        if Op.EMBED not in embedding.ops:
+            served = ", ".join(sorted(embedding.ops))
+            raise ValueError(f"expected an engine that serves 'embed', got {embedding.name!r}, which serves: {served}")
+        self.name = name or "similarity"
+        self.max_batch = embedding.max_batch if max_batch is None else max_batch
+        self.embedding = embedding
+        self._submit = submit or embedding.execute
+
+    def __repr__(self) -> str:
+        return f"<EmbeddingSimilarityEngine {self.name!r} on {self.embedding!r}>"
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        """Scores a batch (``BatchEngine.execute``)."""
+        if op is not Op.RERANK:
+            raise ValueError(f"EmbeddingSimilarityEngine does not serve {op.value!r}; it serves: rerank")
+        sides = [(("query", query), ("document", document)) for query, document in items]
+        texts = list(dict.fromkeys(text for pair in sides for text in pair))
+        vectors: dict[tuple[str, str], Sequence[float]] = {}
+        for start in range(0, len(texts), self.embedding.max_batch):
+            part = texts[start : start + self.embedding.max_batch]
+            vectors |= zip(part, await self._submit(Op.EMBED, part), strict=True)
+        return [_cosine(vectors[query], vectors[document]) for query, document in sides]
+
+    async def aclose(self) -> None:
+        """Nothing of its own to free."""
+
+
+def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    norm = math.hypot(*a) * math.hypot(*b)
+    return round(sum(map(operator.mul, a, b)) / norm, _DIGITS) if norm else 0.0
