@@ -1,0 +1,28 @@
+"""fineflow: LangChain pipelines on your own models, sooner, with the same answer.
+
+    import fineflow
+    rag = fineflow.optimize(chain)
+    print(fineflow.explain(chain))
+"""
+
+from fineflow.api import explain, optimize
+from fineflow.declare import effects, pure
+from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, PlanningError
+from fineflow.options import Options
+from fineflow.passes import PASSES
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PASSES",
+    "BackendError",
+    "FineflowError",
+    "FineflowWarning",
+    "GraphError",
+    "Options",
+    "PlanningError",
+    "effects",
+    "explain",
+    "optimize",
+    "pure",
+]

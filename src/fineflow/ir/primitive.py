@@ -82,7 +82,8 @@ class Primitive:
     """One node. ``name`` is its identity, stable from run to run (it is the path in the user's object).
 
     args: data edges, by parameter name, in order. ``after``: order edges (names of primitives that must have
-    finished first). ``component``: the user's object that executes it, never looked into by passes except through
+    finished first). ``params`` are what people should see of it; ``meta`` is what adapters and passes tell each other
+    besides. ``component``: the user's object that executes it, never looked into by passes except through
     protocols of ``backends.base``. ``body``: the graph of a MAP (one parameter, ``item``). ``span``: path of the stock
     node whose run shows it. ``depth``: longest path to the output, set by the bind pass, -1 before.
     """
@@ -97,6 +98,7 @@ class Primitive:
     depth: int = -1
     after: tuple[str, ...] = ()
     component: Any = field(default=None, compare=False, repr=False)
+    meta: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, compare=False, repr=False)
     body: Any = None  # Graph, declared Any to keep the two modules acyclic
 
     def with_(self, **changes: Any) -> Primitive:

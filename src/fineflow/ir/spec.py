@@ -158,8 +158,9 @@ def _arguments(graph: Graph) -> Broken:
 
 def _effects(graph: Graph) -> Broken:
     for p in graph:
-        if p.op is Op.CALL and p.effects.kind is not Effect.OPAQUE:
-            yield p, f"its effects are {p.effects}"
+        opaque = p.effects.kind is Effect.OPAQUE
+        if opaque and (p.op is not Op.CALL or p.params.get("by") != "stock"):
+            yield p, f"its effects are {p.effects}, and it is to run ahead of stock"
 
 
 def _streams(graph: Graph) -> Broken:
@@ -176,7 +177,7 @@ def _bodies(graph: Graph) -> Broken:
         if p.op is Op.MAP:
             if not isinstance(p.body, Graph):
                 yield p, f"its body is {type(p.body).__name__}"
-            elif p.body.inputs != ("item",):
+            elif set(p.body.inputs) != {"item", *p.args} - {"items"}:
                 yield p, f"its body has the inputs {', '.join(p.body.inputs) or 'none'}"
         elif p.op is Op.CONDITION:
             if not bodies(p):

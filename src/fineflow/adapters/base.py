@@ -1,0 +1,283 @@
+"""Lowering as abstract interpretation: symbolic values, the builder of p-graphs, and the table of recognised objects.
+
+An adapter walks the user's object once and passes *symbolic values* through it. Key-level dependencies come out of
+the interpretation itself: a record knows which primitive produced each of its keys.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
+
+SHOWN = frozenset({"by", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
+
+TEXT, MESSAGE, PROMPT, VALUE, DOCUMENTS, UNKNOWN = "text", "message", "prompt", "value", "documents", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value produced by one primitive (or a graph input). ``kind``: what is known about it."""
+
+    ref: Ref
+    kind: str = UNKNOWN
+
+    @property
+    def mutable(self) -> bool:
+        """Whether user code that holds the value could change it under a reader."""
+        return self.kind != TEXT
+
+    def refs(self) -> Iterator[tuple[Ref, bool]]:
+        yield self.ref, self.mutable
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dict with known keys. ``rest`` holds the keys not listed (None: there are no others)."""
+
+    fields: Mapping[str, Symbol]
+    rest: Leaf | None = None
+
+    def refs(self) -> Iterator[tuple[Ref, bool]]:
+        for value in self.fields.values():
+            yield from value.refs()
+        if self.rest is not None:
+            yield from self.rest.refs()
+
+
+Symbol = Leaf | Record
+
+
+class NotLowered(Exception):
+    """This object cannot be expressed as primitives here; it becomes one opaque step. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recognised kind of object.
+
+    base: the class whose methods define it. methods: names that must be ``base``'s own, by identity, on the object's
+    class. lower(object, input, builder) -> output symbol. shadow(object, shadows) -> the copy that stock runs.
+    """
+
+    base: type
+    methods: tuple[str, ...]
+    lower: Callable[[Any, Symbol, Builder], Symbol]
+    shadow: Callable[[Any, Any], Any]
+    label: str = ""  # what the step is called in names of primitives; "" leaves it out
+
+    def matches(self, obj: Any) -> bool:
+        kind = type(obj)
+        return issubclass(kind, self.base) and all(
+            _plain(kind, name) is _plain(self.base, name) and name not in getattr(obj, "__dict__", ())
+            for name in self.methods
+        )
+
+
+def _plain(kind: type, name: str) -> Any:
+    """The function behind a method, without the wrappers that instrumentation puts around it."""
+    found = inspect.getattr_static(kind, name, None)
+    found = getattr(found, "__func__", found)
+    return inspect.unwrap(found) if callable(found) else found
+
+
+@dataclass
+class Builder:
+    """Collects the primitives of one p-graph in program order while the adapter walks the object.
+
+    ``path`` locates the current object in the user's structure and is what shadows are found by; ``trail`` is the
+    same for people. ``barrier``: primitives that stock finishes before it would start what is added next.
+    """
+
+    rows: Sequence[Row]
+    assume_pure: bool = False
+    primitives: list[Primitive] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    objects: dict[str, Any] = field(default_factory=dict)  # path -> the object planned there
+    path: tuple[str, ...] = ()
+    trail: tuple[str, ...] = ()
+    barrier: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # bound keyword arguments on the way to a leaf
+    resources: list[Any] = field(default_factory=list)  # stores met so far, by identity
+    _taken: set[str] = field(default_factory=set)
+
+    def resource(self, store: Any) -> str:
+        """The name of a store, the same for every primitive that touches it and from run to run."""
+        if not any(store is known for known in self.resources):
+            self.resources.append(store)
+        same = [known for known in self.resources if type(known) is type(store)]
+        number = next(i for i, known in enumerate(same) if known is store)
+        return type(store).__name__ + (f"~{number + 1}" if number else "")
+
+    def body(self) -> Builder:
+        """A builder for a graph inside the current primitive: the same place, a program order of its own."""
+        return Builder(
+            self.rows, self.assume_pure, objects=self.objects, path=self.path, resources=self.resources
+        )
+
+    @contextmanager
+    def inside(self, step: str, label: str | None = None) -> Iterator[None]:
+        """Descends into a part of the current object."""
+        path, trail = self.path, self.trail
+        self.path = (*path, step)
+        self.trail = trail if label == "" else (*trail, step if label is None else label)
+        try:
+            yield
+        finally:
+            self.path, self.trail = path, trail
+
+    @property
+    def leaf(self) -> str:
+        return "/".join(self.path)
+
+    def lower(self, obj: Any, value: Symbol) -> Symbol:
+        """Appends the primitives of ``obj`` applied to ``value`` and returns its symbolic output."""
+        row = find(self.rows, obj)
+        self.objects[self.leaf] = obj
+        if row is None:
+            return self.opaque(obj, value, "not recognised: runs through its own methods")
+        mark = (len(self.primitives), len(self.notes), dict(self.objects), self.barrier, set(self._taken))
+        label = row.label
+        try:
+            if not label:
+                return row.lower(obj, value, self)
+            trail, self.trail = self.trail, (*self.trail, label)
+            try:
+                return row.lower(obj, value, self)
+            finally:
+                self.trail = trail
+        except NotLowered as why:
+            del self.primitives[mark[0] :], self.notes[mark[1] :]
+            self.objects, self.barrier, self._taken = mark[2:]
+            return self.opaque(obj, value, str(why))
+
+    def add(
+        self,
+        op: Op,
+        args: Mapping[str, Ref],
+        *,
+        name: str = "",
+        effects: Effects = PURE,
+        component: Any = None,
+        engine: str | None = None,
+        body: Graph | None = None,
+        kind: str = UNKNOWN,
+        **params: Any,
+    ) -> Leaf:
+        """Appends one primitive; its name is the trail and the operation."""
+        full = self._name(name or op.value)
+        self.primitives.append(
+            Primitive(
+                full,
+                op,
+                dict(args),
+                {name: value for name, value in params.items() if name in SHOWN},
+                effects,
+                span="/".join(self.trail),
+                engine=engine,
+                after=self.barrier,
+                component=component,
+                meta={"leaf": self.leaf, **{name: value for name, value in params.items() if name not in SHOWN}},
+                body=body,
+            )
+        )
+        return Leaf(Ref(full), kind)
+
+    def _name(self, end: str) -> str:
+        base = "/".join(self.trail)
+        full = name = f"{base}.{end}" if base else end
+        number = 2
+        while full in self._taken:
+            full = f"{name}~{number}"
+            number += 1
+        self._taken.add(full)
+        return full
+
+    def opaque(self, obj: Any, value: Symbol, reason: str, *, kind: str = UNKNOWN, where: str = "") -> Leaf:
+        """One opaque step: stock runs it and feeds the value that it returned."""
+        given = dict(value.refs())
+        with self.inside("", _short(obj)):
+            made = self.add(
+                Op.CALL,
+                {f"arg{i}": ref for i, ref in enumerate(given)},
+                effects=Effects(Effect.OPAQUE, "", reason),
+                component=obj,
+                kind=kind,
+                by="stock",
+                where=where,
+            )
+        last = self.primitives[-1]
+        received = tuple(dict.fromkeys(ref.name for ref, mutable in given.items() if mutable))
+        self.primitives[-1] = last.with_(meta={**last.meta, "leaf": self.leaf, "received": received})
+        self.note(made.ref.name, False, reason)
+        return made
+
+    def note(self, where: str, done: bool, reason: str) -> None:
+        self.notes.append(Note("lower", where, done, reason))
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Whatever is added after the block starts, in stock, when everything added inside has finished."""
+        start, before = len(self.primitives), self.barrier
+        yield
+        added = self.primitives[start:]
+        if added:
+            used = {ref.name for p in added for ref in p.args.values()} | {n for p in added for n in p.after}
+            self.barrier = tuple(p.name for p in added if p.name not in used) or before
+
+    @contextmanager
+    def branches(self) -> Iterator[Callable[[], None]]:
+        """Call the yielded function before every branch: branches start together and end together."""
+        before, ends = self.barrier, []
+
+        def branch() -> None:
+            if self.barrier is not before:
+                ends.append(self.barrier)
+            self.barrier = before
+
+        yield branch
+        branch()
+        self.barrier = tuple(dict.fromkeys(name for end in ends for name in end)) or before
+
+    def pick(self, value: Symbol, key: str) -> Symbol:
+        """The value of one key, if it is known where it comes from.
+
+        Raises NotLowered when the record has no such key.
+        """
+        if isinstance(value, Record):
+            if key in value.fields:
+                return value.fields[key]
+            if value.rest is None:
+                raise NotLowered(f"reads key {key!r}, which the step before it does not provide")
+            value = value.rest
+        return Leaf(Ref(value.ref.name, key)) if value.ref.key is None else self.add(
+            Op.PICK, {"record": value.ref}, key=key
+        )
+
+    def whole(self, value: Symbol, keys: Iterable[str] | None = None) -> Leaf:
+        """The value as one reference: a RECORD primitive where it has parts (of ``keys`` only, if given)."""
+        if isinstance(value, Leaf):
+            return value
+        if keys is not None:
+            parts = {key: self.pick(value, key) for key in keys}
+            rest = None
+        else:
+            parts, rest = dict(value.fields), value.rest
+        args = {f"key:{key}": self.whole(part).ref for key, part in parts.items()}
+        if rest is not None:
+            args = {"rest": rest.ref, **args}
+        return self.add(Op.RECORD, args, kind=VALUE)
+
+
+def _short(obj: Any) -> str:
+    name = getattr(getattr(obj, "func", None) or getattr(obj, "afunc", None), "__name__", None)
+    return name if name and name != "<lambda>" else type(obj).__name__
+
+
+def find(rows: Sequence[Row], obj: Any) -> Row | None:
+    """The first row that recognises the object exactly."""
+    return next((row for row in rows if row.matches(obj)), None)

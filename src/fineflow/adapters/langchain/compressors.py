@@ -1,0 +1,160 @@
+"""Document compressors: RERANK primitives, and the claims on ``compress_documents``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.documents import BaseDocumentCompressor, Document
+
+from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.recorder import clean
+from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.ir import PURE, Effects, Op
+
+COMPRESS = ("compress_documents", "acompress_documents")
+
+
+def scorer_of(compressor: Any) -> Any:
+    """The part of a compressor that scores query and text independently of other texts, or None.
+
+    Such a part declares ``pairwise = True`` and has ``score(query, texts)`` and ``ascore(query, texts)``.
+    """
+    for candidate in (compressor, getattr(compressor, "model", None)):
+        if getattr(candidate, "pairwise", False):
+            return candidate
+    return None
+
+
+def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
+    if not isinstance(value, Record) or set(value.fields) != {"documents", "query"}:
+        raise NotLowered("not used as a compressor of retrieved documents")
+    docs, query = value.fields["documents"], value.fields["query"]
+    if not isinstance(docs, Leaf) or not isinstance(query, Leaf):
+        raise NotLowered("documents or query are records")
+    scorer = scorer_of(compressor)
+    engine = getattr(scorer, "engine", None)
+    args = {"query": query.ref, "documents": docs.ref}
+    embeddings = getattr(compressor, "embeddings", None)
+    if isinstance(embeddings, EngineEmbeddings):
+        size = embeddings.engine.max_batch
+        vectors = b.add(
+            Op.EMBED,
+            {"texts": docs.ref},
+            component=embeddings,
+            engine=embeddings.engine.name,
+            of="documents",
+            max_batch=size,
+        )
+        args["vectors"] = vectors.ref
+    return b.add(
+        Op.RERANK,
+        args,
+        component=compressor,
+        engine=getattr(engine, "name", type(compressor).__name__),
+        effects=Effects(PURE.kind, "", "scores query and document" if scorer else "reads documents and query"),
+        kind=DOCUMENTS,
+        pairwise=scorer is not None,
+        max_batch=getattr(engine, "max_batch", 0),
+        foreign=engine is None,
+    )
+
+
+def _shadow_compressor(compressor: Any, s: Shadows) -> Any:
+    leaf = s.leaf
+    copy = compressor.model_copy()
+
+    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+        own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
+        return list(s.claim(leaf, (list(documents), query), own, clean)[1])
+
+    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+        own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
+        return list((await s.aclaim(leaf, (list(documents), query), own, clean))[1])
+
+    copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
+    return copy
+
+
+def _lower_pipeline(pipeline: Any, value: Symbol, b: Builder) -> Symbol:
+    if not isinstance(value, Record):
+        raise NotLowered("not used as a compressor of retrieved documents")
+    docs, query = value.fields["documents"], value.fields["query"]
+    for i, part in enumerate(pipeline.transformers):
+        with b.inside(str(i), ""), b.step():
+            if not isinstance(part, BaseDocumentCompressor):
+                raise NotLowered(f"{type(part).__name__} in a compressor pipeline is not recognised")
+            docs = b.lower(part, Record({"documents": docs, "query": query}))
+    if any(p.params.get("by") == "stock" and p.meta["leaf"].startswith(b.leaf) for p in b.primitives):
+        raise NotLowered("a part of the compressor pipeline is not recognised")
+    return docs
+
+
+def _shadow_pipeline(pipeline: Any, s: Shadows) -> Any:
+    parts = [s.of(part, str(i)) for i, part in enumerate(pipeline.transformers)]
+    return pipeline.model_copy(update={"transformers": parts})
+
+
+
+
+def _lower_unknown(compressor: Any, value: Symbol, b: Builder) -> Symbol:
+    reason = f"compressor {type(compressor).__name__} is not recognised: runs through its own methods"
+    return b.opaque(compressor, value, reason, kind=DOCUMENTS)
+
+
+def _tap_compressor(compressor: Any, s: Shadows) -> Any:
+    leaf = s.leaf
+    copy = compressor.model_copy()
+
+    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+        value = compressor.compress_documents(documents, query, callbacks)
+        s.on_loop(lambda: s.call.feed(leaf, list(value)))
+        return value
+
+    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+        value = await compressor.acompress_documents(documents, query, callbacks)
+        s.call.feed(leaf, list(value))
+        return value
+
+    copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
+    return copy
+
+
+class _PairwiseRow(Row):
+    """Recognises by protocol: a compressor class that says of itself that it is ``select(documents, score(...))``."""
+
+    def matches(self, obj: Any) -> bool:
+        return (
+            isinstance(obj, BaseDocumentCompressor)
+            and getattr(type(obj), "pairwise", False) is True
+            and all(hasattr(obj, name) for name in ("score", "ascore", "select"))
+        )
+
+
+ROWS: tuple[Row, ...] = (
+    Row(EngineReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+    _PairwiseRow(BaseDocumentCompressor, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+)
+
+
+def classic_rows() -> tuple[Row, ...]:
+    """Rows of langchain-classic, where it is installed."""
+    try:
+        from langchain_classic.retrievers.document_compressors import (
+            CrossEncoderReranker,
+            DocumentCompressorPipeline,
+            EmbeddingsFilter,
+        )
+    except ImportError:
+        return ()
+    return (
+        Row(CrossEncoderReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+        Row(EmbeddingsFilter, COMPRESS, _lower_reranker, _shadow_compressor, "filter"),
+        Row(DocumentCompressorPipeline, COMPRESS, _lower_pipeline, _shadow_pipeline, ""),
+    )
+
+
+LAST = (Row(BaseDocumentCompressor, (), _lower_unknown, _tap_compressor, "compressor"),)
+"""After all others: compressors that are opaque, but whose result the graph can go on with."""

@@ -1,0 +1,219 @@
+"""Chat models and LLMs: PREFILL and DECODE primitives, and the claims on their inner methods."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.outputs import ChatResult, LLMResult
+from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
+
+from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.recorder import clean
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.structure import RUN
+from fineflow.ir import PURE, Effect, Effects, Op
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.loop import iterate_sync
+
+_INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
+
+
+def model_effects(model: Any) -> Effects:
+    """What calling the model does to the world.
+
+    Raises NotLowered for models whose answers depend on the order of the calls.
+    """
+    if isinstance(model, ChatEngine):
+        return Effects(PURE.kind, "", "model in this process")
+    if why := keeps_state(type(model)):
+        raise NotLowered(f"{type(model).__name__} {why}, so its answers may depend on the order of calls")
+    if getattr(model, "rate_limiter", None) is not None:
+        raise NotLowered("the model has a rate limiter, which counts calls when they are made")
+    return Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
+
+
+@lru_cache(maxsize=512)
+def keeps_state(kind: type) -> str:
+    """Why a model class looks as if a call changed the model; "" if it does not.
+
+    Looks for stores to attributes and for ``next()`` in the bytecode of the class's own inner methods.
+    """
+    for owner in kind.__mro__:
+        if owner in (BaseChatModel, BaseLLM) or not owner.__module__:
+            continue
+        for name in _INNER:
+            function = vars(owner).get(name)
+            code = getattr(function, "__code__", None)
+            if code is None:
+                continue
+            for instruction in dis.get_instructions(code):
+                if instruction.opname == "STORE_ATTR" and _on_self(code, instruction):
+                    return f"stores {instruction.argval!r} in {name}"
+                if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "next":
+                    return f"calls next() in {name}"
+    return ""
+
+
+def _on_self(code: Any, store: Any) -> bool:
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.offset == store.offset:
+            break
+        before = instruction
+    return before is not None and before.argval == (code.co_varnames or ("self",))[0]
+
+
+def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
+    if not isinstance(value, Leaf):
+        raise NotLowered("a record goes into a model")
+    effects = model_effects(model)
+    options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
+    engine = model.engine.name if isinstance(model, ChatEngine) else type(model).__name__
+    inside = "retriever" if "llm_chain" in b.path else ""  # there stock invokes the model even when the chain streams
+    block = model.engine.block_size if isinstance(model, ChatEngine) and model.engine.can_prefill else 0
+    prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, block=block)
+    return b.add(
+        Op.DECODE,
+        {"cache": prompt.ref},
+        component=model,
+        engine=engine,
+        effects=effects,
+        kind=MESSAGE if isinstance(model, BaseChatModel) else TEXT,
+        options=options,
+        invoked=bool(inside),
+        foreign=not isinstance(model, ChatEngine),
+        whole=_whole(model),
+    )
+
+
+def _whole(model: Any) -> str:
+    """Why a decode cannot be consumed in pieces; "" if it can."""
+    if not hasattr(model, "assemble"):
+        name = type(model).__name__
+        return f"the message that {name} generates is not known to equal the one that its stream adds up to"
+    return ""
+
+
+def _takes_manager(method: Any) -> bool:
+    return "run_manager" in _signature_parameters(method)
+
+
+def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
+    leaf, loop = s.leaf, s.call.loop
+    model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
+    copy = model.model_copy()
+    assemble = getattr(model, "assemble", None)
+
+    def as_result(entry: Entry) -> bool:
+        return clean(entry) and (not entry.chunked or assemble is not None)
+
+    def as_chunks(entry: Entry) -> bool:
+        return clean(entry) and entry.chunked
+
+    def result_of(entry: Entry, result: Any) -> ChatResult:
+        return assemble(result) if entry.chunked and assemble is not None else result
+
+    def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        manager = {"run_manager": run_manager} if _takes_manager(model._generate) else {}
+        key = (messages, stop, kwargs)
+        entry, result = s.claim(leaf, key, lambda: model._generate(messages, stop=stop, **manager, **kwargs), as_result)
+        if entry.replay is not None:
+            entry.replay.replay(run_manager)
+        return result_of(entry, result)
+
+    async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        manager = {"run_manager": run_manager} if _takes_manager(model._agenerate) else {}
+        key = (messages, stop, kwargs)
+        entry, result = await s.aclaim(
+            leaf, key, lambda: model._agenerate(messages, stop=stop, **manager, **kwargs), as_result
+        )
+        if entry.replay is not None:
+            await entry.replay.areplay(run_manager)
+        return result_of(entry, result)
+
+    def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
+        entry, mine = s.on_loop(lambda: s.call.claims.claim(leaf, (messages, stop, kwargs), as_chunks))
+        if not mine and entry.stream is not None:
+            yield from iterate_sync(entry.stream.read)
+            return
+        manager = {"run_manager": run_manager} if run_manager is not None else {}
+        pieces = []
+        for chunk in model._stream(messages, stop=stop, **manager, **kwargs):
+            pieces.append(chunk)
+            yield chunk
+        entry.chunked = True
+        loop.call_soon_threadsafe(entry.finish, pieces)
+
+    async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
+        entry, mine = s.call.claims.claim(leaf, (messages, stop, kwargs), as_chunks)
+        if not mine and entry.stream is not None:
+            async for chunk in entry.stream.read():
+                yield chunk
+            return
+        manager = {"run_manager": run_manager} if run_manager is not None else {}
+        pieces = []
+        async for chunk in model._astream(messages, stop=stop, **manager, **kwargs):
+            pieces.append(chunk)
+            yield chunk
+        entry.chunked = True
+        entry.finish(pieces)
+
+    copy.__dict__.update(_generate=_generate, _agenerate=_agenerate, _stream=_stream, _astream=_astream)
+    return copy
+
+
+def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
+    leaf = s.leaf
+    model._serialized  # noqa: B018 - as above
+    copy = model.model_copy()
+
+    def whole(entry: Entry) -> bool:
+        return clean(entry) and not entry.chunked
+
+    def _generate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
+        entry, result = s.claim(
+            leaf,
+            (prompts, stop, kwargs),
+            lambda: model._generate(prompts, stop=stop, run_manager=run_manager, **kwargs),
+            whole,
+        )
+        if entry.replay is not None:
+            entry.replay.replay(run_manager)
+        return result
+
+    async def _agenerate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
+        entry, result = await s.aclaim(
+            leaf,
+            (prompts, stop, kwargs),
+            lambda: model._agenerate(prompts, stop=stop, run_manager=run_manager, **kwargs),
+            whole,
+        )
+        if entry.replay is not None:
+            await entry.replay.areplay(run_manager)
+        return result
+
+    copy.__dict__.update(_generate=_generate, _agenerate=_agenerate)
+    return copy
+
+
+_CHAT = (
+    *RUN,
+    "generate",
+    "agenerate",
+    "generate_prompt",
+    "agenerate_prompt",
+    "_generate_with_cache",
+    "_agenerate_with_cache",
+    "_convert_input",
+)
+_LLM = (*RUN, "generate", "agenerate", "generate_prompt", "agenerate_prompt", "_generate_helper", "_agenerate_helper")
+
+ROWS = (
+    Row(BaseChatModel, _CHAT, _lower_model, _shadow_chat, "llm"),
+    Row(BaseLLM, _LLM, _lower_model, _shadow_llm, "llm"),
+)

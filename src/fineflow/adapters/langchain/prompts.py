@@ -1,0 +1,100 @@
+"""Prompt templates: RENDER primitives that read exactly the variables of the template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from string import Formatter
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.prompts import (
+    AIMessagePromptTemplate,
+    BasePromptTemplate,
+    ChatMessagePromptTemplate,
+    ChatPromptTemplate,
+    HumanMessagePromptTemplate,
+    MessagesPlaceholder,
+    PromptTemplate,
+    SystemMessagePromptTemplate,
+)
+
+from fineflow.adapters.base import PROMPT, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.langchain.structure import RUN
+from fineflow.ir import Op
+
+_MESSAGES = (
+    HumanMessagePromptTemplate,
+    AIMessagePromptTemplate,
+    SystemMessagePromptTemplate,
+    ChatMessagePromptTemplate,
+    MessagesPlaceholder,
+)
+
+
+def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a prompt")
+    _check(template)
+    if isinstance(value, Leaf):
+        args = {"value": value.ref}  # a whole dict, or the text itself for a template of one variable
+    else:
+        args = {f"key:{name}": b.whole(b.pick(value, name)).ref for name in template.input_variables}
+        for name in template.optional_variables:
+            if name in value.fields:
+                args[f"key:{name}"] = b.whole(value.fields[name]).ref
+            elif value.rest is not None:
+                raise NotLowered(f"it is not known whether the optional variable {name!r} will be there")
+    segments = tuple(_segments(template)) if "value" not in args else ()
+    return b.add(Op.RENDER, args, component=template, kind=PROMPT, **({"segments": segments} if segments else {}))
+
+
+def _segments(template: Any) -> Iterator[tuple[str, str]]:
+    """The prompt as text and variables, in the order in which they stand in it."""
+    if isinstance(template, PromptTemplate):
+        for text, name, _, _ in Formatter().parse(template.template):
+            yield "text", text
+            if name is not None:
+                yield ("text", "") if name in template.partial_variables else ("variable", name)
+        return
+    for message in template.messages:
+        if isinstance(message, BaseMessage):
+            yield "text", str(message.content)
+        elif isinstance(message, MessagesPlaceholder):
+            yield "variable", message.variable_name
+        else:
+            for part in message.prompt if isinstance(message.prompt, list) else [message.prompt]:
+                yield from _segments(part)
+
+
+def _check(template: Any) -> None:
+    """Raises NotLowered where rendering could call user code."""
+    if any(callable(value) for value in template.partial_variables.values()):
+        raise NotLowered("a partial variable of the prompt is a function")
+    if isinstance(template, PromptTemplate):
+        if template.template_format != "f-string":
+            raise NotLowered(f"{template.template_format} templates can call methods of the values")
+        return
+    for message in template.messages:
+        if isinstance(message, BaseMessage):
+            continue
+        if type(message) not in _MESSAGES:
+            raise NotLowered(f"message template {type(message).__name__} is not recognised")
+        inner = getattr(message, "prompt", None)
+        parts = inner if isinstance(inner, list) else [inner]
+        for part in parts:
+            if isinstance(part, PromptTemplate):
+                _check(part)
+            elif part is not None:
+                raise NotLowered(f"message part {type(part).__name__} is not recognised")
+
+
+def _same(template: Any, shadows: Any) -> Any:
+    return template
+
+
+_METHODS = (*RUN, "_validate_input", "_format_prompt_with_error_handling", "format_prompt", "aformat_prompt")
+
+ROWS = (
+    Row(PromptTemplate, (*_METHODS, "format", "aformat"), _lower_prompt, _same, "prompt"),
+    Row(ChatPromptTemplate, (*_METHODS, "format_messages", "aformat_messages"), _lower_prompt, _same, "prompt"),
+)

@@ -1,0 +1,177 @@
+"""Shadows: the copy of the user's object that stock runs for one call, with leaves that claim results.
+
+Only what the plan touches is copied, shallowly, and each call has its own copy: attributes that the user changes
+between calls (``search_kwargs``, prompts, ``top_n``) are read when the call starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from fineflow.adapters.base import Row, find
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.executor import Call
+
+T = TypeVar("T")
+
+Usable = Callable[[Entry], bool]
+
+
+class Stale(Exception):
+    """The user's object is no longer the one that was planned."""
+
+
+class Shadows:
+    """Builds the shadow of one object for one call; gives leaves their claims."""
+
+    def __init__(self, rows: Sequence[Row], objects: Mapping[str, Any], touched: frozenset[str], call: Call) -> None:
+        self._rows = rows
+        self._objects = objects
+        self._touched = touched
+        self._path: tuple[str, ...] = ()
+        self.call = call
+
+    @property
+    def leaf(self) -> str:
+        return "/".join(self._path)
+
+    def of(self, obj: Any, *steps: str) -> Any:
+        """The shadow of a part of the current object, or the part itself where the plan changes nothing."""
+        outer, self._path = self._path, (*self._path, *steps)
+        try:
+            leaf = self.leaf
+            if leaf not in self._touched:
+                return obj
+            if self._objects.get(leaf) is not obj:
+                raise Stale(leaf)
+            row = find(self._rows, obj)
+            if row is None or leaf in self._tapped:
+                return Tap(obj, leaf, self.call) if isinstance(obj, Runnable) else obj
+            return row.shadow(obj, self)
+        finally:
+            self._path = outer
+
+    _tapped: frozenset[str] = frozenset()
+
+    def tapping(self, leaves: frozenset[str]) -> Shadows:
+        """Names the leaves that are opaque although a row recognises their kind."""
+        self._tapped = leaves
+        return self
+
+    async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable) -> tuple[Entry, Any]:
+        """For async leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
+        entry, mine = self.call.claims.claim(leaf, key, usable)
+        if not mine:
+            return entry, await asyncio.shield(entry.done)
+        try:
+            result = await own()
+        except BaseException as error:
+            entry.fail(error)
+            raise
+        entry.finish(result)
+        return entry, result
+
+    def claim(self, leaf: str, key: Any, own: Callable[[], Any], usable: Usable) -> tuple[Entry, Any]:
+        """For sync leaves: the same from a thread that is not the event loop's."""
+
+        async def take() -> tuple[Entry, bool, Any]:
+            entry, mine = self.call.claims.claim(leaf, key, usable)
+            return entry, mine, None if mine else await asyncio.shield(entry.done)
+
+        entry, mine, result = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
+        if not mine:
+            return entry, result
+        try:
+            result = own()
+        except BaseException as error:
+            self.call.loop.call_soon_threadsafe(entry.fail, error)
+            raise
+        self.call.loop.call_soon_threadsafe(entry.finish, result)
+        return entry, result
+
+    def on_loop(self, function: Callable[[], T]) -> T:
+        """Runs a quick function on the query's event loop, from another thread."""
+        return _on_loop(self.call.loop, function)
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
+    async def run() -> T:
+        return function()
+
+    return asyncio.run_coroutine_threadsafe(run(), loop).result()
+
+
+class Tap(Runnable[Any, Any]):
+    """An opaque step, run by stock exactly as it is; what it returned is fed to the graph.
+
+    Opens no run of its own and passes everything through, so that nobody can tell it from the step.
+    """
+
+    def __init__(self, step: Runnable[Any, Any], leaf: str, call: Call) -> None:
+        self.step = step
+        self.leaf = leaf
+        self.call = call
+
+    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
+        return self.step.get_name(suffix, name=name)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        value = self.step.invoke(input, config, **kwargs)
+        self._feed_from_thread(value)
+        return value
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        value = await self.step.ainvoke(input, config, **kwargs)
+        self.call.feed(self.leaf, value)
+        return value
+
+    def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        whole = _Sum()
+        for chunk in self.step.transform(input, config, **kwargs):
+            yield chunk
+            whole.add(chunk)
+        self._feed_from_thread(whole.value)
+
+    async def atransform(
+        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        whole = _Sum()
+        async for chunk in self.step.atransform(input, config, **kwargs):
+            yield chunk
+            whole.add(chunk)
+        self.call.feed(self.leaf, whole.value)
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        return self.transform(iter([input]), config, **kwargs)
+
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        async def once() -> AsyncIterator[Any]:
+            yield input
+
+        async for chunk in self.atransform(once(), config, **kwargs):
+            yield chunk
+
+    def _feed_from_thread(self, value: Any) -> None:
+        # Waits until the graph has dispatched what it can, so that the graph reaches the next leaf before stock does.
+        _on_loop(self.call.loop, lambda: self.call.feed(self.leaf, value))
+
+
+class _Sum:
+    """Chunks added up as LangChain adds them: by ``+``, or the last one where they cannot be added."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self._addable = True
+
+    def add(self, chunk: Any) -> None:
+        if self.value is None or not self._addable:
+            self.value = chunk
+            return
+        try:
+            self.value = self.value + chunk
+        except TypeError:
+            self.value, self._addable = chunk, False

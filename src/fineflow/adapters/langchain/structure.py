@@ -1,0 +1,173 @@
+"""Structural runnables: they only move data. Stock runs them on the shadow; here is what they mean for the graph."""
+
+from __future__ import annotations
+
+import inspect
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBinding,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+    RunnableSequence,
+)
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.passthrough import RunnableAssign
+from langchain_core.runnables.utils import accepts_config, accepts_run_manager
+
+from fineflow.adapters.base import VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.purity import analyse
+from fineflow.ir import PURE, Effects, Op
+
+RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
+
+
+def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options and _structural(sequence.steps[0]):
+        raise NotLowered("keyword arguments are bound to a sequence")
+    options, b.options = b.options, b.options
+    for i, step in enumerate(sequence.steps):
+        with b.inside(str(i), ""), b.step():
+            value = b.lower(step, value)
+        b.options = {}
+    b.options = options
+    return value
+
+
+def _shadow_sequence(sequence: RunnableSequence[Any, Any], s: Shadows) -> Any:
+    steps = [s.of(step, str(i)) for i, step in enumerate(sequence.steps)]
+    return sequence.model_copy(update={"first": steps[0], "middle": steps[1:-1], "last": steps[-1]})
+
+
+def _lower_parallel(parallel: RunnableParallel[Any], value: Symbol, b: Builder) -> Symbol:
+    fields: dict[str, Symbol] = {}
+    with _no_options(b), b.branches() as branch:
+        for key, step in parallel.steps__.items():
+            branch()
+            with b.inside(key), b.step():
+                fields[key] = b.lower(step, value)
+    return Record(fields)
+
+
+def _shadow_parallel(parallel: RunnableParallel[Any], s: Shadows) -> Any:
+    steps = {key: s.of(step, key) for key, step in parallel.steps__.items()}
+    return parallel.model_copy(update={"steps__": steps})
+
+
+def _lower_assign(assign: RunnableAssign, value: Symbol, b: Builder) -> Symbol:
+    with b.inside("mapper", ""):
+        made = b.lower(assign.mapper, value)
+    if not isinstance(made, Record):
+        raise NotLowered("its mapper is not a plain RunnableParallel")
+    if isinstance(value, Leaf):
+        return Record(made.fields, rest=value)
+    return Record({**value.fields, **made.fields}, rest=value.rest)
+
+
+def _shadow_assign(assign: RunnableAssign, s: Shadows) -> Any:
+    return assign.model_copy(update={"mapper": s.of(assign.mapper, "mapper")})
+
+
+def _lower_pick(pick: RunnablePick, value: Symbol, b: Builder) -> Symbol:
+    with _no_options(b):
+        if isinstance(pick.keys, str):
+            return b.pick(value, pick.keys)
+        return Record({key: b.pick(value, key) for key in pick.keys})
+
+
+def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder) -> Symbol:
+    if step.func is not None or step.afunc is not None:
+        b.opaque(step, value, "RunnablePassthrough calls a user function")
+    return value
+
+
+def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
+    from fineflow.adapters.langchain.shadows import Tap
+
+    return Tap(step, s.leaf, s.call)
+
+
+def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    func = getattr(step, "func", None)
+    if func is None or b.options:
+        raise NotLowered("an async function" if func is None else "keyword arguments are bound to a function")
+    if type(func) is itemgetter:
+        _, keys = func.__reduce__()
+        if len(keys) == 1 and isinstance(keys[0], str):
+            return b.pick(value, keys[0])
+    if hasattr(step, "afunc"):
+        raise NotLowered("has an async function besides the sync one")
+    verdict = analyse(func)
+    where = verdict.location
+    if not (verdict.pure or b.assume_pure):
+        return b.opaque(step, value, verdict.reason, where=where)
+    if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
+        return b.opaque(step, value, "takes the run's config, or yields", where=where)
+    given = b.whole(value, verdict.keys if verdict.pure else None)
+    reason = verdict.reason if verdict.pure else "assumed pure"
+    with b.inside("", getattr(func, "__name__", "function").replace("<lambda>", "lambda")):
+        return b.add(
+            Op.CALL,
+            {"value": given.ref},
+            effects=Effects(PURE.kind, "", reason),
+            component=step,
+            kind=VALUE,
+            where=where,
+            verdict=verdict if verdict.pure else None,
+        )
+
+
+def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    options, b.options = b.options, {**binding.kwargs, **b.options}
+    try:
+        with b.inside("bound", ""):
+            return b.lower(binding.bound, value)
+    finally:
+        b.options = options
+
+
+def _shadow_binding(binding: RunnableBindingBase[Any, Any], s: Shadows) -> Any:
+    return binding.model_copy(update={"bound": s.of(binding.bound, "bound")})
+
+
+def _same(obj: Any, s: Shadows) -> Any:
+    # Nothing of it needs a claim: stock runs the user's own, and a pure function may well run twice.
+    return obj
+
+
+class _no_options:  # noqa: N801 - reads as a statement
+    """Bound keyword arguments do not go further down than the object they were bound to."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b, self._options = b, b.options
+
+    def __enter__(self) -> None:
+        self._b.options = {}
+
+    def __exit__(self, *_: object) -> None:
+        self._b.options = self._options
+
+
+def _structural(step: Runnable[Any, Any]) -> bool:
+    return isinstance(step, (RunnableSequence, RunnableParallel, RunnableAssign, RunnableBinding))
+
+
+ROWS = (
+    Row(RunnableSequence, (*RUN, "_transform", "_atransform", "steps"), _lower_sequence, _shadow_sequence),
+    Row(RunnableParallel, (*RUN, "_transform", "_atransform"), _lower_parallel, _shadow_parallel),
+    Row(
+        RunnableAssign,
+        (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"),
+        _lower_assign,
+        _shadow_assign,
+    ),
+    Row(RunnablePick, (*RUN, "_pick"), _lower_pick, _same),
+    Row(RunnablePassthrough, RUN, _lower_passthrough, _shadow_passthrough),
+    Row(RunnableLambda, (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"), _lower_lambda, _same),
+    Row(RunnableBindingBase, (*RUN, "_merge_configs"), _lower_binding, _shadow_binding),
+)

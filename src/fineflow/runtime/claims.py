@@ -1,0 +1,91 @@
+"""The meeting point of the graph and of stock: pieces of work that one side starts and the other may take over.
+
+An *entry* is one call of a leaf's inner method with certain arguments. The graph *expects* entries when it runs
+ahead; stock *claims* them when it reaches the leaf. Whoever comes first does the work, the other joins. An entry pairs
+one call of the graph with one of stock, so that two equal requests of stock stay two requests; only entries that are
+``shared`` (PURE or READ work) serve any number. All methods must be called on the query's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fineflow.runtime.streams import Stream
+
+
+class Entry:
+    """One piece of work: its arguments, its result (a future), and, when it is produced in pieces, its stream."""
+
+    __slots__ = ("by_graph", "by_stock", "chunked", "done", "key", "replay", "shared", "stream", "task")
+
+    def __init__(self, key: Any, done: asyncio.Future[Any], *, shared: bool) -> None:
+        self.key = key
+        self.done = done
+        self.shared = shared
+        self.by_graph = False
+        self.by_stock = False
+        self.chunked = False  # whether the result is a list of pieces instead of one object
+        self.stream: Stream[Any] | None = None  # the pieces while they come, when the graph made the component stream
+        self.replay: Any = None  # what the component reported to its run manager meanwhile
+        self.task: asyncio.Task[None] | None = None
+
+    def finish(self, value: Any) -> None:
+        if not self.done.done():
+            self.done.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # nobody may ever ask for it: stock can stop before it gets here
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two argument tuples are equal by value; anything that cannot be compared is not."""
+    try:
+        return bool(left == right)
+    except Exception:
+        return False
+
+
+class Claims:
+    """The entries of one query, by leaf."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._entries: dict[str, list[Entry]] = {}
+        self.claimed = 0  # results of the graph that stock took
+        self.missed = 0  # calls of stock for which there was nothing
+        self.closed = False
+
+    def _add(self, leaf: str, key: Any, *, shared: bool) -> Entry:
+        entry = Entry(key, self._loop.create_future(), shared=shared)
+        self._entries.setdefault(leaf, []).append(entry)
+        return entry
+
+    def expect(self, leaf: str, key: Any, *, shared: bool) -> tuple[Entry, bool]:
+        """The entry for work that the graph is about to do, and whether the graph has to start it."""
+        for entry in self._entries.get(leaf, ()):
+            if (shared or not entry.by_graph) and equal(entry.key, key):
+                entry.by_graph = True
+                return entry, False
+        entry = self._add(leaf, key, shared=shared)
+        entry.by_graph = True
+        return entry, True
+
+    def claim(self, leaf: str, key: Any, usable: Callable[[Entry], bool]) -> tuple[Entry, bool]:
+        """The entry for a call that stock makes, and whether stock has to do the work itself."""
+        for entry in self._entries.get(leaf, ()):
+            if (entry.shared or not entry.by_stock) and equal(entry.key, key) and usable(entry):
+                entry.by_stock = True
+                self.claimed += entry.by_graph
+                return entry, False
+        self.missed += 1
+        entry = self._add(leaf, key, shared=False)
+        entry.by_stock = True
+        return entry, True
+
+    def unclaimed(self) -> list[Entry]:
+        """Entries that the graph worked for and stock never asked for."""
+        return [e for entries in self._entries.values() for e in entries if e.by_graph and not e.by_stock]
