@@ -1,0 +1,52 @@
+"""LangChain embeddings on an engine: calls from all chains and threads meet in the engine's batches."""
+
+from __future__ import annotations
+
+from langchain_core.embeddings import Embeddings
+
+from fineflow.backends.base import BatchEngine
+from fineflow.ir import Op
+from fineflow.runtime.scheduler import queue_of
+
+
+class EngineEmbeddings(Embeddings):
+    """An ordinary LangChain ``Embeddings`` whose texts go through the queue of an engine that serves EMBED.
+
+    Works from every thread and event loop. Raises what the engine raises; ValueError if it does not serve EMBED.
+    """
+
+    def __init__(self, engine: BatchEngine) -> None:
+        if Op.EMBED not in engine.ops:
+            served = ", ".join(sorted(engine.ops))
+            raise ValueError(f"expected an engine that serves 'embed', got {engine.name!r}, which serves: {served}")
+        self._queue = queue_of(engine)
+
+    @property
+    def engine(self) -> BatchEngine:
+        """The engine that embeds."""
+        return self._queue.engine
+
+    def __repr__(self) -> str:
+        return f"EngineEmbeddings({self.engine!r})"
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a query."""
+        vectors: list[list[float]] = self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
+        return vectors[0]
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """The vector of a query."""
+        vectors: list[list[float]] = await self._queue.submit_async(Op.EMBED, [("query", text)], label="embed query")
+        return vectors[0]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """The vectors of documents, in their order."""
+        return self._queue.submit_sync(Op.EMBED, _documents(texts), label="embed documents")
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """The vectors of documents, in their order."""
+        return await self._queue.submit_async(Op.EMBED, _documents(texts), label="embed documents")
+
+
+def _documents(texts: list[str]) -> list[tuple[str, str]]:
+    return [("document", text) for text in texts]
