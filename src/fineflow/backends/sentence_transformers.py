@@ -145,7 +145,7 @@ class _ModelEngine:
 def _root(error: BaseException) -> str:
     while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = cause
-    return f"{type(error).__name__}: {str(error).rstrip(".")}"
+    return f"{type(error).__name__}: {str(error).rstrip('.')}"
 
 
 class SentenceTransformerEngine(_ModelEngine):
