@@ -176,6 +176,36 @@ async def test_prefill_makes_the_later_request_reuse_its_blocks(engine: Transfor
     assert warm.tokens == cold.tokens
 
 
+async def test_what_is_kept_is_not_prefilled_again(engine: TransformersEngine) -> None:
+    prompt = chat(engine, LONG)
+    await engine.start()
+    await engine.reset_prefix_cache()
+    assert engine.cached(prompt) == 0
+    await engine.prefill(prompt)
+    assert engine.cached(prompt) == len(prompt) // 16 * 16
+    with events.record() as intervals:
+        await engine.prefill(prompt)
+        await engine.prefill(prompt[:40])
+    assert intervals == []
+
+
+async def test_requests_beyond_the_cache_take_turns(folder: Path) -> None:
+    """Requests that do not fit together are interrupted and started again, with the same output."""
+    small = transformers.ContinuousBatchingConfig(
+        page_size=16, num_blocks=12, max_batch_tokens=64, max_requests_per_batch=8, auto_switch_to_flash=False
+    )
+    engine = TransformersEngine(folder, name="small", batching=small)
+    try:
+        prompts = [chat(engine, f"{number}. {QUESTIONS[1]}") for number in range(8)]
+        alone = [await collect(engine, prompt, max_tokens=48) for prompt in prompts]
+        together = await asyncio.gather(*(collect(engine, prompt, max_tokens=48) for prompt in prompts))
+        assert [found.tokens for found in together] == [found.tokens for found in alone]
+        await until(lambda: engine.stats().requests == 0)
+        assert engine.stats().used == 0
+    finally:
+        await engine.aclose()
+
+
 async def test_prefilled_prompts_start_sooner(engine: TransformersEngine) -> None:
     prompt = chat(engine, LONG + LONG)
 

@@ -16,10 +16,10 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
@@ -28,11 +28,10 @@ from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
 from fineflow.backends.transformers.loading import batching_config, is_local, loading
 from fineflow.backends.transformers.manager import Manager
-from fineflow.backends.transformers.request import Output, Request
+from fineflow.backends.transformers.request import Output, Request, check
+from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError
 from fineflow.runtime import events
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +119,12 @@ class TransformersEngine:
     # Requests
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Computes and keeps the full blocks of a prompt prefix; does nothing for less than one block.
+        """Computes and keeps the full blocks of a prompt prefix; does nothing when there are none, or all are kept.
 
         Returns when the blocks can be used. Cancelling it aborts the request.
         """
         whole = len(tokens) // self.block_size * self.block_size
-        if not whole or not self.can_prefill:
+        if not self.can_prefill or self.cached(tokens) >= whole:
             return
         # Two tokens, because the blocks of a request are registered only after a step that it survives.
         async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (_, outputs):
@@ -139,7 +138,7 @@ class TransformersEngine:
         Raises ValueError for settings out of range, BackendError when the prompt is too long or the engine dies.
         ``max_tokens`` is cut to what the model's context has room for.
         """
-        _check(sampling)
+        check(sampling)
         detokenizer, stops = Detokenizer(self._decode), StopStrings(sampling.stop)
         async with self._submitted(tokens, sampling, priority) as (request, outputs):
             news: list[int] = []
@@ -223,6 +222,11 @@ class TransformersEngine:
 
     # State
 
+    def cached(self, tokens: Sequence[int]) -> int:
+        """How many tokens at the beginning of a prompt are in the prefix cache now. A moment later it may be others."""
+        manager = self._manager
+        return manager.cached(list(tokens)) if manager is not None else 0
+
     def stats(self) -> CacheStats:
         """Where the key/value cache stands; all zero while the engine is idle. Approximate while it works."""
         manager = self._manager
@@ -252,7 +256,7 @@ class TransformersEngine:
                 if manager.batch_processor is not None:
                     manager.forget_prefixes()
 
-        await _in_thread(reset)
+        await in_thread(reset)
 
     async def start(self) -> None:
         """Loads the model and starts its thread, so that the first request need not wait for it."""
@@ -260,14 +264,14 @@ class TransformersEngine:
 
     async def aclose(self) -> None:
         """Fails the requests under way, ends the thread and releases the model. Idempotent."""
-        await _in_thread(self._stop)
+        await in_thread(self._stop)
 
     def _alive(self) -> bool:
         return self._manager is not None and self._manager.accepts()
 
     async def _running(self) -> Manager:
         if not self._alive():
-            await _in_thread(self._start)
+            await in_thread(self._start)
         assert self._manager is not None
         return self._manager
 
@@ -287,8 +291,7 @@ class TransformersEngine:
     def _stop(self, *, release: bool = True) -> None:
         with self._lock:
             if self._manager is not None:
-                if self._manager.is_running():
-                    self._manager.stop(block=True, hard_stop=True)
+                self._manager.stop(block=True, hard_stop=True)  # also when its thread has died: it frees the cache
                 self._manager = None
             if release:
                 self._model = None
@@ -314,42 +317,3 @@ class TransformersEngine:
                 self._model = model.to(self.device).eval()
         if self._tokenizer is None:
             self._tokenizer = self.tokenizer
-
-
-def _check(sampling: Sampling) -> None:
-    """ValueError for settings that no decoding can follow."""
-    wanted = {
-        "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
-        "temperature": (sampling.temperature >= 0, "0 (greedy) or more"),
-        "top_p": (0 < sampling.top_p <= 1, "more than 0 and at most 1"),
-        "top_k": (sampling.top_k >= 0, "0 (all tokens) or more"),
-    }
-    for field, (good, expected) in wanted.items():
-        if not good:
-            raise ValueError(f"{field} is {getattr(sampling, field)!r}; it must be {expected}")
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Runs blocking work in a thread of its own, which ends with it (an executor's would outlive the engine)."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as caught:
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="fineflow-engine-control", daemon=True).start()
-    return await done

@@ -176,6 +176,19 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         self.output_router.forget(request.id)
         self.cancel_request(request.id)
 
+    def cached(self, tokens: list[int]) -> int:
+        """Tokens at the beginning of a prompt whose blocks are in the cache. From any thread."""
+        processor = self.batch_processor
+        if processor is None or not processor.cache.use_prefix_sharing:
+            return 0
+        # The lookup leaves out a prompt's last token, which must be computed; one more makes the last block count.
+        found = [
+            len(allocator.match_prefix_blocks([*tokens, 0])) * allocator.tokens_per_page
+            for allocator in processor.cache.cache_allocators.values()
+        ]
+        kept: int = min(found)  # kinds of attention share what all of them have
+        return kept
+
     def forget_prefixes(self) -> None:
         """Empties the prefix cache. Only while paused."""
         cache = self.batch_processor.cache

@@ -49,3 +49,16 @@ def request_of(state: RequestState) -> Request | None:
     """The request that a state of transformers belongs to; None for those it makes itself to warm up."""
     found = state.logit_processor_kwargs.get("request")
     return found if isinstance(found, Request) else None
+
+
+def check(sampling: Sampling) -> None:
+    """ValueError for settings that no decoding can follow."""
+    wanted = {
+        "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
+        "temperature": (sampling.temperature >= 0, "0 (greedy) or more"),
+        "top_p": (0 < sampling.top_p <= 1, "more than 0 and at most 1"),
+        "top_k": (sampling.top_k >= 0, "0 (all tokens) or more"),
+    }
+    for field, (good, expected) in wanted.items():
+        if not good:
+            raise ValueError(f"{field} is {getattr(sampling, field)!r}; it must be {expected}")
