@@ -7,8 +7,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import fineflow
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -33,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fineflow", description="Runs a LangChain pipeline sooner, with the same answer."
     )
-    parser.add_argument("--version", action="version", version=f"fineflow {_version()}")
+    parser.add_argument("--version", action="version", version=f"fineflow {fineflow.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
@@ -50,17 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--reranker", metavar="MODEL", help="cross-encoder: folder or hub id (default: similarity of embeddings)")
     add("--top-n", metavar="N", type=int, help="passages to answer from (default: 1 with the bundled LLM, else 3)")
     add("--max-tokens", metavar="N", type=int, default=128, help="longest output of the LLM (default: %(default)s)")
-    add("--repeat", metavar="N", type=int, default=5, help="timed runs of each kind (default: %(default)s)")
+    add("--repeat", metavar="N", type=int, default=7, help="timed runs of each kind (default: %(default)s)")
     add("--timeline", metavar="FILE", type=Path, default=Path("timeline.html"), help="default: %(default)s")
     add("--json", action="store_true", help="print the result as JSON on stdout, everything else on stderr")
     return parser
-
-
-def _version() -> str:
-    try:
-        return version("fineflow")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "(not installed)"
 
 
 def _demo(args: argparse.Namespace) -> int:

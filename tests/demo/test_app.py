@@ -14,6 +14,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import InMemoryVectorStore
+from pydantic import Field
 
 from fineflow.demo import app
 
@@ -24,11 +25,9 @@ ANSWERS = ['{"complexity": "low"}', "Dunwen Tower architect\nTower Dunwen", "Hel
 class FirstOnly(BaseDocumentCompressor):
     """Keeps one document, and remembers what it was given."""
 
-    seen: list[tuple[str, list[str]]] = []
+    seen: list[tuple[str, list[str]]] = Field(default_factory=list)
 
-    def compress_documents(
-        self, documents: Any, query: str, callbacks: Callbacks | None = None
-    ) -> list[Document]:
+    def compress_documents(self, documents: Any, query: str, callbacks: Callbacks | None = None) -> list[Document]:
         self.seen.append((query, [document.page_content for document in documents]))
         return list(documents)[:1]
 
@@ -90,7 +89,9 @@ def test_indexing_finds_every_passage_and_reports_each_batch() -> None:
 
     store = app.index(passages, DeterministicFakeEmbedding(size=16), progress, batch_size=3)
     assert steps == [0, 3, 6]
-    assert sorted(d.page_content for d in store.similarity_search("x", k=10)) == sorted(p.page_content for p in passages)
+    assert sorted(d.page_content for d in store.similarity_search("x", k=10)) == sorted(
+        p.page_content for p in passages
+    )
 
 
 def test_two_indexes_are_separate() -> None:
@@ -103,6 +104,6 @@ def test_two_indexes_are_separate() -> None:
 
 def test_the_app_runs_without_fineflow() -> None:
     source = Path(app.__file__).read_text(encoding="utf-8")
-    code = "import sys; sys.modules['fineflow'] = None; exec(compile(sys.stdin.read(), 'app', 'exec'), {'__name__': 'app'})"
+    code = "import sys; sys.modules['fineflow'] = None; exec(sys.stdin.read(), {'__name__': 'app'})"
     done = subprocess.run([sys.executable, "-c", code], input=source, text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr

