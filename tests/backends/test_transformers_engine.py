@@ -390,6 +390,16 @@ async def test_prompts_beyond_the_context_fail_alone(engine: TransformersEngine)
     assert "1 to 2047 tokens, this one has 2048" in str(bad)
 
 
+def test_what_the_chat_template_refuses(folder: Path) -> None:
+    engine = TransformersEngine(folder)
+    engine.tokenizer.chat_template = "{{ raise_exception('no system messages') }}"
+    with pytest.raises(BackendError, match="refuses the messages: no system messages"):
+        engine.render_chat([Message("system", "x")])
+    engine.tokenizer.chat_template = None
+    with pytest.raises(BackendError, match="has no chat template"):
+        engine.render_chat([Message("user", "x")])
+
+
 async def test_output_is_cut_to_the_context(folder: Path) -> None:
     engine = TransformersEngine(folder, name="short", context=64)
     try:

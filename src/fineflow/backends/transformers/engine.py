@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
 from fineflow.backends.base import Delta, Message, Sampling
@@ -76,10 +77,11 @@ class TransformersEngine:
         self.context = context
         self._ids = itertools.count()
         self._lock = threading.RLock()  # guards loading, starting and stopping
-        self._tokenizing = threading.Lock()  # fast tokenizers refuse to be borrowed by two threads at once
+        self._tokenizing = threading.RLock()  # fast tokenizers refuse to be borrowed by two threads at once
         self._tokenizer: Any = None
         self._model: Any = None
         self._config: Any = None
+        self._eos: tuple[int, ...] = ()
         self._manager: Manager | None = None
         if is_local(model):
             self._load_config()
@@ -96,9 +98,12 @@ class TransformersEngine:
         tokenizer = self.tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise BackendError(f"LLM {self.model_id!r} has no chat template; use it for plain completions")
-        text: str = tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=add_generation_prompt, tokenize=False
-        )
+        try:
+            text: str = tokenizer.apply_chat_template(
+                conversation, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+        except TemplateError as error:
+            raise BackendError(f"the chat template of LLM {self.model_id!r} refuses the messages: {error}") from error
         return text
 
     def encode(self, text: str) -> list[int]:
@@ -109,12 +114,12 @@ class TransformersEngine:
 
     @property
     def tokenizer(self) -> Any:
-        """The model's tokenizer, loaded when first asked for."""
-        with self._lock:
-            if self._tokenizer is None:
-                with loading(self.model_id):
+        """The model's tokenizer, loaded when first asked for; it does not wait for the model."""
+        if self._tokenizer is None:
+            with self._tokenizing, loading(self.model_id):
+                if self._tokenizer is None:
                     self._tokenizer = AutoTokenizer.from_pretrained(self.model_id)
-            return self._tokenizer
+        return self._tokenizer
 
     # Requests
 
@@ -151,7 +156,7 @@ class TransformersEngine:
                     reason = "stop"
                 elif output.finished:
                     text += stops.finish()
-                    reason = "stop" if output.tokens and output.tokens[-1] in self._eos() else "length"
+                    reason = "stop" if output.tokens and output.tokens[-1] in self._eos else "length"
                 if text or reason:
                     yield Delta(text, tuple(news), reason, len(tokens), max(request.cached_tokens, 0))
                     news = []
@@ -213,12 +218,8 @@ class TransformersEngine:
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
     def _decode(self, tokens: list[int]) -> str:
-        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text
-
-    def _eos(self) -> Sequence[int]:
-        found = self._model.generation_config.eos_token_id
-        return [found] if isinstance(found, int) else found or []
 
     # State
 
@@ -282,6 +283,7 @@ class TransformersEngine:
             self._stop(release=False)
             self._load()
             own = self._model.generation_config
+            self._eos = (own.eos_token_id,) if isinstance(own.eos_token_id, int) else tuple(own.eos_token_id or ())
             generation = GenerationConfig(
                 do_sample=False, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id, max_new_tokens=1
             )
@@ -311,9 +313,8 @@ class TransformersEngine:
     def _load(self) -> None:
         if self._config is None:
             self._load_config()
+        _ = self.tokenizer
         if self._model is None:
             with loading(self.model_id):
                 model = AutoModelForCausalLM.from_pretrained(self.model_id, dtype=self.dtype)
                 self._model = model.to(self.device).eval()
-        if self._tokenizer is None:
-            self._tokenizer = self.tokenizer
