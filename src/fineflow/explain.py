@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from fineflow.ir import Graph, Note, Op, Primitive
+from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.draw import to_html, to_mermaid
-from fineflow.ir.page import calls
+from fineflow.ir.page import opaque, sections
 from fineflow.ir.spec import bodies
-from fineflow.ir.text import format_graph, wrap
+from fineflow.ir.text import WIDTH, format_graph, wrap
 
 _PLUMBING = frozenset({Op.RENDER, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.MAP, Op.CONDITION})
 
@@ -25,8 +26,8 @@ class Explanation:
     ``name``: the user's object, for people.
     """
 
-    p_graph: Graph | None
-    e_graph: Graph | None
+    p_graph: Graph | None = None
+    e_graph: Graph | None = None
     notes: tuple[Note, ...] = ()
     fallback: str = ""
     name: str = ""
@@ -54,12 +55,8 @@ class Explanation:
             parts.append(format_graph(self.p_graph, title="As written (p-graph)"))
         if self.e_graph is not None:
             parts.append(format_graph(self.e_graph, title="As run (e-graph)"))
-        notes = self.all_notes
-        parts += _table("Rewrites", [(n.source, n.where, n.reason) for n in notes if n.done])
-        parts += _table("Left as it was", [(n.source, n.where, n.reason) for n in notes if not n.done])
-        if (graph := self.e_graph or self.p_graph) is not None:
-            own = [(p.name, p.effects.reason or "not known to be pure") for p in calls(graph)]
-            parts += _table("Your own code, run exactly where stock runs it", own)
+        for heading, _, rows in sections(self.e_graph or self.p_graph, self.all_notes):
+            parts.append(_table(heading, rows))
         return "\n\n".join(parts)
 
     def to_mermaid(self) -> str:
@@ -92,11 +89,9 @@ class Explanation:
 
 
 def _sentences(graph: Graph) -> Iterator[str]:
-    working = [p for p in graph if _works(p)]
-    yield (
-        f"{_count(len(graph.primitives), 'primitive')}, of which {len(working)} "
-        f"{'does' if len(working) == 1 else 'do'} the work and the rest pass values on."
-    )
+    ahead = sum(not _by_stock(p) for p in graph)
+    rest = "" if ahead == len(graph.primitives) else "; stock runs the others itself, where it always did"
+    yield f"{_count(len(graph.primitives), 'primitive')}, of which {ahead} can run ahead of stock{rest}."
     early = starts_early(graph)
     if early:
         start = "starts" if len(early) == 1 else "start"
@@ -106,10 +101,11 @@ def _sentences(graph: Graph) -> Iterator[str]:
         yield f"These take items as they are produced instead of waiting for all of them: {_listed(streams)}."
     if not early and not streams:
         yield "Every step needs the one before, so nothing can start sooner than in stock."
-    own = [p.name for p in calls(graph)]
+    own = [p.name for p in opaque(graph)]
     if own:
-        runs = "step is your own code and runs" if len(own) == 1 else "steps are your own code and run"
-        yield f"{len(own)} {runs} exactly as and when stock runs {'it' if len(own) == 1 else 'them'}: {_listed(own)}."
+        runs = "step is opaque and runs" if len(own) == 1 else "steps are opaque and run"
+        why = "your own code, or a component that fineflow does not know"
+        yield f"{len(own)} {runs} exactly as and when stock always did ({why}): {_listed(own)}."
     yield "The answer, the callbacks and the errors are those of stock."
 
 
@@ -122,7 +118,7 @@ def starts_early(graph: Graph) -> list[str]:
         direct = {ref.name for ref in p.args.values()} | set(p.after)
         before[p.name] = direct.union(*(before.get(name, set()) for name in direct))
         if _works(p):
-            if p.op is not Op.CALL and not before[p.name].issuperset(working):
+            if not _by_stock(p) and not before[p.name].issuperset(working):
                 early.append(p.name)
             working.append(p.name)
     return early
@@ -130,6 +126,10 @@ def starts_early(graph: Graph) -> list[str]:
 
 def _works(p: Primitive) -> bool:
     return p.op not in _PLUMBING or any(_works(inner) for _, body in bodies(p) for inner in body)
+
+
+def _by_stock(p: Primitive) -> bool:
+    return p.effects.kind is Effect.OPAQUE or p.params.get("by") == "stock"
 
 
 def _count(number: int, noun: str) -> str:
@@ -145,12 +145,13 @@ def _wrapped(sentence: str) -> list[str]:
     return wrap("", [sentence], hang="    ")
 
 
-def _table(heading: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
-    if not rows:
-        return []
-    widths = [min(48, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
+def _table(heading: str, rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [min(56, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
     lines = [heading]
     for *cells, reason in rows:
-        line = "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        lines += wrap(line, [reason], hang=" " * 8)
-    return ["\n".join(lines)]
+        line = "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + "  "
+        if len(line) > 2 * WIDTH // 3:
+            lines.append(line.rstrip())
+            line = " " * 8
+        lines += textwrap.wrap(reason, WIDTH, initial_indent=line, subsequent_indent=" " * len(line))
+    return "\n".join(lines)

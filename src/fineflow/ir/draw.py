@@ -10,6 +10,7 @@ from fineflow.ir.page import to_html
 from fineflow.ir.primitive import Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.svg import COLOURS, edges, family, to_svg
+from fineflow.ir.text import tidy
 
 __all__ = ["to_html", "to_mermaid", "to_svg"]
 
@@ -42,7 +43,7 @@ def _flow(graph: Graph, numbers: count[int], indent: str) -> Iterator[str]:
 
 
 def _node(p: Primitive, key: str, numbers: count[int], indent: str) -> Iterator[str]:
-    remarks = " · ".join(text for text in (p.engine, "" if str(p.effects) == "pure" else str(p.effects)) if text)
+    remarks = " · ".join(text for text in (p.engine, "" if str(p.effects) == "pure" else tidy(str(p.effects))) if text)
     label = _quoted(p.op.value, p.name, remarks)
     yield f"{indent}{key}[{label}]:::{family(p.op)}"
     for heading, body in bodies(p):

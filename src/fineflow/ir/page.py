@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from fineflow.ir.graph import Graph, Note
-from fineflow.ir.primitive import Op, Primitive
+from fineflow.ir.primitive import Effect, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.svg import STYLE, legend, to_svg
-from fineflow.ir.text import format_graph
+from fineflow.ir.text import format_graph, tidy
 
 _STYLE = (
     STYLE + "*{box-sizing:border-box}html{background:Canvas;color-scheme:light dark}"
@@ -26,7 +27,7 @@ _STYLE = (
     "border-radius:8px}figure svg{display:block;margin:0 auto;max-width:100%;height:auto}"
     "h3{font-size:14px;margin:0 0 6px}h3 small{font-weight:400;color:var(--dim)}"
     "pre{overflow:auto;font:12px/1.5 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;margin:0}"
-    "#both:checked~.views{grid-template-columns:minmax(280px,1fr) minmax(0,3fr)}"
+    "#both:checked~.views{grid-template-columns:var(--columns)}"
     "#both:checked~.views>.p,#both:checked~.views>.e,#e:checked~.views>.e,#p:checked~.views>.p,"
     "#text:checked~.views>.t{display:block}"
     "#both:checked~.tabs [for=both],#e:checked~.tabs [for=e],#p:checked~.tabs [for=p],#text:checked~.tabs [for=text]"
@@ -36,7 +37,7 @@ _STYLE = (
     "border-bottom:1px solid color-mix(in srgb,var(--line) 35%,transparent)}th{color:var(--dim);font-weight:500}"
     "td code{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;overflow-wrap:anywhere}"
     ".stock{border-left:4px solid var(--call);padding:8px 14px;margin:14px 0}"
-    "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}}"
+    "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}.e{order:-1}}"
 )
 _BESIDE = 60  # primitives that both graphs together may have to be shown side by side at first
 AS_WRITTEN = ("As written", "p-graph: the order of the stock framework")
@@ -58,11 +59,8 @@ def to_html(
     if fallback:
         parts.append(f'<div class="stock"><b>Runs as stock:</b> {escape(fallback)}</div>')
     if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
-        parts += [f'<div class="keys">{"".join(legend())}</div>', _views(p_graph, e_graph)]
-        parts.append(_opaque(graphs[-1]))
-    notes = tuple(notes)
-    parts.append(_table("Rewrites", [note for note in notes if note.done]))
-    parts.append(_table("Left as it was", [note for note in notes if not note.done]))
+        parts += [f'<div class="keys">{"".join(legend(graphs))}</div>', _views(p_graph, e_graph)]
+    parts += [_table(*section) for section in sections(graphs[-1] if graphs else None, notes)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -82,43 +80,53 @@ def _views(p_graph: Graph | None, e_graph: Graph | None) -> str:
         for index, (key, _) in enumerate(tabs)
     )
     labels = "".join(f'<label for="{key}">{label}</label>' for key, label in tabs)
+    drawn = [to_svg(graph, title=name) for _, (name, _), graph in there]
+    columns = " ".join(f"minmax(0,{width}fr)" for svg in drawn for width in re.findall(r' width="(\d+)"', svg)[:1])
     views = [
-        f'<section class="{key}"><h3>{name} <small>{about}</small></h3>'
-        f"<figure>{to_svg(graph, title=name)}</figure></section>"
-        for key, (name, about), graph in there
+        f'<section class="{key}"><h3>{name} <small>{about}</small></h3><figure>{svg}</figure></section>'
+        for (key, (name, about), _), svg in zip(there, drawn, strict=True)
     ]
     text = "\n\n".join(format_graph(graph, title=name) for _, (name, _), graph in there)
     views.append(f'<section class="t"><pre>{escape(text)}</pre></section>')
-    return f'{inputs}<nav class="tabs">{labels}</nav><div class="views">{"".join(views)}</div>'
+    return (
+        f'{inputs}<nav class="tabs">{labels}</nav><div class="views" style="--columns:{columns}">{"".join(views)}</div>'
+    )
 
 
-def calls(graph: Graph) -> Iterable[Primitive]:
+def opaque(graph: Graph) -> Iterator[Primitive]:
     """The opaque steps of a graph, bodies included."""
     for p in graph:
-        if p.op is Op.CALL:
+        if p.effects.kind is Effect.OPAQUE:
             yield p
         for _, body in bodies(p):
-            yield from calls(body)
+            yield from opaque(body)
 
 
-def _opaque(graph: Graph) -> str:
-    rows = [
-        f"<tr><td><code>{escape(p.name)}</code></td><td>{escape(p.effects.reason or 'not known to be pure')}</td></tr>"
-        for p in calls(graph)
+Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
+
+
+def sections(graph: Graph | None, notes: Iterable[Note]) -> list[Section]:
+    """The tables below a plan: heading, columns, rows. Without empty tables, and without saying a thing twice."""
+    own = {p.name: p.effects.reason or "not known to be pure" for p in opaque(graph)} if graph is not None else {}
+    notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
+    done, left = ([(n.source, n.where, tidy(n.reason)) for n in notes if n.done is which] for which in (True, False))
+    columns = ("pass", "step", "reason")
+    tables: list[Section] = [
+        ("Rewrites", columns, done),
+        ("Left as it was", columns, left),
+        ("Opaque: run by stock, exactly as and when it always was", ("step", "why"), list(own.items())),
     ]
-    return _rows("Your own code, run exactly where stock runs it", ("step", "why"), rows)
+    return [table for table in tables if table[2]]
 
 
-def _table(heading: str, notes: Sequence[Note]) -> str:
-    rows = [
-        f"<tr><td>{escape(note.source)}</td><td><code>{escape(note.where)}</code></td><td>{escape(note.reason)}</td></tr>"
-        for note in notes
-    ]
-    return _rows(heading, ("pass", "step", "reason"), rows)
-
-
-def _rows(heading: str, columns: Sequence[str], rows: Sequence[str]) -> str:
-    if not rows:
-        return ""
+def _table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{column}</th>" for column in columns)
-    return f"<h2>{heading}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(name, text)}</td>" for name, text in zip(columns, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f"<h2>{escape(heading)}</h2><table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(column: str, text: str) -> str:
+    return f"<code>{escape(text)}</code>" if column == "step" else escape(text)

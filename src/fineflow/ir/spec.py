@@ -160,7 +160,7 @@ def _effects(graph: Graph) -> Broken:
     for p in graph:
         opaque = p.effects.kind is Effect.OPAQUE
         if opaque and (p.op is not Op.CALL or p.params.get("by") != "stock"):
-            yield p, f"its effects are {p.effects}, and it is to run ahead of stock"
+            yield p, f"its effects are {p.effects}, and it would run ahead of stock"
 
 
 def _streams(graph: Graph) -> Broken:
@@ -207,9 +207,12 @@ RULES: tuple[Rule, ...] = (
     Rule("an order edge comes from an earlier primitive", _order),
     Rule("the output is an input or a primitive of the graph", _output),
     Rule("an op has the arguments it needs", _arguments),
-    Rule("a call is opaque", _effects),
+    Rule("what is opaque is a call that stock runs (by='stock')", _effects),
     Rule("items are read one by one only from what releases them one by one", _streams),
-    Rule("a map has one body with the input 'item', a condition one body per arm, nothing else has any", _bodies),
+    Rule(
+        "a map has one body that reads 'item' and its other arguments, a condition one per arm, no other op any",
+        _bodies,
+    ),
     Rule("depth is the longest path to the output", _depths, since="bind"),
 )
 

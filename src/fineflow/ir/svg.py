@@ -6,7 +6,7 @@ values, thick ones items one by one, dashed ones only say which primitive waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -14,7 +14,7 @@ from fineflow.ir.graph import Graph
 from fineflow.ir.layout import Box, Layout, Wire, layered
 from fineflow.ir.primitive import Effect, Op, Primitive
 from fineflow.ir.spec import bodies
-from fineflow.ir.text import format_value
+from fineflow.ir.text import format_value, tidy
 
 FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {
     "llm": ("language model", frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE})),
@@ -22,7 +22,7 @@ FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {
     "text": ("prompts and parsers", frozenset({Op.RENDER, Op.PARSE})),
     "flow": ("data and control", frozenset({Op.PICK, Op.RECORD, Op.AGGREGATE, Op.MAP, Op.CONDITION})),
     "tool": ("tool", frozenset({Op.TOOL})),
-    "call": ("your own code", frozenset({Op.CALL})),
+    "call": ("your own or unknown code", frozenset({Op.CALL})),
 }
 COLOURS = {  # light, dark
     "llm": ("#4338ca", "#a5b4fc"),
@@ -52,7 +52,7 @@ STYLE = (
     ".ff .order .wire{stroke:var(--dim);stroke-width:1.6;stroke-dasharray:5 4}"
     ".ff .pill{fill:var(--paper);stroke:var(--ink);stroke-width:1.3}"
     ".ff .edge:hover .wire{stroke:var(--ink);stroke-width:2.6}.ff .edge:hover .tip{fill:var(--ink)}"
-    ".ff .node:hover .box{fill-opacity:.25}"
+    ".ff .node:hover .box{fill-opacity:.25}.ff .stock .box{stroke-dasharray:3 3}"
     + "".join(
         f".ff .{key} .box{{stroke:var(--{key});fill:var(--{key})}}.ff .{key} .bar,.ff .{key} .op{{fill:var(--{key})}}"
         for key in COLOURS
@@ -133,12 +133,12 @@ def _picture(graph: Graph) -> _Picture:
     nodes[end] = _pill("output", f"output: {graph.output}")
     wires[graph.output.name, end] = _Edge("stream" if graph.output.stream else "data", f"output = {graph.output}")
     placed = layered({name: (node.width, node.height) for name, node in nodes.items()}, list(wires))
-    drawn = [_wire(wire, wires[wire.source, wire.target]) for wire in sorted_wires(placed, wires)]
+    drawn = [_wire(wire, wires[wire.source, wire.target]) for wire in _sorted_wires(placed, wires)]
     drawn += [_at(placed.boxes[name], node.svg) for name, node in nodes.items()]
     return _Picture(placed.width, placed.height, "".join(drawn))
 
 
-def sorted_wires(placed: Layout, kinds: dict[tuple[str, str], _Edge]) -> list[Wire]:
+def _sorted_wires(placed: Layout, kinds: dict[tuple[str, str], _Edge]) -> list[Wire]:
     """Streams last, so that they lie on top."""
     return sorted(placed.wires, key=lambda wire: kinds[wire.source, wire.target].kind == "stream")
 
@@ -180,7 +180,7 @@ def _short(name: str) -> str:
 
 
 def _remarks(p: Primitive) -> str:
-    effects = "" if p.effects.kind is Effect.PURE else str(p.effects)
+    effects = "" if p.effects.kind is Effect.PURE else tidy(str(p.effects))
     return " · ".join(part for part in (_short(p.engine or ""), _short(effects)) if part)
 
 
@@ -204,8 +204,9 @@ def _node(p: Primitive) -> _Picture:
         x += picture.width + 16
     if inner:
         height += 24 + max(picture.height for _, picture in inner) + 14
+    stock = " stock" if p.params.get("by") == "stock" else ""
     svg = (
-        f'<g class="node {family(p.op)}"><title>{escape(describe(p))}</title>'
+        f'<g class="node {family(p.op)}{stock}"><title>{escape(describe(p))}</title>'
         f'<rect class="paper" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<rect class="box" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<rect class="bar" width="4" height="{height:.1f}" rx="2"/>{rows}</g>{"".join(parts)}'
@@ -213,12 +214,23 @@ def _node(p: Primitive) -> _Picture:
     return _Picture(width, height, svg)
 
 
-def legend() -> Iterator[str]:
-    """Small HTML pieces that explain colours and edges; they need ``STYLE``."""
+def legend(graphs: Sequence[Graph]) -> Iterator[str]:
+    """Small HTML pieces that explain the colours in use and the edges; they need ``STYLE``."""
+    used = {family(op) for graph in graphs for op in _ops(graph)}
     for key, (name, _) in FAMILIES.items():
-        yield f'<span class="key"><i style="background:var(--{key})"></i>{escape(name)}</span>'
+        if key in used:
+            yield f'<span class="key"><i style="background:var(--{key})"></i>{escape(name)}</span>'
+    if any(p.params.get("by") == "stock" for graph in graphs for p in graph):
+        yield '<span class="key"><i style="border:1.5px dashed"></i>dashed frame: run by stock itself</span>'
     for kind, name in EDGES.items():
         yield (
             f'<span class="key"><svg class="ff edge {kind}" width="34" height="10"><g class="edge {kind}">'
             f'<path class="wire" d="M1 5H27"/><path class="tip" d="M34 5l-8 -3.6v7.2z"/></g></svg>{escape(name)}</span>'
         )
+
+
+def _ops(graph: Graph) -> Iterator[Op]:
+    for p in graph:
+        yield p.op
+        for _, body in bodies(p):
+            yield from _ops(body)

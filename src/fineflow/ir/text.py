@@ -2,36 +2,41 @@
 
 Primitives are numbered in program order and referred to by number, as names are paths and often long:
 
-     2  category/llm.prefill   llm   3   pure   prefill(prompt=1)   after 1
+     2  category/llm.decode   3   decode(cache=1)   on llm   external   after 1   max_tokens=256
 
 ``...`` behind a reference says that its items are consumed one by one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from fineflow.ir.graph import Graph
-from fineflow.ir.primitive import Primitive, Ref
+from fineflow.ir.primitive import Effect, Primitive, Ref
 from fineflow.ir.spec import bodies
 
 WIDTH = 120
-_LIMITS = (44, 20, 5, 24)  # columns for name, engine, depth and effects grow with their content up to these widths
-_HEADINGS = ("name", "engine", "depth", "effects")
+_LIMITS = (52, 5)  # the columns for name and depth grow with their content up to these widths
+_INTERNAL = frozenset({"by", "leaf", "received", "verdict"})  # said elsewhere, or of use to programs only
+_EMPTY: tuple[object, ...] = ("", (), [], {}, None)
+_SHORT = 40
+_HEADINGS = ("name", "depth")
 
 
 def format_graph(graph: Graph, *, title: str = "") -> str:
-    """The graph for people: name, operation with its inputs, engine, depth, effects, order edges and parameters.
+    """The graph for people: name, depth, operation with its inputs, engine, effects (unless pure), order edges.
 
     Bodies of maps and conditions are indented below their primitive. A line that would exceed 120 columns goes on
-    indented below itself; nothing is left out except parameters that are not plain values, shown by their type.
+    indented below itself. Of the parameters it shows those that are short plain
+    values; ``stock`` marks what stock runs itself.
     """
     count = len(graph.primitives)
     heading = f"{count} primitive{'' if count == 1 else 's'}, reads {', '.join(graph.inputs) or 'nothing'}"
     lines = [f"{title}: {heading}" if title else heading]
-    rows = [_Row(0, "#", _HEADINGS, ("operation",)), *_rows(graph, "", 0)]
+    rows = [_Row(0, "#", _HEADINGS, ("operation, engine, effects, order edges",)), *_rows(graph, "", 0)]
     columns = zip(*(row.cells for row in rows if row.cells), strict=True)
     widths = [min(limit, max(map(len, column))) for limit, column in zip(_LIMITS, columns, strict=True)]
     for row in rows:
@@ -79,7 +84,7 @@ def _rows(graph: Graph, prefix: str, indent: int) -> Iterator[_Row]:
     numbers = _numbers(graph, prefix)
     for p in graph:
         args = ", ".join(f"{arg}={_ref(ref, numbers)}" for arg, ref in p.args.items())
-        cells = (p.name, p.engine or "", str(p.depth) if p.depth >= 0 else "", str(p.effects))
+        cells = (p.name, str(p.depth) if p.depth >= 0 else "")
         yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers)))
         arms = bodies(p)
         for heading, body in arms:
@@ -100,11 +105,18 @@ def _ref(ref: Ref, numbers: Mapping[str, str]) -> str:
 
 
 def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
+    if p.engine:
+        yield f"on {p.engine}"
+    if p.effects.kind is not Effect.PURE:
+        yield tidy(str(p.effects))
     if p.after:
         yield "after " + ", ".join(numbers.get(name, name) for name in p.after)
+    if p.params.get("by") == "stock":
+        yield "stock"
     for key, value in p.params.items():
-        if not key.startswith("_"):
-            yield f"{key}={format_value(value)}"
+        shown = format_value(value, 100)
+        if key not in _INTERNAL and not key.startswith("_") and value not in _EMPTY and len(shown) <= _SHORT:
+            yield f"{key}={shown}"
 
 
 def format_value(value: object, room: int = 40) -> str:
@@ -114,6 +126,11 @@ def format_value(value: object, room: int = 40) -> str:
     """
     text = _plain(value)
     return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def tidy(text: str) -> str:
+    """Without the addresses that tell resources of one class apart: they differ from run to run."""
+    return re.sub(r"@(0x)?[0-9a-f]{6,}\b", "", text)
 
 
 def _plain(value: object) -> str:

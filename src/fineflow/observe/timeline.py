@@ -140,7 +140,8 @@ def _compared(track: Track, first: Track | None) -> str:
 def _labels(track: Track, axis: _Axis) -> str:
     end = axis.percent(track.total)
     near = ' class="near"' if end < 8 else ""
-    ticks = [tick for tick in axis.ticks() if tick == 0 or axis.percent(tick) < 99]
+    clear = [tick for tick in axis.ticks()[1:] if not -2 < end - axis.percent(tick) < 9 and axis.percent(tick) < 97]
+    ticks = clear if near else [0.0, *clear]
     return "".join(
         f'<span style="left:{axis.percent(tick):.3f}%">{duration(tick, axis.span)}</span>' for tick in ticks
     ) + (f'<b{near} style="left:{end:.3f}%">{duration(track.total)}</b>')

@@ -1,0 +1,183 @@
+"""Pictures and pages: well formed, complete, self-contained, and safe with any name."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
+from fineflow.ir.draw import to_html, to_mermaid, to_svg
+from fineflow.ir.svg import FAMILIES, describe, edges, family
+
+EVIL = "</title></svg><script>alert(1)</script>\"'&|`#;"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def small() -> Graph:
+    """One primitive of every way to be drawn: own code, a map over a stream, an order edge."""
+    inner = Graph(
+        (Primitive("each/embed", Op.EMBED, {"text": Ref("item")}, engine="minilm"),), Ref("each/embed"), ("item",)
+    )
+    return Graph(
+        (
+            Primitive("guard", Op.CALL, {"x": Ref("input")}, effects=Effects(Effect.OPAQUE, reason="calls print")),
+            Primitive("llm", Op.PARTIAL_DECODE, {"prompt": Ref("input", "question")}, engine="llm", after=("guard",)),
+            Primitive("each", Op.MAP, {"items": Ref("llm", stream=True)}, body=inner),
+        ),
+        Ref("each"),
+    )
+
+
+def named(name: str) -> Graph:
+    effects = Effects(Effect.OPAQUE, name, name)
+    call = Primitive(name, Op.CALL, {name: Ref("input", name)}, {name: name}, effects, engine=name)
+    return Graph((call,), Ref(name, name))
+
+
+class Tags(HTMLParser):
+    """Collects elements and attributes, and checks that every element is closed in its place."""
+
+    VOID = frozenset({"meta", "input", "br"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def assert_self_contained(page: str) -> Tags:
+    tags = Tags(page)
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in tags.seen}
+    for _, attributes in tags.seen:
+        assert not {"src", "href", "onload", "onclick"} & set(attributes)
+    assert "url(" not in page
+    assert "@import" not in page
+    return tags
+
+
+def test_every_op_has_one_family() -> None:
+    assert sorted(op for _, ops in FAMILIES.values() for op in ops) == sorted(Op)
+    assert family(Op.DECODE) == "llm"
+
+
+def test_svg_shows_every_primitive_with_a_tooltip(rewritten: Graph) -> None:
+    root = ElementTree.fromstring(to_svg(rewritten))
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
+    for p in (*rewritten, *rewritten["documents/search"].body):
+        assert describe(p) in titles
+    assert any("searching does not change the store" in title for title in titles)
+
+
+def test_svg_tells_edges_apart() -> None:
+    drawn = to_svg(small())
+    assert [drawn.count(f'<g class="edge {kind}">') for kind in ("data", "stream", "order")] == [5, 1, 1]
+
+
+def test_an_order_edge_that_others_imply_is_not_drawn(as_written: Graph) -> None:
+    drawn = [pair for pair, edge in edges(as_written).items() if edge.kind == "order"]
+    assert drawn == [
+        ("category/parser.parse", "documents/pick"),
+        ("answer/parser.parse", "related/prompt.render"),
+    ]
+    far = Graph(
+        (
+            Primitive("a", Op.RECORD),
+            Primitive("b", Op.PICK, {"x": Ref("a")}),
+            Primitive("c", Op.PICK, {"x": Ref("b")}, after=("a",)),
+        ),
+        Ref("c"),
+    )
+    assert {pair: edge.kind for pair, edge in edges(far).items()} == {("a", "b"): "data", ("b", "c"): "data"}
+
+
+def test_mermaid_of_a_small_graph() -> None:
+    lines = to_mermaid(small()).splitlines()
+    assert [line for line in lines if "classDef" not in line] == [
+        "flowchart TD",
+        '  n0(["input"])',
+        '  n1["call<br/>guard<br/>opaque"]:::call',
+        '  n2["partial#95;decode<br/>llm<br/>llm"]:::llm',
+        '  n3["map<br/>each"]:::flow',
+        '  subgraph g4 ["each: for each item"]',
+        '    n5(["item"])',
+        '    n6["embed<br/>each/embed<br/>minilm"]:::find',
+        "    n5 --> n6",
+        '    n6 --> n7(["output"])',
+        "  end",
+        "  n3 -.- g4",
+        "  n0 --> n1",
+        "  n0 --> n2",
+        "  n1 -.-> n2",
+        "  n2 ==> n3",
+        '  n3 --> n8(["output"])',
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.just(EVIL), st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=60)))
+def test_any_name_is_safe(name: str) -> None:
+    graph = named(name) if name != "input" else named("x")
+    ElementTree.fromstring(to_svg(graph, title=name))
+    page = to_html(graph, graph, [Note(name, name, False, name)], title=name, summary=[name], fallback=name)
+    assert_self_contained(page)
+    for label in re.findall(r'"(.*)"', to_mermaid(graph)):
+        assert not re.search(r"[\"'`|{}]|<(?!br/>)", label)
+
+
+def test_page_shows_both_graphs_and_every_reason(as_written: Graph, rewritten: Graph) -> None:
+    page = to_html(as_written, rewritten, rewritten.notes, title="the app", summary=["One sentence."])
+    tags = assert_self_contained(page)
+    figures = [tag for tag, _ in tags.seen if tag == "figure"]
+    assert len(figures) == 2
+    assert "One sentence." in page
+    for note in rewritten.notes:
+        assert note.reason in page
+    assert page.index("Rewrites") < page.index("Left as it was")
+    assert "Opaque:" not in page
+    ids = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
+    assert sorted(set(ids)) == sorted(ids)
+
+
+def test_page_lists_own_code_with_the_verdict() -> None:
+    page = assert_and_get(small())
+    assert "Opaque: run by stock" in page
+    assert "calls print" in page
+
+
+def assert_and_get(graph: Graph) -> str:
+    page = to_html(None, graph)
+    assert_self_contained(page)
+    return page
+
+
+def test_page_without_graphs_says_why() -> None:
+    page = to_html(None, None, fallback="Chain overrides <ainvoke>")
+    assert_self_contained(page)
+    assert "Chain overrides &lt;ainvoke&gt;" in page
+    assert "<figure" not in page
+
+
+@pytest.mark.parametrize(("count", "first"), [(3, "both"), (60, "e")])
+def test_large_graphs_start_with_one_picture(count: int, first: str) -> None:
+    graph = Graph(tuple(Primitive(f"p{number}", Op.RECORD) for number in range(count)), Ref("p0"))
+    tags = Tags(to_html(graph, graph))
+    assert [a["id"] for tag, a in tags.seen if tag == "input" and "checked" in a] == [first]

@@ -1,0 +1,130 @@
+"""The timeline: one axis for all tracks, no bar hidden by another, any label safe; traces that Perfetto reads."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineflow.observe import Interval, Track, chrome_trace, record, timeline_html
+from fineflow.observe.timeline import duration, nice_step, pack
+from fineflow.runtime.events import report
+
+
+def at(
+    queued: float, start: float, end: float, lane: str = "llm", label: str = "decode", **more: int | str
+) -> Interval:
+    return Interval(lane, label, queued, start, end, **more)  # type: ignore[arg-type]
+
+
+STOCK = Track("stock", [at(100, 100, 102), at(102, 102, 103, "minilm", "embed"), at(103, 103, 104)])
+OURS = Track("fineflow", [at(7, 7, 9), at(7, 7.5, 8, "minilm", "embed", items=3, batch=4, origin="q1"), at(7, 7, 9)])
+
+
+def lefts(page: str) -> list[float]:
+    return [float(left) for left in re.findall(r'class="bar"[^>]*left:([\d.]+)%', page)]
+
+
+def test_tracks_share_an_axis_and_start_at_their_own_zero() -> None:
+    page = timeline_html([STOCK, OURS], title="both")
+    assert lefts(page) == [0, 75, 50, 0, 0, 0]
+    assert page.index("stock") < page.index("fineflow")
+    assert "4.00 s" in page
+    assert "2.00 s, 0.50 times as long as stock (2.00 s sooner)" in page
+
+
+def test_lanes_follow_the_order_in_which_engines_began() -> None:
+    page = timeline_html([STOCK, OURS])
+    assert re.findall(r'<div class="lane">(\w+)', page) == ["llm", "minilm", "llm", "minilm"]
+
+
+def test_overlapping_work_gets_rows_of_its_own() -> None:
+    page = timeline_html([OURS])
+    tops = re.findall(r'class="bar"[^>]*top:(\d+)px', page)
+    assert tops == ["1", "21", "1"]
+
+
+def test_hovering_tells_everything() -> None:
+    page = timeline_html([OURS])
+    assert (
+        "embed  on minilm\nfrom 500 ms to 1.00 s\nran 500.0 ms, queued 500.0 ms\n3 items, batch 4\ncaused by q1" in page
+    )
+    assert page.count('class="wait"') == 1
+
+
+def test_a_measured_call_counts_from_its_own_ends() -> None:
+    track = Track("call", [at(10, 10, 11)], began=9.0, ended=13.0)
+    assert (track.zero, track.total) == (9.0, 4.0)
+    assert lefts(timeline_html([track])) == [25]
+
+
+@pytest.mark.parametrize("track", [Track("idle", []), Track("idle", [], 1.0, 1.5), Track("instant", [at(1, 1, 1)])])
+def test_little_to_show(track: Track) -> None:
+    page = timeline_html([track])
+    assert track.name in page
+    assert "nan" not in page
+
+
+def test_no_tracks_is_an_empty_page() -> None:
+    assert timeline_html([], title="nothing").count("<section") == 0
+
+
+def test_labels_are_escaped_and_nothing_is_loaded() -> None:
+    evil = "</div><script>alert(1)</script>\"'&"
+    page = timeline_html([Track(evil, [at(0, 0, 1, evil, evil, origin=evil)])] * 2, title=evil)
+    assert "<script" not in page
+    assert not re.search(r"\b(src|href)=|url\(|@import|https?:", page)
+
+
+def test_crowded_lanes_are_drawn_thin_and_whole() -> None:
+    crowd = Track("crowd", [at(0, 0.1, 1 + number) for number in range(30)])
+    page = timeline_html([crowd])
+    assert 'class="plot thin"' in page
+    assert len(lefts(page)) == 30
+
+
+times = st.floats(0, 10).map(lambda x: round(x, 2))
+
+
+@given(st.lists(st.tuples(times, times, times).map(sorted), max_size=20))
+def test_rows_never_overlap(spans: list[list[float]]) -> None:
+    packed = pack([at(*span) for span in spans])
+    assert len(packed) == len(spans)
+    for index, (one, row) in enumerate(packed):
+        for other, other_row in packed[index + 1 :]:
+            if row == other_row:
+                assert one.end <= other.queued
+
+
+def test_trace_has_a_process_per_track_and_a_thread_per_row() -> None:
+    trace = json.loads(json.dumps(chrome_trace([STOCK, OURS])))
+    events = trace["traceEvents"]
+    names = {(e["name"], e["pid"]): e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {("process_name", 1): "stock", ("process_name", 2): "fineflow"}
+    threads = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2]
+    assert threads == ["llm", "llm (2)", "minilm"]
+    waiting = [e for e in events if e.get("cat") == "queue"]
+    assert [(e["ts"], e["dur"], e["name"]) for e in waiting] == [(0, 5e5, "embed (queued)")]
+    work = [e for e in events if e.get("cat") == "run" and e["pid"] == 1]
+    assert [(e["ts"], e["dur"]) for e in work] == [(0, 2e6), (3e6, 1e6), (2e6, 1e6)]
+    assert next(e for e in events if e.get("cat") == "run" and e["name"] == "embed" and e["pid"] == 2)["args"] == {
+        "items": 3,
+        "batch": 4,
+        "origin": "q1",
+    }
+
+
+def test_recorded_intervals_can_be_shown() -> None:
+    with record() as intervals:
+        report(at(1, 1, 2, "chroma", "search"))
+    assert "search  on chroma" in timeline_html([Track("call", intervals)])
+
+
+def test_times_for_people() -> None:
+    assert [duration(x) for x in (0.00123, 0.25, 1.5)] == ["1.2 ms", "250 ms", "1.50 s"]
+    assert duration(0.5, 2.8) == "0.5 s"
+    assert duration(0.2, 0.8) == "200 ms"
+    assert [nice_step(x) for x in (2.8, 0.9)] == pytest.approx([0.5, 0.1])

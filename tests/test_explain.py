@@ -1,0 +1,132 @@
+"""The plan as people see it: what starts early, what stays as it is, and why."""
+
+from __future__ import annotations
+
+from html import unescape
+
+from fineflow.explain import Explanation, starts_early
+from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
+
+OPAQUE = Effects(Effect.OPAQUE, reason="calls requests.get, which is not known to be pure")
+QUESTION = {"prompt": Ref("input", "question")}
+DONE = Note("prune", "answer/llm", True, "reads only the question")
+LEFT = Note("prefill", "guard", False, "own code is never moved")
+
+
+def plan(*, guarded: bool = False, chained: bool = False) -> Graph:
+    """Two questions to a model, a guard before them when ``guarded``, the second after the first when ``chained``."""
+    guard = (Primitive("guard", Op.CALL, {"x": Ref("input")}, effects=OPAQUE),) if guarded else ()
+    wait = ("guard",) if guarded else ()
+    second = {"prompt": Ref("category/llm")} if chained else QUESTION
+    return Graph(
+        (
+            *guard,
+            Primitive("category/llm", Op.DECODE, QUESTION, engine="llm", after=wait),
+            Primitive("answer/llm", Op.DECODE, second, engine="llm", after=wait),
+            Primitive("record", Op.RECORD, {"category": Ref("category/llm"), "answer": Ref("answer/llm")}),
+        ),
+        Ref("record"),
+    )
+
+
+def test_text_of_a_whole_plan() -> None:
+    shown = Explanation(plan(guarded=True, chained=True), plan(guarded=True).noted(DONE), (LEFT,), name="my chain")
+    assert (
+        str(shown)
+        == """\
+Plan for my chain
+=================
+
+  4 primitives, of which 3 can run ahead of stock; stock runs the others itself, where it always did.
+  1 primitive starts before earlier steps have finished: answer/llm.
+  1 step is opaque and runs exactly as and when stock always did (your own code, or a component that fineflow does not
+    know): guard.
+  The answer, the callbacks and the errors are those of stock.
+
+As written (p-graph): 4 primitives, reads input
+   #  name          depth  operation, engine, effects, order edges
+   1  guard                call(x=input)  opaque
+   2  category/llm         decode(prompt=input[question])  on llm  after 1
+   3  answer/llm           decode(prompt=2)  on llm  after 1
+   4  record               record(category=2, answer=3)
+output: 4
+
+As run (e-graph): 4 primitives, reads input
+   #  name          depth  operation, engine, effects, order edges
+   1  guard                call(x=input)  opaque
+   2  category/llm         decode(prompt=input[question])  on llm  after 1
+   3  answer/llm           decode(prompt=input[question])  on llm  after 1
+   4  record               record(category=2, answer=3)
+output: 4
+
+Rewrites
+  prune  answer/llm  reads only the question
+
+Left as it was
+  prefill  guard  own code is never moved
+
+Opaque: run by stock, exactly as and when it always was
+  guard  calls requests.get, which is not known to be pure"""
+    )
+
+
+def test_what_starts_early() -> None:
+    assert starts_early(plan()) == ["answer/llm"]
+    assert starts_early(plan(chained=True)) == []
+    assert starts_early(plan(guarded=True)) == ["answer/llm"]
+
+
+def test_nothing_to_gain_is_said() -> None:
+    assert "nothing can start sooner" in str(Explanation(None, plan(chained=True)))
+
+
+def test_streams_are_told() -> None:
+    inner = Graph((Primitive("embed", Op.EMBED, {"text": Ref("item")}),), Ref("embed"), ("item",))
+    graph = Graph(
+        (
+            Primitive("lines", Op.PARTIAL_DECODE, QUESTION),
+            Primitive("each", Op.MAP, {"items": Ref("lines", stream=True)}, body=inner),
+        ),
+        Ref("each"),
+    )
+    assert "take items as they are produced instead of waiting for all of them: each." in str(Explanation(None, graph))
+
+
+def test_a_fallback_is_the_whole_story() -> None:
+    shown = Explanation(None, None, fallback="MyChain overrides ainvoke", name="MyChain")
+    assert (
+        str(shown).splitlines()[-1] == "  Everything runs as stock, through your own object: MyChain overrides ainvoke"
+    )
+    assert "MyChain overrides ainvoke" in shown.to_html()
+    assert shown.to_mermaid() == 'flowchart TD\n  n0["everything runs as stock"]'
+    assert "no plan" in str(Explanation(None, None))
+
+
+def test_an_opaque_step_is_explained_once() -> None:
+    note = Note("lower", "guard", False, OPAQUE.reason)
+    shown = str(Explanation(None, plan(guarded=True), (note, DONE)))
+    assert shown.count(OPAQUE.reason) == 1
+    assert "Left as it was" not in shown
+
+
+def test_notes_are_shown_once() -> None:
+    graph = plan().noted(DONE)
+    assert Explanation(graph, graph, (DONE, LEFT)).all_notes == (DONE, LEFT)
+
+
+def test_notebooks_get_a_frame_with_the_page() -> None:
+    shown = Explanation(plan(), plan(), name="<chain>")
+    frame = shown._repr_html_()
+    assert frame.startswith('<iframe srcdoc="')
+    assert unescape(frame.split('srcdoc="')[1].split('"')[0]) == shown.to_html()
+    bundle = shown._repr_mimebundle_()
+    assert bundle["text/plain"] == str(shown)
+    assert set(bundle) == {"text/plain", "text/html", "text/vnd.mermaid"}
+    assert set(shown._repr_mimebundle_(include={"text/plain"})) == {"text/plain"}
+    assert "text/html" not in shown._repr_mimebundle_(exclude={"text/html"})
+
+
+def test_text_stays_within_the_terminal() -> None:
+    long = Note("prune", "a/very/long/path/" * 4, False, "because " * 40)
+    shown = str(Explanation(plan(), plan().noted(long), name="x"))
+    assert max(map(len, shown.splitlines())) <= 120
