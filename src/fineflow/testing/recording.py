@@ -142,7 +142,7 @@ def run_tree(
 
 def arrange(nodes: dict[Any, RunNode], parents: dict[Any, Any]) -> list[RunNode]:
     """Makes a forest of ``nodes``, siblings in canonical order. ``parents``: the parent's key, by key."""
-    roots = []
+    roots: list[RunNode] = []
     for key, node in nodes.items():
         parent = nodes.get(parents[key])
         (roots if parent is None else parent.children).append(node)

@@ -1,0 +1,329 @@
+"""Same answer: observes a pipeline through every entry point, stock and optimized, and says what differs.
+
+``assert_same(make, input)`` is the whole test for one shape of pipeline::
+
+    def make():
+        log = []
+        chain = prompt | FakeChat(answers={"capital": "Paris"}) | RunnableLambda(lambda m: log.append(m.content) or m)
+        return chain, log
+
+    def test_chain():
+        assert_same(make, {"question": "What is the capital of France?"})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import json
+import operator
+import site
+import sysconfig
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableSequence, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from fineflow.testing.canonical import canonical
+from fineflow.testing.recording import AsyncRecordingHandler, RecordingHandler, RunNode, arrange, run_tree
+
+SYNC = ("invoke", "stream", "batch")
+ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
+ALL = (*SYNC, *ASYNC)
+
+# Set to "caller" around every observed call: user code in a pipeline under test can note what it finds here.
+PROBE: ContextVar[str] = ContextVar("fineflow_probe", default="nobody")
+
+# Configurations worth running a shape with, besides none.
+CONFIGS: dict[str, RunnableConfig] = {
+    "plain": {},
+    "tags": {"tags": ["t2", "t1"]},
+    "metadata": {"metadata": {"user": "u1", "number": 3}},
+    "run_name": {"run_name": "assistant"},
+    "one at a time": {"max_concurrency": 1},
+    "configurable": {"configurable": {"thread_id": "7", "session": "s"}},
+    "recursion_limit": {"recursion_limit": 11},
+}
+
+Made = Runnable[Any, Any] | tuple[Runnable[Any, Any], MutableSequence[Any]]
+
+
+@dataclass
+class Observation:
+    """What a caller can see of one call. Every field is comparable and printable.
+
+    value: what was returned, canonical; for streams the concatenation of the chunks, as LangChain adds them.
+    keys: the keys of a returned dict, in order. chunk_types: type names of the chunks, per key ("" for chunks that
+    are no dicts). chunks: the pieces themselves, per key. error: type, text and causes of the exception, with the
+    functions of the user's that its traceback shows. runs: the callback run tree. log: the side effects. probe: what
+    the call left in the caller's ``PROBE``. leftover: tasks that the call left behind in the caller's event loop.
+    """
+
+    entry: str
+    value: Any = None
+    keys: list[str] = field(default_factory=list)
+    chunk_types: dict[str, list[str]] = field(default_factory=dict)
+    chunks: dict[str, list[Any]] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    runs: list[RunNode] = field(default_factory=list)
+    log: list[Any] = field(default_factory=list)
+    probe: str = ""
+    leftover: list[str] = field(default_factory=list)
+
+
+def observe(
+    runnable: Any,
+    entry: str,
+    input: Any,
+    config: RunnableConfig | None = None,
+    *,
+    log: Sequence[Any] = (),
+    handler: Literal["sync", "async"] | None = "sync",
+    timeout: float = 60.0,
+) -> Observation:
+    """Calls ``runnable`` through the entry point named ``entry`` and notes what a caller can see.
+
+    ``input`` of ``batch`` and ``abatch`` is a list of inputs. Async entry points run in an event loop of their own.
+    ``handler`` None attaches no callback handler, and ``runs`` stays empty.
+    Raises ValueError for an unknown entry point and TimeoutError when the call has not ended after ``timeout`` s.
+    """
+    if entry not in ALL:
+        raise ValueError(f"entry must be one of {', '.join(ALL)}; got {entry!r}")
+    seen = Observation(entry)
+    recorder = None if handler is None else RecordingHandler() if handler == "sync" else AsyncRecordingHandler()
+    settings = _with_handler(config, recorder)
+    _in_thread(functools.partial(_call, runnable, entry, input, settings, seen), timeout)
+    seen.runs = run_tree(recorder) if recorder is not None else []
+    seen.log = [canonical(item) for item in log]
+    return seen
+
+
+def assert_same(
+    make_runnable: Callable[[], Made],
+    input: Any,
+    *,
+    entries: Iterable[str] = ALL,
+    optimize: Callable[..., Any] | None = None,
+    config: RunnableConfig | None = None,
+    batch: Sequence[Any] | None = None,
+    handler: Literal["sync", "async"] | None = "sync",
+    exact_chunks: bool = False,
+    ordered_log: bool = True,
+    **options: Any,
+) -> None:
+    """Raises AssertionError, with a diff, if the optimized pipeline can be told from stock through any entry point.
+
+    make_runnable: makes a fresh pipeline, or a pair of it and the list that its functions log side effects to.
+    batch: the inputs of ``batch`` and ``abatch`` (default: ``input`` twice). optimize: ``fineflow.optimize`` unless
+    given; ``options`` go to it. exact_chunks: also compare where streams are cut. ordered_log: False compares the
+    side effects as a multiset, for pipelines whose stock order is concurrent.
+    """
+    if optimize is None:
+        import fineflow
+
+        optimize = fineflow.optimize
+    report = []
+    for entry in entries:
+        given = list(batch if batch is not None else (input, input)) if "batch" in entry else input
+        stock, log = _made(make_runnable())
+        expected = observe(stock, entry, given, config, log=log, handler=handler)
+        mine, log = _made(make_runnable())
+        found = observe(optimize(mine, **options), entry, given, config, log=log, handler=handler)
+        differing = differences(expected, found, exact_chunks=exact_chunks, ordered_log=ordered_log)
+        report += [f"{entry}: {text}" for text in differing]
+    if report:
+        raise AssertionError("the optimized pipeline differs from stock\n\n" + "\n\n".join(report))
+
+
+def differences(
+    stock: Observation, optimized: Observation, *, exact_chunks: bool = False, ordered_log: bool = True
+) -> list[str]:
+    """One text per field that differs: its name and a diff, ``-`` stock and ``+`` optimized."""
+    found = []
+    for name in (f.name for f in fields(Observation)):
+        one, other = getattr(stock, name), getattr(optimized, name)
+        if name == "chunks" and not exact_chunks:
+            continue
+        if name == "log" and not ordered_log:
+            one, other = sorted(one, key=repr), sorted(other, key=repr)
+        if name == "leftover" and not set(other) - set(one):
+            continue
+        if one != other:
+            lines = difflib.unified_diff(_lines(one), _lines(other), "stock", "optimized", lineterm="", n=3)
+            found.append("\n".join([f"{name} differs", *lines]))
+    return found
+
+
+def _lines(value: Any) -> list[str]:
+    return json.dumps(canonical(value), indent=1, sort_keys=True, default=repr, ensure_ascii=False).splitlines()
+
+
+def _made(made: Made) -> tuple[Any, Sequence[Any]]:
+    return made if isinstance(made, tuple) else (made, ())
+
+
+def _with_handler(config: RunnableConfig | None, handler: BaseCallbackHandler | None) -> dict[str, Any]:
+    settings: dict[str, Any] = dict(config or {})
+    callbacks = settings.get("callbacks")
+    if handler is not None and isinstance(callbacks, BaseCallbackManager):
+        settings["callbacks"] = callbacks.copy()
+        settings["callbacks"].add_handler(handler)
+    elif handler is not None:
+        settings["callbacks"] = [*(callbacks or ()), handler]
+    return settings
+
+
+def _in_thread(call: Callable[[], None], timeout: float) -> None:
+    """Each call has a thread of its own, so that it neither meets a running loop nor hangs the test for good."""
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="fineflow-observe", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        raise TimeoutError(f"the call has not ended after {timeout} s")
+    if failure:
+        raise failure[0]
+
+
+def _call(runnable: Any, entry: str, input: Any, config: dict[str, Any], seen: Observation) -> None:
+    PROBE.set("caller")
+    if entry in ASYNC:
+        asyncio.run(_acall(runnable, entry, input, config, seen))
+        return
+    try:
+        if entry == "stream":
+            chunks: list[Any] = []
+            try:
+                for chunk in runnable.stream(input, config=config):
+                    chunks.append(chunk)
+            finally:
+                _see_chunks(seen, chunks)
+        else:
+            _see_value(seen, getattr(runnable, entry)(input, config=config))
+    except Exception as error:
+        seen.error = _see_error(error)
+    seen.probe = PROBE.get()
+
+
+async def _acall(runnable: Any, entry: str, input: Any, config: dict[str, Any], seen: Observation) -> None:
+    before = asyncio.all_tasks()
+    try:
+        if entry in ("ainvoke", "abatch"):
+            _see_value(seen, await getattr(runnable, entry)(input, config=config))
+        else:
+            await _astream(runnable, entry, input, config, seen)
+    except Exception as error:
+        seen.error = _see_error(error)
+    seen.probe = PROBE.get()
+    for _ in range(5):  # what the call has cancelled may take a few rounds of the loop to end
+        await asyncio.sleep(0)
+    left = asyncio.all_tasks() - before
+    seen.leftover = sorted({getattr(task.get_coro(), "__qualname__", repr(task)) for task in left})
+
+
+async def _astream(runnable: Any, entry: str, input: Any, config: dict[str, Any], seen: Observation) -> None:
+    items: list[Any] = []
+    stream: AsyncIterator[Any] = (
+        runnable.astream_events(input, config=config, version="v2")
+        if entry == "astream_events"
+        else runnable.astream(input, config=config)
+    )
+    try:
+        async for item in stream:
+            items.append(item)
+    finally:
+        if entry == "astream_events":
+            seen.value = event_tree(items)
+        else:
+            _see_chunks(seen, items)
+
+
+def _see_value(seen: Observation, value: Any) -> None:
+    seen.value = canonical(value)
+    seen.keys = [str(key) for key in value] if isinstance(value, Mapping) else []
+
+
+def _see_chunks(seen: Observation, chunks: list[Any]) -> None:
+    if not chunks:
+        return
+    seen.value = canonical(concatenated(chunks))
+    for chunk in chunks:
+        for key, piece in chunk.items() if isinstance(chunk, Mapping) else [("", chunk)]:
+            seen.chunks.setdefault(str(key), []).append(canonical(piece))
+            seen.chunk_types.setdefault(str(key), []).append(type(piece).__qualname__)
+    seen.chunk_types = {key: sorted(set(names)) for key, names in seen.chunk_types.items()}
+
+
+def concatenated(chunks: Sequence[Any]) -> Any:
+    """The sum of the chunks; where chunks cannot be added each replaces the one before, as in LangChain."""
+    total = chunks[0]
+    for chunk in chunks[1:]:
+        try:
+            total = operator.add(total, chunk)
+        except TypeError:
+            total = chunk
+    return total
+
+
+def event_tree(events: Sequence[Mapping[str, Any]]) -> list[RunNode]:
+    """The events of ``astream_events`` as a run tree; the chunks of one run are concatenated."""
+    nodes: dict[str, RunNode] = {}
+    parents: dict[str, str | None] = {}
+    chunks: dict[str, list[Any]] = {}
+    for event in events:
+        key, data = event["run_id"], event["data"]
+        kind, _, step = event["event"].removeprefix("on_").rpartition("_")
+        if key not in nodes:
+            tags, metadata = tuple(sorted(event.get("tags", ()))), canonical(event.get("metadata", {}))
+            nodes[key] = RunNode(kind, event["name"], tags, metadata)
+            parents[key] = (event.get("parent_ids") or [None])[-1]
+        node = nodes[key]
+        if step == "stream":
+            chunks.setdefault(key, []).append(data["chunk"])
+            if node.events[-1:] == [event["event"]]:
+                continue  # how many chunks there are is not compared here
+        else:
+            node.inputs = canonical(data["input"]) if "input" in data else node.inputs
+            node.outputs = canonical(data["output"]) if "output" in data else node.outputs
+            node.error = canonical(data["error"]) if "error" in data else node.error
+        node.events.append(event["event"])
+    for key, pieces in chunks.items():
+        nodes[key].tokens = [canonical(concatenated(pieces))]
+    return arrange(nodes, parents)
+
+
+def _see_error(error: BaseException) -> dict[str, Any]:
+    causes, cause = [], error.__cause__
+    while cause is not None:
+        causes.append(canonical(cause))
+        cause = cause.__cause__
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__) if _of_user(frame.filename)]
+    return {**canonical(error), "causes": causes, "user frames": frames}
+
+
+@functools.cache
+def _library_folders() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    folders = [paths["stdlib"], paths["platstdlib"], *site.getsitepackages(), paths["purelib"], paths["platlib"]]
+    return (*(Path(f).resolve() for f in folders), Path(__file__).resolve().parents[1])
+
+
+def _of_user(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    path = Path(filename).resolve()
+    return not any(path.is_relative_to(folder) for folder in _library_folders())

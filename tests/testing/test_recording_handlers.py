@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel
+
+from fineflow.testing.canonical import canonical
+from fineflow.testing.langchain import FakeChat, FakeRetriever
+from fineflow.testing.recording import AsyncRecordingHandler, RecordingHandler, run_tree
+
+
+def chain() -> Runnable[Any, Any]:
+    retriever = FakeRetriever(documents=[Document(page_content="cats purr")])
+    found = RunnableParallel(docs=retriever, length=RunnableLambda(len))
+    prompt = ChatPromptTemplate.from_template("Use {docs}, {length}.")
+    return found | prompt | FakeChat(default="They purr.") | StrOutputParser()
+
+
+def test_the_tree_has_every_run_with_its_place() -> None:
+    handler = RecordingHandler()
+    chain().invoke("cats", {"callbacks": [handler], "tags": ["b", "a"], "metadata": {"user": 1, "revision_id": "x"}})
+    (root,) = run_tree(handler)
+    assert (root.run_type, root.name, root.tags) == ("chain", "RunnableSequence", ("a", "b"))
+    assert root.metadata == {"user": 1}
+    assert (root.inputs, root.outputs["value"], root.error) == ("cats", "They purr.", None)
+    assert root.events == ["on_chain_start", "on_chain_end"]
+    assert [(c.run_type, c.tags[-1]) for c in root.children] == [
+        ("chain", "seq:step:1"),
+        ("prompt", "seq:step:2"),
+        ("chat_model", "seq:step:3"),
+        ("parser", "seq:step:4"),
+    ]
+    assert sorted(c.tags[-1] for c in root.children[0].children) == ["map:key:docs", "map:key:length"]
+    model = root.children[2]
+    assert model.events == ["on_chat_model_start", "on_llm_end"]
+
+
+async def test_two_runs_of_equal_chains_have_equal_trees() -> None:
+    trees = []
+    for handler in (RecordingHandler(), AsyncRecordingHandler(), RecordingHandler()):
+        await chain().ainvoke("cats", {"callbacks": [handler]})
+        trees.append(run_tree(handler))
+    assert trees[0] == trees[1] == trees[2]
+
+
+async def test_tokens_are_seen_only_when_streaming() -> None:
+    handler = AsyncRecordingHandler()
+    assert [c async for c in chain().astream("cats", {"callbacks": [handler]})] == ["They ", "purr."]
+    (root,) = run_tree(handler)
+    assert root.children[2].tokens == ["They ", "purr."]
+    assert root.children[2].events.count("on_llm_new_token") == 2
+    assert root.inputs == "cats"
+    handler.clear()
+    await chain().ainvoke("cats", {"callbacks": [handler]})
+    assert "on_llm_new_token" not in [event.name for event in handler.events]
+
+
+def test_an_error_is_type_and_message() -> None:
+    handler = RecordingHandler()
+    with pytest.raises(KeyError):
+        (RunnableLambda(lambda x: x) | RunnableLambda(lambda x: {}[x])).invoke("k", {"callbacks": [handler]})
+    (root,) = run_tree(handler)
+    assert root.error == root.children[1].error == {"type": "KeyError", "message": "'k'"}
+    assert root.children[0].error is None
+
+
+def test_the_order_of_concurrent_siblings_does_not_show() -> None:
+    """A parallel step runs its branches in any order; a sequence does not."""
+    trees = []
+    for keys in ("ab", "ba"):
+        handler = RecordingHandler()
+        branches = {key: RunnableLambda(str.upper if key == "a" else str.lower) for key in keys}
+        RunnableParallel(branches).invoke("x", {"callbacks": [handler], "run_name": "both"})
+        trees.append([(c.tags, c.outputs) for c in run_tree(handler)[0].children])
+    assert trees[0] == trees[1]
+    assert sorted(trees[0]) == [(("map:key:a",), "X"), (("map:key:b",), "x")]
+
+
+def test_canonical_forms_hide_what_differs_from_run_to_run() -> None:
+    one, other = (AIMessage("x", id=f"lc_run--{uuid.uuid4()}") for _ in range(2))
+    assert one != other
+    assert canonical([one, uuid.uuid4(), {1: object()}]) == canonical([other, uuid.uuid4(), {1: object()}])
+    assert canonical(one)["id"] == "lc_run--<id>"
+    assert canonical(AIMessage("x", id="mine"))["id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, "1"), ([1], (1,)), ({"a": 1}, {"a": 2}), (ValueError("a"), KeyError("a")), (b"a", "a")]
+)
+def test_canonical_forms_keep_what_matters(one: Any, other: Any) -> None:
+    assert canonical(one) != canonical(other)
+
+
+def test_canonical_forms_are_of_the_moment() -> None:
+    value = {"a": [1]}
+    form = canonical(value)
+    value["a"].append(2)
+    assert form == {"a": [1]}
+    assert canonical({2, 1}) == canonical({1, 2})
