@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
 from fineflow.backends.base import Delta, Message, Sampling
@@ -102,7 +101,7 @@ class TransformersEngine:
             text: str = tokenizer.apply_chat_template(
                 conversation, add_generation_prompt=add_generation_prompt, tokenize=False
             )
-        except TemplateError as error:
+        except Exception as error:  # templates raise what they like
             raise BackendError(f"the chat template of LLM {self.model_id!r} refuses the messages: {error}") from error
         return text
 
