@@ -124,7 +124,10 @@ def test_a_different_answer_is_told_and_fails(
     monkeypatch.setattr(fineflow, "optimize", lambda chain: spoil(chain, answer="somebody", related=[]))
     assert demo.run(settings, Fakes()) == 1
     out = capsys.readouterr().out
-    assert "DIFFERENT from the first stock invoke: fineflow invoke: answer, related; fineflow ainvoke: answer" in out
+    assert "DIFFERENT from the first stock invoke:\n    fineflow invoke: answer: 'somebody'\n" in out
+    assert "    fineflow ainvoke: related: []\n" in out
+    assert "not comparable" in out
+    assert "as fast" not in out
 
 
 @pytest.mark.parametrize("key", ["category", "documents", "answer", "related", "question", "something new"])
@@ -156,7 +159,7 @@ def test_an_app_that_fails_on_one_side(
 
     monkeypatch.setattr(fineflow, "optimize", lambda chain: chain | RunnableLambda(fail))
     assert demo.run(settings, Fakes()) == 1
-    assert "fineflow invoke: exception; fineflow ainvoke: exception" in capsys.readouterr().out
+    assert "fineflow ainvoke: raised RuntimeError: no\n" in capsys.readouterr().out
 
 
 def test_the_timeline_is_one_file_with_stock_above(settings: Settings) -> None:

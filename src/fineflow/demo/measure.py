@@ -63,6 +63,7 @@ class Measured:
     reference: Outcome
     runs: dict[Kind, list[Run]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     differences: dict[Kind, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    deviant: dict[Kind, Outcome] = field(default_factory=dict)  # the first outcome of a kind that differed
 
     @property
     def equal(self) -> bool:
@@ -86,6 +87,8 @@ class Measured:
         """Compares an outcome with the reference."""
         found = outcome.differences(self.reference)
         self.differences[kind] += [key for key in found if key not in self.differences[kind]]
+        if found:
+            self.deviant.setdefault(kind, outcome)
 
 
 def measure(

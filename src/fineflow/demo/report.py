@@ -95,7 +95,8 @@ def question(measured: Measured, heading: str, expected: str | None = None) -> s
             f"  related   {json.dumps(value.get('related'), ensure_ascii=False)}",
         ]
     lines += ["", f"  {'':9} {'stock':>10} {'fineflow':>10}"]
-    lines += [_times(entry, *(measured.seconds(side, entry) for side in SIDES)) for entry in ENTRIES]
+    for entry in ENTRIES:
+        lines.append(_times(entry, *(measured.seconds(side, entry) for side in SIDES), comparable=measured.equal))
     return "\n".join([*lines, f"  {_equality(measured)}"])
 
 
@@ -104,8 +105,19 @@ def _equality(measured: Measured) -> str:
     if measured.equal:
         what = "everything returned" if measured.reference.error is None else "the exception raised"
         return f"equal: {what} is the same in all {count} runs"
-    found = [f"{side} {entry}: {', '.join(keys)}" for (side, entry), keys in measured.differences.items() if keys]
-    return f"DIFFERENT from the first stock invoke: {'; '.join(found)}"
+    lines = ["DIFFERENT from the first stock invoke:"]
+    for kind, outcome in measured.deviant.items():
+        lines += [f"    {' '.join(kind)}: {_told(key, outcome)}" for key in measured.differences[kind]]
+    return "\n".join(lines)
+
+
+def _told(key: str, outcome: Outcome) -> str:
+    """What was found under a key that differs, cut to a line."""
+    if key == "exception":
+        error = outcome.error
+        return "raised nothing" if error is None else f"raised {type(error).__name__}: {one_line(error)}"
+    found = repr((outcome.value or {}).get(key, "missing"))
+    return f"{key}: {found if len(found) <= 200 else found[:199] + '…'}"
 
 
 def summary(measured: Sequence[Measured]) -> str:
@@ -113,14 +125,15 @@ def summary(measured: Sequence[Measured]) -> str:
     lines = [f"All {len(measured)} questions"]
     for entry in ENTRIES:
         stock, ours = (sum(item.seconds(side, entry) for item in measured) for side in SIDES)
-        lines.append(_times(entry, stock, ours))
+        lines.append(_times(entry, stock, ours, comparable=all(item.equal for item in measured)))
     different = sum(not item.equal for item in measured)
     lines.append(f"  DIFFERENT: {different} of {len(measured)}" if different else "  equal: all of them")
     return "\n".join([*lines, ""])
 
 
-def _times(entry: str, stock: float, ours: float) -> str:
-    return f"  {entry:9} {stock * 1000:>7,.0f} ms {ours * 1000:>7,.0f} ms   {verdict(stock / ours)}"
+def _times(entry: str, stock: float, ours: float, *, comparable: bool) -> str:
+    words = verdict(stock / ours) if comparable else "not comparable, the results differ"
+    return f"  {entry:9} {stock * 1000:>7,.0f} ms {ours * 1000:>7,.0f} ms   {words}"
 
 
 def question_record(measured: Measured, expected: str | None = None) -> dict[str, Any]:
