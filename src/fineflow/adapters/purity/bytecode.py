@@ -1,0 +1,63 @@
+"""Reading code objects: instructions, their lines, and the exception table (Python 3.11 to 3.13)."""
+
+from __future__ import annotations
+
+import dis
+import os
+from types import CodeType
+from typing import Any, NamedTuple
+
+
+class Instruction(NamedTuple):
+    """One instruction. ``value`` is dis's argval: a name, a constant, or the offset that a jump goes to."""
+
+    name: str
+    arg: int
+    value: Any
+    offset: int
+    line: int
+
+
+class Handler(NamedTuple):
+    """Where an exception raised in [start, end) continues, and with how much of the stack."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+def decode(code: CodeType) -> list[Instruction]:
+    """The instructions of a code object in order, caches left out."""
+    return [
+        Instruction(i.opname, i.arg or 0, i.argval, i.offset, (i.positions.lineno if i.positions else 0) or 0)
+        for i in dis.get_instructions(code)
+    ]
+
+
+def handlers(code: CodeType) -> list[Handler]:
+    """The exception table, whose entries are four numbers in chunks of six bits each."""
+    table = code.co_exceptiontable
+    numbers: list[int] = []
+    position = 0
+    while position < len(table):
+        byte = table[position]
+        number = byte & 63
+        while byte & 64:
+            position += 1
+            byte = table[position]
+            number = number << 6 | byte & 63
+        numbers.append(number)
+        position += 1
+    found = []
+    for start, length, target, depth in zip(*[iter(numbers)] * 4, strict=True):
+        found.append(Handler(start * 2, (start + length) * 2, target * 2, depth >> 1, bool(depth & 1)))
+    return found
+
+
+def location(code: CodeType, line: int = 0) -> str:
+    """``file.py:12``, or "" for code without a file."""
+    line = line or code.co_firstlineno
+    name = os.path.basename(code.co_filename)
+    return f"{name}:{line}" if name and line else ""

@@ -1,0 +1,114 @@
+"""The abstract values that stand for everything a function handles while it is analysed.
+
+What matters is ownership: only what the call itself created may be changed by it, and only the argument itself has
+keys that are tracked.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from types import EllipsisType, NoneType, NotImplementedType
+from typing import Any
+
+
+class Kind(Enum):
+    """What is known about a value."""
+
+    NULL = auto()  # nothing there: an unbound local, or the marker that calls push
+    ARG = auto()  # the argument itself, its keys tracked
+    CONST = auto()  # a known object: ``data``
+    SCALAR = auto()  # immutable builtin data through and through
+    SHARED = auto()  # anything else; may be part of the argument, hence never changed
+    FRESH = auto()  # a container this call created; ``data`` is "list", "dict", "set" or "any"
+    LAZY = auto()  # an iterator this call created; reads later, hence never stored or returned
+    MATCH = auto()  # a match of a regular expression, or None
+    ERROR = auto()  # an exception this call created or caught
+    FUNC = auto()  # a function this call defined; ``data`` is a ``Closure``
+    BOUND = auto()  # a method of a value; ``data`` is (value, name)
+    CELL = auto()  # a closure cell; ``data`` is its key
+    CELLS = auto()  # a tuple of closure cells
+    BAD = auto()  # must not be used; ``data`` says why
+
+
+class Value:
+    """One abstract value. Known objects are compared by identity: 1, True and 1.0 are different constants."""
+
+    __slots__ = ("data", "kind")
+
+    def __init__(self, kind: Kind, data: Any = None) -> None:
+        self.kind = kind
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Value) or self.kind is not other.kind:
+            return False
+        return self.data is other.data or (self.kind is not Kind.CONST and bool(self.data == other.data))
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __repr__(self) -> str:
+        return self.kind.name if self.data is None else f"{self.kind.name}({self.data!r})"
+
+
+class Impure(Exception):
+    """The function is not known to be pure. ``where`` is filled in by the frame in which it was noticed."""
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.where = where
+
+
+NULL = Value(Kind.NULL)
+ARG = Value(Kind.ARG)
+SCALAR = Value(Kind.SCALAR)
+SHARED = Value(Kind.SHARED)
+LAZY = Value(Kind.LAZY)
+MATCH = Value(Kind.MATCH)
+ERROR = Value(Kind.ERROR)
+NONE = Value(Kind.CONST, None)
+FRESH_LIST = Value(Kind.FRESH, "list")
+FRESH_DICT = Value(Kind.FRESH, "dict")
+FRESH_SET = Value(Kind.FRESH, "set")
+FRESH_ANY = Value(Kind.FRESH, "any")
+
+_ATOMS = frozenset(
+    {str, int, float, complex, bool, bytes, NoneType, EllipsisType, NotImplementedType, re.RegexFlag, re.Pattern}
+)
+_DATA = frozenset({Kind.SCALAR, Kind.SHARED, Kind.FRESH, Kind.MATCH, Kind.ERROR})
+
+
+def immutable(obj: Any) -> bool:
+    """Whether an object can never change: exact builtin types only, since a subclass may carry state."""
+    kind = type(obj)
+    return kind in _ATOMS or (kind in (tuple, frozenset) and all(map(immutable, obj)))
+
+
+def is_scalar(value: Value) -> bool:
+    """Whether a value is immutable builtin data, known or not."""
+    return value.kind is Kind.SCALAR or (value.kind is Kind.CONST and immutable(value.data))
+
+
+def join(a: Value, b: Value) -> Value:
+    """What is known where two paths meet. An unbound local adds nothing: reading it would raise.
+
+    The argument joined with other data must be treated as read as a whole; the frame sees to it.
+    """
+    if a == b or b.kind is Kind.NULL:
+        return a
+    if a.kind is Kind.NULL:
+        return b
+    if is_scalar(a) and is_scalar(b):
+        return SCALAR
+    if a.kind is Kind.FRESH and b.kind is Kind.FRESH:
+        return FRESH_ANY
+    for value in (a, b):
+        if value.kind is Kind.BAD:
+            return value
+        if value.kind not in _DATA and value.kind is not Kind.ARG and not is_scalar(value):
+            return Value(Kind.BAD, "uses a function or iterator that differs from path to path")
+    return SHARED

@@ -1,0 +1,110 @@
+"""What users say about their functions: ``@pure``, and ``@effects(reads=..., writes=...)``.
+
+A declaration is believed. It is kept beside the function and not on it, because ``functools.wraps`` copies a
+function's attributes onto wrappers that may do more than the function does.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, TypeVar
+
+from fineflow.ir import Effect, Effects
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_lock = threading.Lock()
+# id of the function -> the function, its effects, and the resources, kept alive so that their ids stay theirs
+_declared: dict[int, tuple[weakref.ref[Any], Effects, tuple[Any, ...]]] = {}
+
+
+def resource_name(resource: Any) -> str:
+    """The name of a resource in ``Effects.resource``: a string is its own name, anything else is named by identity."""
+    return resource if isinstance(resource, str) else f"{type(resource).__name__}@{id(resource):x}"
+
+
+def pure(func: F) -> F:
+    """Declares that a function has no side effects and depends on nothing but its argument.
+
+    fineflow may then call it earlier than the framework would, on another thread, or not at all. Returns the
+    function itself. Raises TypeError if ``func`` is not callable.
+    """
+    _declare(func, Effects(Effect.PURE, reason="declared pure"), ())
+    return func
+
+
+def effects(*, reads: Any = None, writes: Any = None) -> Callable[[F], F]:
+    """Declares which resource a function reads or writes, and that it has no other side effects.
+
+    A resource is any object (a store, a client; compared by identity) or a name; a list, tuple or set of them means
+    each of them. Reading and writing the same resource is writing it. ``Effects`` names one resource: a function that
+    touches several is kept opaque, which is always safe. Raises ValueError if neither is given.
+    """
+    read, written = _several(reads), _several(writes)
+    if not read and not written:
+        raise ValueError(
+            "effects() was given neither reads nor writes: name a resource, or use @pure for a function without effects"
+        )
+    names = {resource_name(r) for r in read} | {resource_name(w) for w in written}
+    if len(names) > 1:
+        text = ", ".join([f"reads {resource_name(r)}" for r in read] + [f"writes {resource_name(w)}" for w in written])
+        found = Effects(Effect.OPAQUE, reason=f"declared: {text}")
+    elif written:
+        found = Effects(Effect.WRITE, names.pop(), f"declared: writes {resource_name(written[0])}")
+    else:
+        found = Effects(Effect.READ, names.pop(), f"declared: reads {resource_name(read[0])}")
+
+    def decorate(func: F) -> F:
+        _declare(func, found, (*read, *written))
+        return func
+
+    return decorate
+
+
+def declared(func: Any) -> Effects | None:
+    """What was declared about a function, a method of it, a ``functools.partial`` of it, or a runnable's ``func``.
+
+    None if nothing was.
+    """
+    for _ in range(16):  # a partial of a partial of ...; the bound guards against objects that point to themselves
+        entry = _declared.get(id(func))
+        if entry is not None and entry[0]() is func:
+            return entry[1]
+        if type(func) is functools.partial:
+            func = func.func
+        elif isinstance(func, MethodType):
+            func = func.__func__
+        elif type(func).__name__ == "RunnableLambda":
+            func = vars(func).get("func") or vars(func).get("afunc")
+        else:
+            return None
+    return None
+
+
+def _several(resources: Any) -> tuple[Any, ...]:
+    if resources is None:
+        return ()
+    return tuple(resources) if isinstance(resources, list | tuple | set | frozenset) else (resources,)
+
+
+def _declare(func: Any, found: Effects, resources: tuple[Any, ...]) -> None:
+    if not callable(func):
+        raise TypeError(f"a function is expected to declare effects of, not {func!r}")
+    target = func.__func__ if isinstance(func, MethodType) else func
+    key = id(target)
+
+    def forget(dead: weakref.ref[Any]) -> None:
+        entry = _declared.get(key)
+        if entry is not None and entry[0] is dead:
+            del _declared[key]
+
+    try:
+        reference = weakref.ref(target, forget)
+    except TypeError:
+        raise TypeError(f"effects cannot be declared of {func!r}: wrap it in a function of your own") from None
+    with _lock:
+        _declared[key] = (reference, found, resources)
