@@ -108,8 +108,11 @@ class _Work(Generic[T]):
         self._context = context
         self._task: asyncio.Task[None] | None = None
         self._runtime = _running()
+
+    def start(self) -> None:
+        # Not part of making it: whoever can be interrupted must already hold what is to be cancelled.
         self._runtime.works.add(self)
-        self._runtime.loop.call_soon_threadsafe(self._start, context=context)
+        self._runtime.loop.call_soon_threadsafe(self._start, context=self._context)
 
     def cancel(self) -> None:
         with suppress(RuntimeError):  # the loop is closed: its end cancelled everything
@@ -118,8 +121,12 @@ class _Work(Generic[T]):
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:  # interrupted while it was being started
+            self._cancelled()
 
     def _start(self) -> None:
+        if self.done.done():
+            return
         self._task = self._runtime.loop.create_task(self._run(), context=self._context)
         self._task.add_done_callback(self._finish)
 
@@ -132,7 +139,10 @@ class _Work(Generic[T]):
             self.done.set_result(result)
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        if not self.done.done():  # cancelled before its first step
+        self._cancelled()  # before its first step, or there is nothing left to say
+
+    def _cancelled(self) -> None:
+        if not self.done.done():
             self.done.set_exception(asyncio.CancelledError())
         self._runtime.works.discard(self)
 
@@ -191,6 +201,7 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
     _refuse_on_engine_loop("run_sync", "run_async")
     work = _Work(make, contextvars.copy_context())
     try:
+        work.start()
         return work.done.result()
     finally:
         if not work.done.done():
@@ -205,6 +216,7 @@ async def run_async(make: Callable[[], Awaitable[T]]) -> T:
     if on_engine_loop():
         return await make()
     work = _Work(make, contextvars.copy_context())
+    work.start()
     try:
         await _signal(work.done)
     except asyncio.CancelledError:
@@ -251,6 +263,7 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
     work = _Work(lambda: _pump(make, items.put, free), context)
     work.done.add_done_callback(lambda _: items.put(_END))
     try:
+        work.start()
         while (item := items.get()) is not _END:
             _release(free)
             yield cast(T, item)
@@ -287,6 +300,7 @@ async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0
     work = _Work(lambda: _pump(make, deliver, free), contextvars.copy_context())
     work.done.add_done_callback(end)
     try:
+        work.start()
         while (item := await items.get()) is not _END:
             _release(free)
             yield item
