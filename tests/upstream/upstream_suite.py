@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -55,7 +54,11 @@ def fetch(package: str = "langchain-core") -> Path:
         with tarfile.open(archive) as tar:
             wanted = (f"{release}/tests/", f"{release}/pyproject.toml")
             tar.extractall(temporary, [m for m in tar.getmembers() if m.name.startswith(wanted)], filter="data")
-        shutil.move(Path(temporary) / release, folder)
+        try:
+            (Path(temporary) / release).rename(folder)
+        except OSError:
+            if not folder.exists():  # another process may have been quicker
+                raise
     return folder
 
 
