@@ -81,10 +81,10 @@ def test_embedding_can_go_through_a_queue() -> None:
     assert asked == [Op.EMBED]
 
 
-def test_it_takes_its_batch_size_from_the_embedding_engine_and_leaves_it_open() -> None:
+def test_its_batch_and_the_query_fill_one_of_the_embedding_engine_which_it_leaves_open() -> None:
     engine = EmbeddingSimilarityEngine(TableEngine())
     assert isinstance(engine, BatchEngine)
-    assert (engine.name, engine.max_batch, engine.ops) == ("similarity", 3, frozenset({Op.RERANK}))
+    assert (engine.name, engine.max_batch, engine.ops) == ("similarity", 2, frozenset({Op.RERANK}))
     assert EmbeddingSimilarityEngine(TableEngine(), name="other", max_batch=7).max_batch == 7
     asyncio.run(engine.aclose())
 

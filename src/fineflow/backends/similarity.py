@@ -36,9 +36,10 @@ class EmbeddingSimilarityEngine:
             served = ", ".join(sorted(embedding.ops))
             raise ValueError(f"expected an engine that serves 'embed', got {embedding.name!r}, which serves: {served}")
         self.name = name or "similarity"
-        self.max_batch = embedding.max_batch if max_batch is None else max_batch
+        # The documents of one query and the query itself fill a batch of the embedding engine.
+        self.max_batch = max(1, embedding.max_batch - 1) if max_batch is None else max_batch
         self.embedding = embedding
-        self._submit = submit or embedding.execute
+        self._submit = submit or self._in_batches
 
     def __repr__(self) -> str:
         return f"<EmbeddingSimilarityEngine {self.name!r} on {self.embedding!r}>"
@@ -49,11 +50,13 @@ class EmbeddingSimilarityEngine:
             raise ValueError(f"EmbeddingSimilarityEngine does not serve {op.value!r}; it serves: rerank")
         sides = [(("query", query), ("document", document)) for query, document in items]
         texts = list(dict.fromkeys(text for pair in sides for text in pair))
-        vectors: dict[tuple[str, str], Sequence[float]] = {}
-        for start in range(0, len(texts), self.embedding.max_batch):
-            part = texts[start : start + self.embedding.max_batch]
-            vectors |= zip(part, await self._submit(Op.EMBED, part), strict=True)
+        vectors = dict(zip(texts, await self._submit(Op.EMBED, texts), strict=True))
         return [_cosine(vectors[query], vectors[document]) for query, document in sides]
+
+    async def _in_batches(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        size = self.embedding.max_batch
+        parts = [await self.embedding.execute(op, items[i : i + size]) for i in range(0, len(items), size)]
+        return [vector for part in parts for vector in part]
 
     async def aclose(self) -> None:
         """Nothing of its own to free."""
