@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from fineflow.explain import Explanation
+from fineflow.explanation import Explanation
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass
 

@@ -73,12 +73,12 @@ class Row:
     def matches(self, obj: Any) -> bool:
         kind = type(obj)
         return issubclass(kind, self.base) and all(
-            _plain(kind, name) is _plain(self.base, name) and name not in getattr(obj, "__dict__", ())
+            plain(kind, name) is plain(self.base, name) and name not in getattr(obj, "__dict__", ())
             for name in self.methods
         )
 
 
-def _plain(kind: type, name: str) -> Any:
+def plain(kind: type, name: str) -> Any:
     """The function behind a method, without the wrappers that instrumentation puts around it."""
     found = inspect.getattr_static(kind, name, None)
     found = getattr(found, "__func__", found)

@@ -77,8 +77,16 @@ async def _run(work: Awaitable[Any]) -> Any:
 class Execution:
     """One graph (or the body of a MAP for one element) with the values it has so far."""
 
-    def __init__(self, graph: Graph, call: Call, inputs: Mapping[str, Any], finished: Callable[[Any], None] | None = None):
+    def __init__(
+        self,
+        graph: Graph,
+        call: Call,
+        inputs: Mapping[str, Any],
+        finished: Callable[[Any], None] | None = None,
+        level: int = 0,
+    ) -> None:
         self.graph = graph
+        self.level = level  # depth of the primitive that this graph is the body of
         self.call = call
         self.values: dict[str, Any] = dict(inputs)
         self._finished = finished
@@ -124,7 +132,7 @@ class Execution:
         if isinstance(value, Work):
             self._follow(p, value.entry.done, value.view)
         elif asyncio.iscoroutine(value):
-            self._follow(p, self.call.spawn(self._limited(p, value), p.depth))
+            self._follow(p, self.spawn(self._limited(p, value), p))
         elif asyncio.isfuture(value):
             self._follow(p, value)
         else:
@@ -203,7 +211,7 @@ class Execution:
         if mine:
             if stream:
                 entry.chunked, entry.stream = True, Stream()
-            entry.task = self.call.spawn(self._produce(p, entry, start), p.depth)
+            entry.task = self.spawn(self._produce(p, entry, start), p)
         return entry
 
     async def _produce(self, p: Primitive, entry: Entry, start: Callable[[Entry], Awaitable[Any]]) -> None:
@@ -228,6 +236,10 @@ class Execution:
                 now = perf_counter()
                 events.report(events.Interval(p.engine, p.name, queued, begun, now, origin=events.origin()))
 
+    def spawn(self, work: Awaitable[Any], p: Primitive) -> asyncio.Task[Any]:
+        """A task for (a part of) the primitive, with its depth as priority."""
+        return self.call.spawn(work, self.level + p.depth)
+
     def each(self, p: Primitive, args: Mapping[str, Any]) -> Awaitable[list[Any]]:
         """Runs the body of a MAP for every element; elements of a stream start as they are released."""
         return self._each(p, args)
@@ -239,7 +251,8 @@ class Execution:
         def begin(item: Any) -> None:
             future = self.call.loop.create_future()
             results.append(future)
-            Execution(p.body, self.call, {**outer, "item": item}, lambda value: _resolve(future, value)).start()
+            done = lambda value: _resolve(future, value)  # noqa: E731
+            Execution(p.body, self.call, {**outer, "item": item}, done, self.level + p.depth).start()
 
         items = args["items"]
         if isinstance(items, Stream):

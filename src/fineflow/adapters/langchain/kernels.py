@@ -214,7 +214,7 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
     source = args["text"]
     if isinstance(source, _Source):
         items: Stream[Any] = Stream()
-        run.call.spawn(_split(source, Lines(), items), p.depth)
+        run.spawn(_split(source, Lines(), items), p)
         return items
     generation = ChatGeneration(message=source) if isinstance(source, BaseMessage) else Generation(text=source)
     return p.component.parse_result([generation])
@@ -277,7 +277,7 @@ async def _once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p
     size = p.params.get("stages") or len(fresh) or 1
     for start in range(0, len(fresh), size):
         stage = fresh[start : start + size]
-        together = run.call.spawn(compute(stage), p.depth)
+        together = run.spawn(compute(stage), p)
         for i, key in enumerate(stage):
             table[key] = (together, i)
     found = {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
 
-from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf, Row
+from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf, Row, plain
 from fineflow.adapters.langchain import compressors, models, parsers, prompts, retrievers, structure
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
@@ -38,6 +39,7 @@ class Plan:
 
     objects: what was planned at which path. touched: the paths that the shadow copies. tapped: opaque steps among
     them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points.
+    own_batch: whether a step does something else in ``batch`` than to invoke itself for each input.
     """
 
     p_graph: Graph
@@ -47,6 +49,7 @@ class Plan:
     tapped: frozenset[str]
     gain: bool
     gain_sync: bool
+    own_batch: bool
 
 
 def make_plan(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> Plan:
@@ -62,7 +65,12 @@ def make_plan(runnable: Runnable[Any, Any], options: Options, *, text_input: boo
     sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(p.op is Op.PARTIAL_PREFILL for p in e_graph)
     sooner = sooner or any(ref.stream for p in e_graph for ref in p.args.values())
     serial = any(p.op is Op.MAP for p in e_graph)  # what stock's sync methods do one by one
-    return Plan(p_graph, e_graph, objects, touched, tapped, sooner, sooner or serial)
+    return Plan(p_graph, e_graph, objects, touched, tapped, sooner, sooner or serial, _own_batch(objects.values()))
+
+
+def _own_batch(objects: Iterable[Any]) -> bool:
+    usual = [plain(base, "batch") for base in (Runnable, RunnableSequence, RunnableBindingBase)]
+    return any(plain(type(obj), "batch") not in usual for obj in objects if isinstance(obj, Runnable))
 
 
 def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> tuple[Graph, Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 
 import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.config import get_config_list, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from fineflow.adapters.langchain.kernels import KERNELS
@@ -77,14 +78,14 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
         return self._self_events("astream_log", input, config, kwargs)
 
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if not inputs or self._self_plan(inputs[0], kwargs, sync=True) is None:
+        if not self._self_batches(inputs, kwargs, sync=True):
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         return Runnable.batch(self, inputs, config, return_exceptions=return_exceptions)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if not inputs or self._self_plan(inputs[0], kwargs, sync=False) is None:
+        if not self._self_batches(inputs, kwargs, sync=False):
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return await Runnable.abatch(self, inputs, config, return_exceptions=return_exceptions)
+        return await _abatch(self, inputs, config, return_exceptions)
 
     # How they work.
 
@@ -111,6 +112,11 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
         if plan is None or not (self._self_options.eager or (plan.gain_sync if sync else plan.gain)):
             return None
         return plan
+
+    def _self_batches(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> bool:
+        """Whether a batch runs as one call per input, rather than through stock's own batch."""
+        plan = self._self_plan(inputs[0], kwargs, sync=sync) if inputs else None
+        return plan is not None and not plan.own_batch
 
     def _self_planned(self, constant: bool) -> Plan | None:
         try:
@@ -186,6 +192,30 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Optimized, (self.__wrapped__, self._self_options)
+
+
+async def _abatch(self: Optimized, inputs: Any, config: Any, return_exceptions: bool) -> list[Any]:
+    """Each input as a call of its own; when one fails, the others are cancelled before its exception is raised."""
+    configs = get_config_list(config, len(inputs))
+    limit = configs[0].get("max_concurrency")
+    turn = asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
+
+    async def one(input: Any, config: RunnableConfig) -> Any:
+        async with turn:
+            try:
+                return await self.ainvoke(input, config)
+            except Exception as error:
+                if return_exceptions:
+                    return error
+                raise
+
+    tasks = [asyncio.create_task(one(input, config)) for input, config in zip(inputs, configs, strict=True)]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _constant(value: Any) -> bool:

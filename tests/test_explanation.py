@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import unescape
 
-from fineflow.explain import Explanation, starts_early
+from fineflow.explanation import Explanation, starts_early
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
 
 OPAQUE = Effects(Effect.OPAQUE, reason="calls requests.get, which is not known to be pure")
