@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -197,6 +197,21 @@ def test_a_task_left_behind_is_noticed() -> None:
 
     with pytest.raises(AssertionError, match=r"leftover differs[\s\S]*Event.wait"):
         assert_same(make, INPUT, entries=["ainvoke"], optimize=Leaking)
+
+
+def test_a_stream_that_fails_later_than_stock_is_noticed() -> None:
+    """A generator without a sync function refuses `stream` at the call, not at the first item."""
+
+    async def numbers(_: Any) -> AsyncIterator[int]:
+        yield 1
+
+    class Lazy(Tampering):
+        def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+            yield from self.__wrapped__.stream(input, config, **kwargs)
+
+    assert_same(lambda: RunnableGenerator(numbers), 0, optimize=identity)
+    with pytest.raises(AssertionError, match="stream: started differs"):
+        assert_same(lambda: RunnableGenerator(numbers), 0, entries=["stream"], optimize=Lazy)
 
 
 def test_options_reach_the_optimizer() -> None:

@@ -61,7 +61,8 @@ class Observation:
 
     value: what was returned, canonical; for streams the concatenation of the chunks, as LangChain adds them.
     keys: the keys of a returned dict, in order. chunk_types: type names of the chunks, per key ("" for chunks that
-    are no dicts). chunks: the pieces themselves, per key. error: type, text and causes of the exception, with the
+    are no dicts). chunks: the pieces themselves, per key. started: False when a stream failed where it was asked for,
+    before its first item was. error: type, text and causes of the exception, with the
     functions of the user's that its traceback shows. runs: the callback run tree. log: the side effects. probe: what
     the call left in the caller's ``PROBE``. leftover: tasks that the call left behind in the caller's event loop.
     """
@@ -71,6 +72,7 @@ class Observation:
     keys: list[str] = field(default_factory=list)
     chunk_types: dict[str, list[str]] = field(default_factory=dict)
     chunks: dict[str, list[Any]] = field(default_factory=dict)
+    started: bool = True
     error: dict[str, Any] | None = None
     runs: list[RunNode] = field(default_factory=list)
     log: list[Any] = field(default_factory=list)
@@ -207,8 +209,11 @@ def _call(runnable: Any, entry: str, input: Any, config: dict[str, Any], seen: O
     try:
         if entry == "stream":
             chunks: list[Any] = []
+            seen.started = False
             try:
-                for chunk in runnable.stream(input, config=config):
+                stream = runnable.stream(input, config=config)
+                seen.started = True
+                for chunk in stream:
                     chunks.append(chunk)
             finally:
                 _see_chunks(seen, chunks)
@@ -237,11 +242,13 @@ async def _acall(runnable: Any, entry: str, input: Any, config: dict[str, Any], 
 
 async def _astream(runnable: Any, entry: str, input: Any, config: dict[str, Any], seen: Observation) -> None:
     items: list[Any] = []
+    seen.started = False
     stream: AsyncIterator[Any] = (
         runnable.astream_events(input, config=config, version="v2")
         if entry == "astream_events"
         else runnable.astream(input, config=config)
     )
+    seen.started = True
     try:
         async for item in stream:
             items.append(item)
