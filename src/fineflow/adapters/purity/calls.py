@@ -82,7 +82,7 @@ def call_unpacked(site: Site, func: Value, named: bool) -> Value:
     analysis = site.analysis
     if func.kind is Kind.CONST:
         obj = func.data
-        if type(obj) is FunctionType and id(obj) not in tables.FUNCTIONS and id(obj) not in tables.RE_FUNCTIONS:
+        if type(obj) is FunctionType and not tables.trusted(obj):
             return _function(analysis, obj)
         entry = tables.FUNCTIONS.get(id(obj))
         # By position a function expects data unless it calls its first argument; by name only dict() takes anything.

@@ -176,6 +176,11 @@ _MODELS = (
 )
 
 
+def trusted(func: Any) -> bool:
+    """Whether a function is known by identity, so that its code is not looked at."""
+    return id(func) in FUNCTIONS or id(func) in RE_FUNCTIONS
+
+
 def is_error(cls: Any) -> bool:
     """Whether a class is a builtin exception; KeyboardInterrupt and its like are not for functions to raise early."""
     return id(cls) in _ERRORS

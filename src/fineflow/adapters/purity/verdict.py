@@ -15,6 +15,7 @@ from fineflow.adapters.purity.analysis import Analysis, name_of
 from fineflow.adapters.purity.bytecode import location
 from fineflow.adapters.purity.calls import Site, call
 from fineflow.adapters.purity.frame import Frame
+from fineflow.adapters.purity.tables import trusted
 from fineflow.adapters.purity.values import ARG, Impure, Kind, Value, immutable
 from fineflow.declare import declared
 from fineflow.ir import Effect
@@ -110,7 +111,7 @@ def _enter(analysis: Analysis, func: Any) -> None:
         for value in (*bound, *named.values()):
             if not immutable(value):
                 raise Impure(f"holds a {type(value).__name__}, which can change")
-    if type(func) is FunctionType:
+    if type(func) is FunctionType and not trusted(func):
         analysis.pin_function(func)
         Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(func, bound, named))
         return

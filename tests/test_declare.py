@@ -1,0 +1,110 @@
+"""What users declare about their functions."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import Any
+
+import pytest
+
+from fineflow.declare import declared, effects, pure, resource_name
+from fineflow.ir import Effect
+
+
+class Store:
+    @pure
+    def method(self, x: Any) -> Any:
+        return x
+
+
+def test_pure_returns_the_function_and_is_found_through_wrappers() -> None:
+    def f(x: Any, y: Any = 1) -> Any:
+        return x
+
+    assert declared(f) is None
+    assert pure(f) is f
+    for func in (f, functools.partial(f, y=2), functools.partial(functools.partial(f), y=2), Store().method):
+        found = declared(func)
+        assert found is not None
+        assert found.kind is Effect.PURE
+
+
+def test_runnable_lambda() -> None:
+    runnables = pytest.importorskip("langchain_core.runnables")
+
+    @pure
+    def f(x: Any) -> Any:
+        return x
+
+    assert declared(runnables.RunnableLambda(f)).kind is Effect.PURE  # type: ignore[union-attr]
+    assert declared(runnables.RunnableLambda(lambda x: x)) is None
+
+
+def test_a_declaration_is_not_copied_onto_wrappers() -> None:
+    @pure
+    def f(x: Any) -> Any:
+        return x
+
+    @functools.wraps(f)
+    def wrapper(x: Any) -> Any:
+        print(x)
+        return f(x)
+
+    assert declared(wrapper) is None
+
+
+def test_resources_by_identity_and_by_name() -> None:
+    store, other = Store(), Store()
+
+    @effects(reads=store)
+    def reads(x: Any) -> Any:
+        return x
+
+    @effects(writes="index")
+    def writes(x: Any) -> Any:
+        return x
+
+    @effects(reads=store, writes=[store])
+    def both(x: Any) -> Any:
+        return x
+
+    @effects(reads=store, writes=other)
+    def several(x: Any) -> Any:
+        return x
+
+    found = [declared(f) for f in (reads, writes, both, several)]
+    assert [f.kind for f in found if f] == [Effect.READ, Effect.WRITE, Effect.WRITE, Effect.OPAQUE]
+    assert [f.resource for f in found if f] == [resource_name(store), "index", resource_name(store), ""]
+    assert resource_name(store) != resource_name(other)
+
+
+def test_bad_declarations_say_what_to_do() -> None:
+    with pytest.raises(ValueError, match="name a resource, or use @pure"):
+        effects()
+    with pytest.raises(TypeError, match="a function is expected"):
+        pure(3)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="wrap it in a function"):
+        pure(_Callable())
+
+
+class _Callable:
+    __slots__ = ()
+
+    def __call__(self) -> None: ...
+
+
+def test_a_declaration_ends_with_its_function() -> None:
+    def make() -> int:
+        @pure
+        def f(x: Any) -> Any:
+            return x
+
+        return id(f)
+
+    import fineflow.declare
+
+    key = make()
+    gc.collect()
+    entry = fineflow.declare._declared.get(key)
+    assert entry is None or entry[0]() is not None
