@@ -74,6 +74,8 @@ def _demo(args: argparse.Namespace) -> int:
     )
     try:
         check(settings)
+        if settings.llm is None:
+            _share_cores()
         from fineflow.demo.run import run
 
         logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -81,6 +83,16 @@ def _demo(args: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"fineflow demo: {error}", file=sys.stderr)
         return BAD_INPUT
+
+
+def _share_cores() -> None:
+    """Half of the cores for each of the two bundled models, before torch is imported and reads this.
+
+    They are so small that more threads do not make either quicker, for either side of the comparison, while two models
+    with a thread per core each get into each other's way. Says nothing where the user has set the variable.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // 2)))
 
 
 if __name__ == "__main__":
