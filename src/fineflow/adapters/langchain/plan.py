@@ -51,6 +51,9 @@ class Plan:
     gain_sync: bool
     own_batch: bool
 
+    def gains(self, *, sync: bool) -> bool:
+        return self.gain_sync if sync else self.gain
+
 
 def make_plan(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> Plan:
     """Lowers, rewrites, and decides. ``text_input``: the input is text, or a dict of it, which nobody can change."""
@@ -65,7 +68,8 @@ def make_plan(runnable: Runnable[Any, Any], options: Options, *, text_input: boo
     sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(p.op is Op.PARTIAL_PREFILL for p in e_graph)
     sooner = sooner or any(ref.stream for p in e_graph for ref in p.args.values())
     serial = any(p.op is Op.MAP for p in e_graph)  # what stock's sync methods do one by one
-    return Plan(p_graph, e_graph, objects, touched, tapped, sooner, sooner or serial, _own_batch(objects.values()))
+    sooner = sooner and bool(touched)
+    return Plan(p_graph, e_graph, objects, touched, tapped, sooner, sooner or (serial and bool(touched)), _own_batch(objects.values()))
 
 
 def _own_batch(objects: Iterable[Any]) -> bool:

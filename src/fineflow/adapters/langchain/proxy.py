@@ -56,20 +56,24 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         plan = self._self_plan(input, kwargs, sync=True)
         if plan is None:
-            yield from self.__wrapped__.stream(input, config, **kwargs)
-            return
+            return self.__wrapped__.stream(input, config, **kwargs)  # which may raise now, not at the first chunk
+        return self._self_stream(plan, input, config)
+
+    def _self_stream(self, plan: Plan, input: Any, config: RunnableConfig | None) -> Iterator[Any]:
         with self._self_session(plan, input, config, streaming=True) as shadow:
             yield from shadow.stream(input, config)
 
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+    def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         plan = self._self_plan(input, kwargs, sync=False)
         if plan is None:
-            async for chunk in self.__wrapped__.astream(input, config, **kwargs):
-                yield chunk
-            return
+            return self.__wrapped__.astream(input, config, **kwargs)
+        return self._self_astream(plan, input, config)
+
+    async def _self_astream(self, plan: Plan, input: Any, config: RunnableConfig | None) -> AsyncIterator[Any]:
         async with self._self_asession(plan, input, config, streaming=True) as shadow:
-            async for chunk in shadow.astream(input, config):
-                yield chunk
+            async with contextlib.aclosing(shadow.astream(input, config)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return self._self_events("astream_events", input, config, kwargs)
@@ -96,8 +100,9 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
 
         async def events() -> AsyncIterator[Any]:
             async with self._self_asession(plan, input, config, streaming=True, handlers=True) as shadow:
-                async for event in getattr(shadow, entry)(input, config, **kwargs):
-                    yield event
+                async with contextlib.aclosing(getattr(shadow, entry)(input, config, **kwargs)) as found:
+                    async for event in found:
+                        yield event
 
         return events()
 
@@ -109,14 +114,14 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
         if constant not in self._self_plans:
             self._self_plans[constant] = self._self_planned(constant)
         plan = self._self_plans[constant]
-        if plan is None or not (self._self_options.eager or (plan.gain_sync if sync else plan.gain)):
-            return None
-        return plan
+        if plan is None or plan.gains(sync=sync) or (self._self_options.eager and plan.touched):
+            return plan
+        return None
 
     def _self_batches(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> bool:
         """Whether a batch runs as one call per input, rather than through stock's own batch."""
         plan = self._self_plan(inputs[0], kwargs, sync=sync) if inputs else None
-        return plan is not None and not plan.own_batch
+        return plan is not None and plan.gains(sync=sync) and not plan.own_batch
 
     def _self_planned(self, constant: bool) -> Plan | None:
         try:
