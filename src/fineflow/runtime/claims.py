@@ -18,12 +18,13 @@ from fineflow.runtime.streams import Stream
 class Entry:
     """One piece of work: its arguments, its result (a future), and, when it is produced in pieces, its stream."""
 
-    __slots__ = ("by_graph", "by_stock", "chunked", "done", "key", "replay", "shared", "stream", "task")
+    __slots__ = ("begun", "by_graph", "by_stock", "chunked", "done", "key", "replay", "shared", "stream", "task")
 
     def __init__(self, key: Any, done: asyncio.Future[Any], *, shared: bool) -> None:
         self.key = key
         self.done = done
         self.shared = shared
+        self.begun = False  # whether the component has been called: only what it raises itself is for stock
         self.by_graph = False
         self.by_stock = False
         self.chunked = False  # whether the result is a list of pieces instead of one object

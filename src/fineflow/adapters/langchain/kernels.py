@@ -92,6 +92,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     async def start(entry: Entry) -> Any:
         recorder: Recorder = entry.replay
         recorder.silence()
+        entry.begun = True
         if streams:
             return await _consume(entry, _chunks(model, prompt, stop, options, run))
         return await _generate(model, prompt, stop, options, recorder, run)
@@ -296,6 +297,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         recorder.silence()
         retriever = p.component if vector is None else with_vector(p.component, query, vector)
         manager = recorder.retriever(sync=run.call.sync)
+        entry.begun = True
         if run.call.sync:
             return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
         return await retriever._aget_relevant_documents(query, run_manager=manager)
@@ -333,10 +335,12 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
 
     async def start(entry: Entry) -> Any:
         if p.params["pairwise"]:
+            entry.begun = True
             return _select(p.component, docs, await _scores(p, query, docs, run))
         component = p.component
         if "vectors" in args:
             component = _with_vectors(component, args["vectors"])
+        entry.begun = True
         if run.call.sync:
             return list(await in_thread(lambda: component.compress_documents(docs, query)))
         return list(await component.acompress_documents(docs, query))

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol
@@ -81,11 +82,10 @@ def with_vector(retriever: VectorStoreRetriever, query: str, vector: list[float]
     return retriever.model_copy(update={"vectorstore": store})
 
 
-class Ready(EngineEmbeddings):
+class Ready(Embeddings):
     """Embeddings of which some are there already."""
 
-    def __init__(self, behind: EngineEmbeddings, vectors: dict[str, list[float]]) -> None:
-        self.engine = behind.engine
+    def __init__(self, behind: Embeddings, vectors: dict[str, list[float]]) -> None:
         self._behind = behind
         self._vectors = vectors
 

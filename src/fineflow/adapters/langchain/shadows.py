@@ -66,7 +66,12 @@ class Shadows:
         """For async leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
         entry, mine = self.call.claims.claim(leaf, key, usable)
         if not mine:
-            return entry, await asyncio.shield(entry.done)
+            try:
+                return entry, await asyncio.shield(entry.done)
+            except Exception:
+                if entry.begun:
+                    raise
+                entry, _ = self.call.claims.claim(leaf, key, _never)  # not the component's failure but ours
         try:
             result = await own()
         except BaseException as error:
@@ -80,7 +85,14 @@ class Shadows:
 
         async def take() -> tuple[Entry, bool, Any]:
             entry, mine = self.call.claims.claim(leaf, key, usable)
-            return entry, mine, None if mine else await asyncio.shield(entry.done)
+            if not mine:
+                try:
+                    return entry, False, await asyncio.shield(entry.done)
+                except Exception:
+                    if entry.begun:
+                        raise
+                    entry, _ = self.call.claims.claim(leaf, key, _never)  # not the component's failure but ours
+            return entry, True, None
 
         entry, mine, result = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
         if not mine:
@@ -96,6 +108,10 @@ class Shadows:
     def on_loop(self, function: Callable[[], T]) -> T:
         """Runs a quick function on the query's event loop, from another thread."""
         return _on_loop(self.call.loop, function)
+
+
+def _never(entry: Entry) -> bool:
+    return False
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
