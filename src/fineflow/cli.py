@@ -76,9 +76,11 @@ def _demo(args: argparse.Namespace) -> int:
         check(settings)
         if settings.llm is None:
             _share_cores()
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what goes wrong is said once, by us
+        for name in ("sentence_transformers", "ContinuousBatchingLogger"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         from fineflow.demo.run import run
 
-        logging.getLogger("transformers").setLevel(logging.ERROR)
         return run(settings)
     except UsageError as error:
         print(f"fineflow demo: {error}", file=sys.stderr)

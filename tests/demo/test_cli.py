@@ -131,7 +131,20 @@ def test_a_cached_model_needs_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize("flag", ["--llm", "--embedding", "--reranker"])
 def test_a_broken_model_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
-    assert f"{flag}: the model at {tmp_path} could not be loaded: " in complaint(capsys, flag, tmp_path)
+    said = complaint(capsys, flag, tmp_path)
+    assert f"fineflow demo: {flag}: " in said
+    assert str(tmp_path) in said
+    assert "could not " in said
+
+
+@pytest.mark.parametrize(
+    ("config", "said"), [('{"architectures": ["BertModel"]}', "a BertModel, which"), ("[", "JSON")]
+)
+def test_a_folder_without_a_language_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: str, said: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert said in complaint(capsys, "--llm", tmp_path)
 
 
 def test_timeline_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

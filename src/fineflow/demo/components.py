@@ -20,6 +20,7 @@ from fineflow.backends.sentence_transformers import CrossEncoderEngine, Sentence
 from fineflow.backends.similarity import EmbeddingSimilarityEngine
 from fineflow.demo import data
 from fineflow.demo.inputs import Settings, UsageError, locate, one_line
+from fineflow.errors import BackendError
 from fineflow.runtime.loop import run_sync
 from fineflow.runtime.scheduler import queue_of
 
@@ -131,5 +132,7 @@ def _complaints(flag: str, place: str) -> Iterator[None]:
     """Whatever goes wrong while a model is loaded, as one line; each library has exceptions of its own for it."""
     try:
         yield
+    except BackendError as error:  # says it all
+        raise UsageError(f"{flag}: {one_line(error)}") from error
     except Exception as error:
         raise UsageError(f"{flag}: the model at {place} could not be loaded: {one_line(error)}") from error

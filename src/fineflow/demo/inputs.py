@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,10 +115,25 @@ def _check_model_name(flag: str, value: str) -> None:
             raise UsageError(
                 f"{flag} {value}: the folder has no config.json; give a model folder in Hugging Face format"
             )
+        if flag == "--llm":
+            _check_language_model(flag, path)
     elif path.exists():
         raise UsageError(f"{flag} {value}: this is a file; give the folder of a model in Hugging Face format")
     elif not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", value):
         raise UsageError(f"{flag} {value}: no such folder; give a local folder or a hub id such as org/name")
+
+
+def _check_language_model(flag: str, folder: Path) -> None:
+    """An encoder would be loaded as well, by transformers, with an untrained head that says anything."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = [str(name) for name in config.get("architectures") or ()]
+    except (OSError, ValueError, AttributeError, TypeError):
+        raise UsageError(f"{flag} {folder}: its config.json cannot be read as JSON; give a complete folder") from None
+    if found and not any(re.search("(ForCausalLM|LMHeadModel|ForConditionalGeneration)$", name) for name in found):
+        raise UsageError(
+            f"{flag} {folder}: this is a {', '.join(found)}, which writes no text; give the folder of a causal LM"
+        )
 
 
 def locate(flag: str, value: str) -> str:
@@ -150,7 +166,7 @@ def locate(flag: str, value: str) -> str:
     return value
 
 
-def one_line(error: BaseException, limit: int = 200) -> str:
+def one_line(error: BaseException, limit: int = 500) -> str:
     """The first line of an exception's message, with its class where there is no message."""
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
