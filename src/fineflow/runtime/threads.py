@@ -1,30 +1,149 @@
 """Threads for the blocking methods of user components.
 
-The number of threads has no practical bound: a component may itself wait for an optimized pipeline whose components
-need threads, and any bound would be a deadlock for some depth of nesting. Idle threads are reused.
+The number of threads has no bound: a component may itself wait for an optimized pipeline whose components need
+threads, and any bound would be a deadlock for some depth of nesting. Idle threads are reused for a while.
+
+A blocking call cannot be interrupted from outside. Who waits for it may be cancelled at once, and then the thread
+finishes alone and its result is dropped. The threads are daemons, so that such a call cannot hold up the end of the
+process for longer than ``_EXIT_SECONDS``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
+import os
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from itertools import count
+from time import monotonic
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_pool = ThreadPoolExecutor(max_workers=100_000, thread_name_prefix="fineflow-worker")
+_IDLE_SECONDS = 30.0  # how long a thread waits for more work
+_EXIT_SECONDS = 1.0  # how long the end of the interpreter waits for calls under way
+
+_Job = Callable[[], None]
+
+
+class _Worker:
+    """One thread and the box through which it gets work."""
+
+    _numbers = count(1)
+
+    def __init__(self, pool: _Pool) -> None:
+        self.box: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self.thread = threading.Thread(
+            target=self._main, args=(pool,), name=f"fineflow-worker-{next(self._numbers)}", daemon=True
+        )
+
+    def _main(self, pool: _Pool) -> None:
+        while True:
+            try:
+                job = self.box.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                if pool.retire(self):
+                    return
+                continue  # somebody has just taken this worker: the job is on its way
+            job()
+            del job  # an idle thread must not keep the values of a finished call alive
+            pool.idle(self)
+
+
+class _Pool:
+    """The workers of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []  # the one that became idle last is taken first
+        self._busy: set[_Worker] = set()
+
+    def submit(self, job: _Job) -> None:
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
+            worker = found or _Worker(self)
+            self._busy.add(worker)
+        worker.box.put(job)
+        if found is None:
+            worker.thread.start()
+
+    def idle(self, worker: _Worker) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            self._idle.append(worker)
+
+    def retire(self, worker: _Worker) -> bool:
+        """Whether the worker may end: nobody has taken it meanwhile."""
+        with self._lock:
+            if worker in self._idle:
+                self._idle.remove(worker)
+                return True
+            return False
+
+    def drain(self, seconds: float) -> None:
+        """Waits for calls under way, but not for ever."""
+        deadline = monotonic() + seconds
+        while self._busy and monotonic() < deadline:
+            threading.Event().wait(0.005)
+
+
+_pool = _Pool()
+
+
+def _forget() -> None:
+    # A forked child has none of the threads, and the lock may be held by one that does not exist.
+    global _pool
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@atexit.register
+def _exit() -> None:
+    _pool.drain(_EXIT_SECONDS)
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Runs a blocking function in a worker thread, in a copy of the current context."""
-    context = contextvars.copy_context()
+    """Runs a blocking function in a worker thread, in a copy of the current context.
 
-    def run() -> T:
+    Cancelling the caller takes effect at once; the function, if it has begun, runs to its end unheard.
+    Raises: what the function raises, the same object (RuntimeError for StopIteration, which no future can carry).
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    _pool.submit(_job(function, contextvars.copy_context(), loop, done))
+    return await done
+
+
+def _job(
+    function: Callable[[], T], context: contextvars.Context, loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]
+) -> _Job:
+    def run() -> None:
+        if done.cancelled():
+            return
         try:
-            return context.run(function)
-        except StopIteration as stop:  # cannot travel through a future
-            raise RuntimeError("component raised StopIteration") from stop
+            result = context.run(function)
+        except StopIteration as stop:
+            error = RuntimeError("a component raised StopIteration")
+            error.__cause__ = stop
+            tell(done.set_exception, error)
+        except BaseException as error:  # a SystemExit is the caller's to see, not this thread's to die of
+            tell(done.set_exception, error)
+        else:
+            tell(done.set_result, result)
 
-    return await asyncio.get_running_loop().run_in_executor(_pool, run)
+    def tell(settle: Callable[[Any], None], outcome: Any) -> None:
+        def settled() -> None:
+            if not done.done():
+                settle(outcome)
+
+        with suppress(RuntimeError):  # that loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settled)
+
+    return run
