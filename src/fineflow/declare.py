@@ -79,7 +79,8 @@ def declared(func: Any) -> Effects | None:
         elif isinstance(func, MethodType):
             func = func.__func__
         elif type(func).__name__ == "RunnableLambda":
-            func = vars(func).get("func") or vars(func).get("afunc")
+            parts = getattr(func, "__dict__", {})
+            func = parts.get("func") or parts.get("afunc")
         else:
             return None
     return None

@@ -1,6 +1,6 @@
 """Verdicts on functions that people write, and on functions written to deceive."""
 
-# ruff: noqa: C408, C417, UP030, UP031, UP032, E731  (the functions under test are not to be improved)
+# ruff: noqa: C408, C416, C417, UP030, UP031, E731  (the functions under test are not to be improved)
 
 from __future__ import annotations
 
@@ -706,6 +706,8 @@ IMPURE: list[tuple[Callable[..., Any], str]] = [
     (default_reads, "default"),
     (keyword_default_reads, "default"),
     (generator, "generator"),
+    (lambda x: (yield x["a"]), "generator"),
+    (lambda x: [w for w in x["a"]].append(x["b"].save()), ".save"),
     (coroutine, "asynchronous"),
     (async_generator, ""),
     (writes_global, "writes global PREFIX"),

@@ -48,6 +48,7 @@ class Analysis:
         self.notes: dict[str, None] = {}
         self.pins: dict[Key, Callable[[], bool]] = {}
         self.cells: dict[Key, Value] = {}
+        self.read: set[Key] = set()  # cells read so far: only their growth makes another round necessary
         self.grown = False
         self.bodies: dict[Key, Value] = {}
         self.folded: dict[Key, tuple[Any, tuple[Any, ...]]] = {}
@@ -92,7 +93,11 @@ class Analysis:
         new = self.meet(old, value)
         if new != old:
             self.cells[key] = new
-            self.grown = True
+            self.grown = self.grown or key in self.read
+
+    def read_cell(self, key: Key) -> Value:
+        self.read.add(key)
+        return self.cells.get(key, NULL)
 
     def fold(self, key: Key, values: list[Value], make: Callable[..., Any]) -> Value:
         """The known object made from known objects, the same one whenever the instruction is met again."""

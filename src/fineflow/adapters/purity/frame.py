@@ -160,7 +160,7 @@ class Frame:
     def read_cell(self, cell: Value) -> Value:
         if cell.data[0] == "free":
             return self.analysis.load_outer(cell.data[1], cell.data[2])
-        return self.analysis.cells.get(cell.data, NULL)
+        return self.analysis.read_cell(cell.data)
 
     def load(self, index: int, name: str) -> bool:
         """Pushes a local; True (this path ends) if it is unbound, since reading it raises."""
