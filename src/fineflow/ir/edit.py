@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from fineflow.ir.graph import Graph
+from fineflow.ir.graph import Graph, Note
 from fineflow.ir.primitive import Op, Primitive
 
 # What the operations cost relative to each other, as long as no cost model knows better: a decode takes many steps
@@ -21,11 +21,21 @@ WEIGHTS: Mapping[Op, float] = {
 }
 
 
+# Operations whose value holds no object that was in their inputs: text, vectors, or documents fresh from a store.
+_FRESH = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.PARTIAL_PREFILL, Op.EMBED, Op.INGEST, Op.SEARCH, Op.TOOL})
+
+
 def weight(p: Primitive) -> float:
-    """The relative cost of one primitive; of a MAP, that of its body (elements run side by side)."""
+    """The relative cost of one primitive; of a MAP, that of its body (elements run side by side).
+
+    A stage handles only a part of the documents, and what remains for the primitive that it was taken from is small.
+    """
     if p.op is Op.MAP and p.body is not None:
         return critical_path(p.body)[0]
-    return WEIGHTS.get(p.op, 0.0)
+    cost = WEIGHTS.get(p.op, 0.0)
+    if p.params.get("stage"):
+        return cost / 2
+    return 0.0 if p.meta.get("staged") else cost
 
 
 def critical_path(graph: Graph) -> tuple[float, tuple[str, ...]]:
@@ -55,3 +65,37 @@ def ancestors(graph: Graph, *, order: bool) -> dict[str, frozenset[str]]:
 def replaced(graph: Graph, changes: Mapping[str, Iterable[Primitive]]) -> tuple[Primitive, ...]:
     """The primitives with some of them replaced by others, in place."""
     return tuple(q for p in graph for q in changes.get(p.name, (p,)))
+
+
+def origins(graph: Graph) -> dict[str, frozenset[str]]:
+    """For each primitive, whose objects its value may hold: its own and, where it passes them on, those of inputs.
+
+    Two values without a common origin share no object, so that changing one in place cannot change the other.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for p in graph:
+        held = {p.name}
+        if p.op not in _FRESH:
+            passed = [ref for name, ref in p.args.items() if p.op is not Op.RERANK or name == "documents"]
+            held.update(*(found.get(ref.name, {ref.name}) for ref in passed))
+        found[p.name] = frozenset(held)
+    return found
+
+
+def in_bodies(rewrite: Callable[[Graph], Graph], graph: Graph) -> Graph:
+    """The graph with every body (of a MAP, of the arms of a CONDITION) rewritten; their notes become the graph's."""
+
+    def rewritten(body: Graph) -> Graph:
+        changed = rewrite(body)
+        notes.extend(changed.notes[len(body.notes) :])
+        return changed
+
+    notes: list[Note] = []
+    primitives = []
+    for p in graph:
+        if isinstance(p.body, Graph):
+            p = p.with_(body=rewritten(p.body))
+        elif isinstance(p.body, Mapping):
+            p = p.with_(body={arm: rewritten(body) for arm, body in p.body.items()})
+        primitives.append(p)
+    return graph.with_primitives(primitives, notes) if any(p.body is not None for p in graph) else graph

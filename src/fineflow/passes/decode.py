@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fineflow.ir import Graph, Note, Op, Primitive
-from fineflow.ir.edit import replaced
+from fineflow.ir.edit import in_bodies, replaced
 
 
 def decode(graph: Graph) -> Graph:
     """DECODE → list-producing PARSE → MAP becomes PARTIAL_DECODE → PARSE ... → MAP over a stream of items."""
+    graph = in_bodies(decode, graph)
     changes: dict[str, tuple[Primitive, ...]] = {}
     notes: list[Note] = []
     for consumer in graph:
@@ -28,7 +29,7 @@ def decode(graph: Graph) -> Graph:
         changes[parse.name] = (parse.with_(args=args),)
         args = {name: replace(ref, stream=name == "items") for name, ref in consumer.args.items()}
         changes[consumer.name] = (consumer.with_(args=args),)
-        unit = {"lines": "line"}[parse.params["items"]]
+        unit = str(parse.params["items"]).removesuffix("s")
         text = f"each {unit} goes to {consumer.name} as soon as no later token can change it"
         notes.append(Note("decode", made.name, True, text))
     return graph.with_primitives(replaced(graph, changes), notes)
@@ -39,8 +40,11 @@ def _refusal(parse: Primitive, made: Primitive, graph: Graph) -> str:
         return f"it is not known when an item of {type(parse.component).__name__} is final"
     if why := made.meta.get("whole"):
         return str(why)
-    for p in (parse, made):
-        others = [name for name in graph.users.get(p.name, ()) if graph[name].op not in (Op.PARSE, Op.MAP)]
-        if others:
-            return f"{others[0]} reads it as a whole"
+    if graph.output.name in (made.name, parse.name):
+        return "it is the answer as a whole"
+    for name in (n for p in (made, parse) for n in graph.users.get(p.name, ())):
+        reader = graph[name]
+        piecewise = [(arg, ref.name) for arg, ref in reader.args.items() if ref.name in (made.name, parse.name)]
+        if piecewise != [("items", parse.name)] * (reader.op is Op.MAP) and name != parse.name:
+            return f"{name} reads it as a whole"
     return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+
 from fineflow.ir import Effect, Graph, Note, Primitive
-from fineflow.ir.edit import ancestors, weight
+from fineflow.ir.edit import ancestors, in_bodies, origins, weight
 
 _READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL)
 
@@ -13,29 +15,35 @@ def prune(graph: Graph) -> Graph:
 
     Program order is what the p-graph's data and order edges say. Opaque steps keep all their edges: stock runs them.
     """
+    graph = in_bodies(prune, graph)
     before = ancestors(graph, order=True)
-    data = ancestors(graph, order=False)
+    held = origins(graph)
+    # Only these can conflict with anything that comes later, and there are few of them.
+    awaited = [q for q in graph if q.effects.kind is Effect.OPAQUE or q.effects.resource]
+    waits: dict[str, frozenset[str]] = {}  # in the graph that is made: what has finished before a primitive starts
     primitives, notes = [], []
     for p in graph:
-        if p.params.get("by") == "stock" or not before[p.name]:
-            primitives.append(p)
-            continue
-        kept = [q for name in before[p.name] if name in graph and (q := graph[name]) and _conflict(q, p)]
-        names = _nearest([q.name for q in graph if q in kept and q.name not in data[p.name]], before)
-        primitives.append(p.with_(after=names))
-        notes += _kept(p, names, graph)
+        inputs = [ref.name for ref in p.args.values()]
+        implied = frozenset(inputs).union(*(waits.get(name, ()) for name in inputs))
+        if p.params.get("by") != "stock":
+            read = frozenset[str]().union(*(held.get(name, {name}) for name in inputs))
+            earlier = [q for q in awaited if q.name in before[p.name] - implied]
+            reasons = {q.name: why for q in earlier if (why := _conflict(q, p, read, held))}
+            p = p.with_(after=_nearest(tuple(reasons), before))
+            notes += [_kept(p, graph[name], reasons[name]) for name in p.after]
+        waits[p.name] = implied.union(p.after, *(waits[name] for name in p.after))
+        primitives.append(p)
     pruned = graph.with_primitives(primitives)
-    return pruned.noted(*notes, *_dropped(graph, pruned))
+    return pruned.noted(*notes, *_freed(graph, before, waits))
 
 
-def _conflict(earlier: Primitive, later: Primitive) -> str:
-    """Why two primitives must keep their order; "" if they need not."""
+def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[str, frozenset[str]]) -> str:
+    """Why two primitives must keep their order; "" if they need not. ``read``: whose objects the later one reads."""
     first, second = earlier.effects, later.effects
     if first.kind is Effect.OPAQUE:
         if second.kind in _READY:
-            return "it may be a guard, or change what is read" if first.reason else "opaque"
-        received = earlier.meta.get("received", ())
-        if any(ref.name in received for ref in later.args.values()):
+            return "it may be a guard, or change what is read"
+        if any(not read.isdisjoint(held.get(name, {name})) for name in earlier.meta.get("received", ())):
             return "it was given a value that it could change"
     same = first.resource and first.resource == second.resource
     if same and Effect.WRITE in (first.kind, second.kind):
@@ -43,33 +51,28 @@ def _conflict(earlier: Primitive, later: Primitive) -> str:
     return ""
 
 
-def _nearest(names: list[str], before: dict[str, frozenset[str]]) -> tuple[str, ...]:
+def _nearest(names: Sequence[str], before: dict[str, frozenset[str]]) -> tuple[str, ...]:
     """Without those that another one of them already waits for."""
     return tuple(n for n in names if not any(n in before[m] for m in names if m != n))
 
 
-def _kept(p: Primitive, names: tuple[str, ...], graph: Graph) -> list[Note]:
-    notes = []
-    for name in names:
-        q = graph[name]
-        where = f" at {q.meta['where']}" if q.meta.get("where") else ""
-        why = f" ({q.effects.reason})" if q.effects.reason else ""
-        notes.append(Note("prune", p.name, False, f"kept in order after {name}{where}{why}: {_conflict(q, p)}"))
-    return notes
+def _kept(p: Primitive, earlier: Primitive, why: str) -> Note:
+    where = f" at {earlier.meta['where']}" if earlier.meta.get("where") else ""
+    return Note("prune", p.name, False, f"still waits for {earlier.name}{where}: {why}")
 
 
-def _dropped(before: Graph, after: Graph) -> list[Note]:
-    """What each primitive that takes time has stopped to wait for."""
-    old, new = ancestors(before, order=True), ancestors(after, order=True)
+def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozenset[str]]) -> list[Note]:
+    """What primitives that take time have stopped to wait for; said once, not again of all that depend on them."""
+    freed = {p.name: old[p.name] - new[p.name] for p in graph}
     notes = []
-    for p in after:
-        if not weight(p) or p.params.get("by") == "stock":
-            continue
-        freed = [q.name for q in after if q.name in old[p.name] - new[p.name] and weight(q)]
-        nearest = _nearest(freed, old)
-        if nearest:
-            text = f"no longer waits for {_list(nearest)}: reads nothing of it, and its effect ({p.effects}) allows it"
-            notes.append(Note("prune", p.name, True, text))
+    for p in graph:
+        if weight(p) and p.params.get("by") != "stock":
+            told = frozenset[str]().union(
+                *(freed[name] for name in new[p.name] if name in graph and weight(graph[name]))
+            )
+            names = _nearest([q.name for q in graph if q.name in freed[p.name] - told and weight(q)], old)
+            if names:
+                notes.append(Note("prune", p.name, True, f"starts without waiting for {_list(names)}: does not use it"))
     return notes
 
 

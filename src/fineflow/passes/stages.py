@@ -7,67 +7,111 @@ embedding documents) starts for the documents of one search as soon as that sear
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fineflow.ir import Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import replaced
+from fineflow.ir.edit import ancestors, in_bodies
+
+_TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument that holds what is treated one by one
 
 
 def stages(graph: Graph) -> Graph:
-    changes: dict[str, tuple[Primitive, ...]] = {}
-    notes: list[Note] = []
+    """Each stage is a primitive of its own; the one it was taken from stays, and finds the results of its stages."""
+    graph = in_bodies(stages, graph)
+    made = _Made(graph)
     for p in graph:
-        if not _per_document(p):
-            continue
-        p = _sized(p, notes)
-        changes[p.name] = (p,)
-        union = graph.by_name.get(p.args[_documents(p)].name)
-        if union is None or union.op is not Op.AGGREGATE or union.params.get("how") != "unique":
-            notes.append(Note("stages", p.name, False, "its documents come from one place, all at once"))
-            continue
-        _spread(p, union, graph, changes, notes)
-    return graph.with_primitives(replaced(graph, changes), notes)
+        if _one_by_one(p):
+            made.staged(p)
+        else:
+            made.primitives[p.name] = p
+    return graph.with_primitives(made.primitives.values(), made.notes)
 
 
-def _per_document(p: Primitive) -> bool:
+def _one_by_one(p: Primitive) -> bool:
     return (p.op is Op.RERANK and bool(p.params.get("pairwise"))) or (
         p.op is Op.EMBED and p.params.get("of") == "documents"
     )
 
 
-def _documents(p: Primitive) -> str:
-    return "documents" if p.op is Op.RERANK else "texts"
+class _Made:
+    """The graph in the making: its primitives by name, in program order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.primitives: dict[str, Primitive] = {}
+        self.notes: list[Note] = []
+        self._behind = ancestors(graph, order=True)
+        self._data = ancestors(graph, order=False)
+
+    def staged(self, p: Primitive) -> None:
+        """Appends ``p``, and where it can begin earlier a stage for each search."""
+        if size := p.meta.get("max_batch"):
+            p = p.with_(params={**p.params, "stages": size})
+            self._note(p, True, f"runs in stages of {size}, the engine's maximum efficient batch")
+        union = self.graph.by_name.get(p.args[_TEXTS[p.op]].name)
+        if union is None or union.op is not Op.AGGREGATE or union.params.get("how") != "unique":
+            self._note(p, False, "its documents come from one place, all at once")
+        else:
+            before = set(self.primitives)
+            refusals = [why for ref in union.args.values() if (why := self._stage(p, ref))]
+            if len(refusals) < len(union.args):
+                # It waits for its stages anyway; the edges give them its urgency.
+                own = [name for name in self.primitives if name not in before]
+                p = p.with_(after=(*p.after, *own), meta={**p.meta, "staged": True})
+                self._note(p, True, "starts on the documents of each search when that search is back")
+            for why in dict.fromkeys(refusals):
+                self._note(p, False, why)
+        self.primitives[p.name] = p
+
+    def _stage(self, p: Primitive, found: Ref) -> str:
+        """Puts a stage of ``p`` behind one of the searches whose results are united; the refusal, or ""."""
+        source = self.graph.by_name.get(found.name)
+        if source is None or source.op not in (Op.SEARCH, Op.MAP):
+            return f"{found.name} is no search"
+        others = {name: ref for name, ref in p.args.items() if name != _TEXTS[p.op]}
+        # Along with its documents go the steps that lead to them; for all else it waits as before.
+        after = tuple(name for name in p.after if name not in self._data[p.name])
+        if source.op is Op.SEARCH:
+            name = self._free(f"{source.name}.{p.op}")
+            args = {**others, _TEXTS[p.op]: found}
+            self.primitives[name] = p.with_(name=name, args=args, params=_each(p), after=after)
+            return ""
+        late = [name for name in (*(ref.name for ref in others.values()), *after) if not self._there(name, source)]
+        if late:
+            return f"what a stage needs of {late[0]} may come later than the documents of {source.name}"
+        self.primitives[source.name] = self._stage_in_body(p, self.primitives[source.name], others)
+        return ""
+
+    def _there(self, name: str, source: Primitive) -> bool:
+        """Whether the value is there when ``source`` starts, without making it wait."""
+        return name in self.graph.inputs or name in self._behind[source.name]
+
+    def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref]) -> Primitive:
+        body: Graph = source.body
+        inner, outer = {_TEXTS[p.op]: body.output}, dict(source.args)
+        for name, ref in others.items():
+            # One name for one value: another stage in this body may read something else by the same name.
+            given = _fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
+            inner[name], outer[given] = Ref(given), ref
+        name = _fresh(f"{body.output.name}.{p.op}", {q.name for q in body})
+        stage = p.with_(name=name, args=inner, params=_each(p), after=())
+        inputs = tuple(dict.fromkeys((*body.inputs, *(n for n in outer if n != "items"))))
+        return source.with_(args=outer, body=Graph((*body.primitives, stage), body.output, inputs, body.notes))
+
+    def _free(self, name: str) -> str:
+        return _fresh(name, {*self.primitives, *(q.name for q in self.graph), *self.graph.inputs})
+
+    def _note(self, p: Primitive, done: bool, reason: str) -> None:
+        self.notes.append(Note("stages", p.name, done, reason))
 
 
-def _sized(p: Primitive, notes: list[Note]) -> Primitive:
-    size = p.meta.get("max_batch")
-    if not size:
-        return p
-    notes.append(Note("stages", p.name, True, f"runs in stages of {size}, the engine's maximum efficient batch"))
-    return p.with_(params={**p.params, "stages": size})
+def _each(p: Primitive) -> Mapping[str, Any]:
+    return {**p.params, "stage": "each"}
 
 
-def _spread(
-    p: Primitive, union: Primitive, graph: Graph, changes: dict[str, tuple[Primitive, ...]], notes: list[Note]
-) -> None:
-    """Puts a copy of ``p`` behind every search that ``union`` unites; ``p`` itself then finds their results."""
-    outer = {name: ref for name, ref in p.args.items() if name != _documents(p)}
-    if any(ref.name in graph and graph[ref.name].op is not Op.PICK for ref in outer.values()):
-        notes.append(Note("stages", p.name, False, "its query is computed, and may come later than the documents"))
-        return
-    for ref in union.args.values():
-        source = graph.by_name.get(ref.name)
-        if source is None:
-            continue
-        (source,) = changes.get(source.name, (source,))[:1]
-        if source.op is Op.MAP:
-            body = source.body
-            stage = _stage(p, f"{body.output.name}.{p.op}", {**{n: Ref(n) for n in outer}, _documents(p): body.output})
-            new_body = Graph((*body.primitives, stage), body.output, (*body.inputs, *outer), body.notes)
-            changes[source.name] = (source.with_(args={**source.args, **outer}, body=new_body),)
-        elif source.op is Op.SEARCH:
-            stage = _stage(p, f"{source.name}.{p.op}", {**outer, _documents(p): ref})
-            changes[source.name] = (source, stage)
-    notes.append(Note("stages", p.name, True, "starts on the documents of each search when that search is back"))
-
-
-def _stage(p: Primitive, name: str, args: dict[str, Ref]) -> Primitive:
-    return p.with_(name=name, args=args, params={**p.params, "stage": "each"}, after=())
+def _fresh(name: str, taken: set[str]) -> str:
+    number, found = 2, name
+    while found in taken:
+        found, number = f"{name}~{number}", number + 1
+    return found
