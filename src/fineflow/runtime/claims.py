@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fineflow.runtime.streams import Stream
@@ -37,9 +38,27 @@ class Entry:
             self.done.set_result(value)
 
     def fail(self, error: BaseException) -> None:
+        if isinstance(error, StopIteration):  # no future can carry it
+            wrapped = RuntimeError("a component raised StopIteration")
+            wrapped.__cause__ = error
+            error = wrapped
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # nobody may ever ask for it: stock can stop before it gets here
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is kept of a call when it has ended: figures, none of its values.
+
+    claimed: results of the graph that stock took. missed: calls of stock for which there was nothing. unclaimed:
+    results of the graph that stock never asked for. surprises: what failed while running ahead, shortened.
+    """
+
+    claimed: int = 0
+    missed: int = 0
+    unclaimed: int = 0
+    surprises: tuple[str, ...] = ()
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -62,7 +81,8 @@ class Claims:
 
     def _add(self, leaf: str, key: Any, *, shared: bool) -> Entry:
         entry = Entry(key, self._loop.create_future(), shared=shared)
-        self._entries.setdefault(leaf, []).append(entry)
+        if not self.closed:  # what stock still does in the background after the call is nobody's but its own
+            self._entries.setdefault(leaf, []).append(entry)
         return entry
 
     def expect(self, leaf: str, key: Any, *, shared: bool) -> tuple[Entry, bool]:
@@ -90,3 +110,12 @@ class Claims:
     def unclaimed(self) -> list[Entry]:
         """Entries that the graph worked for and stock never asked for."""
         return [e for entries in self._entries.values() for e in entries if e.by_graph and not e.by_stock]
+
+    def close(self) -> None:
+        """The call is over: whoever still waits for the graph's work is told, and the values are let go."""
+        self.closed = True
+        entries, self._entries = self._entries, {}
+        for entry in (entry for found in entries.values() for entry in found):
+            entry.fail(asyncio.CancelledError())
+            if entry.stream is not None:
+                entry.stream.close(asyncio.CancelledError())

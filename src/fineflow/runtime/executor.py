@@ -8,70 +8,53 @@ there, and its claim returns the very exception.
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.runtime import events
-from fineflow.runtime.claims import Claims, Entry
-from fineflow.runtime.scheduler import depth, query
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.query import Call as Call
+from fineflow.runtime.query import Ended
 from fineflow.runtime.streams import Stream
+
+_SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
 """Runs one primitive. Returns the value, or an awaitable of it; called on the query's event loop."""
 
 
-@dataclass
-class Call:
-    """What is common to all graphs of one query: entry point, limits, tasks, claims."""
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """What of a graph is the same for every execution of it."""
 
-    loop: asyncio.AbstractEventLoop
-    kernels: Mapping[Op, Kernel]
-    sync: bool  # entered through invoke/stream: components are used through their sync methods
-    streaming: bool  # entered through stream/astream: stock will use the models' streaming methods
-    handlers: bool  # a streaming callback handler is attached: stock streams models even inside invoke
-    context: contextvars.Context
-    label: str
-    limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
-    claims: Claims = field(init=False)
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
-    tables: dict[str, Any] = field(default_factory=dict)  # per-query memory of kernels
-    surprises: list[str] = field(default_factory=list)  # failures of fineflow's own, for strict mode and statistics
-
-    def __post_init__(self) -> None:
-        self.claims = Claims(self.loop)
-
-    def spawn(self, work: Awaitable[Any], level: int) -> asyncio.Task[Any]:
-        """A task in its own copy of the caller's context, with its depth as priority."""
-        context = self.context.copy()
-        context.run(depth.set, level)
-        context.run(query.set, self.label)
-        task = self.loop.create_task(_run(work), context=context)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
-
-    def feed(self, leaf: str, value: Any) -> None:
-        """Stock ran the opaque step ``leaf``: its value is there."""
-        for wanted in self.waiting.pop(leaf, ()):
-            wanted(value)
-
-    async def aclose(self) -> None:
-        """Cancels what still runs and waits until it has stopped."""
-        self.claims.closed = True
-        tasks = [task for task in self.tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+    missing: Mapping[str, int]  # primitive -> how many others it waits for
+    followers: Mapping[str, tuple[Primitive, ...]]
+    ready: tuple[Primitive, ...]
 
 
-async def _run(work: Awaitable[Any]) -> Any:
-    return await work
+def _wiring(graph: Graph) -> _Wiring:
+    found = graph.__dict__.get("_wiring")  # kept where the graph keeps its own cached properties
+    if found is None:
+        missing: dict[str, int] = {}
+        followers: dict[str, list[Primitive]] = {}
+        for p in graph:
+            needs = {ref.name for ref in p.args.values()} | set(p.after)
+            if p.params.get("by") == "stock":
+                needs = set()  # it is fed when stock has run it, whatever the graph knows by then
+            needs.difference_update(graph.inputs)
+            missing[p.name] = len(needs)
+            for name in needs:
+                followers.setdefault(name, []).append(p)
+        found = _Wiring(
+            missing, {name: tuple(ps) for name, ps in followers.items()}, tuple(p for p in graph if not missing[p.name])
+        )
+        graph.__dict__["_wiring"] = found
+    return found
 
 
 class Execution:
@@ -90,22 +73,16 @@ class Execution:
         self.call = call
         self.values: dict[str, Any] = dict(inputs)
         self._finished = finished
-        self._missing: dict[str, int] = {}
-        self._followers: dict[str, list[Primitive]] = {}
-        self._ready: list[Primitive] = []
+        self._followers = _wiring(graph).followers
+        self._missing = dict(_wiring(graph).missing)
+        self._ready: deque[Primitive] = deque()
         self._running = False
 
     def start(self) -> None:
-        """Dispatches everything that can start now; returns without waiting."""
-        for p in self.graph:
-            needs = {ref.name for ref in p.args.values()} | set(p.after)
-            if p.params.get("by") == "stock":
-                needs = set()  # it is fed when stock has run it, whatever the graph knows by then
-            needs = {name for name in needs if name not in self.values}
-            self._missing[p.name] = len(needs)
-            for name in needs:
-                self._followers.setdefault(name, []).append(p)
-        self._ready = [p for p in self.graph if not self._missing[p.name]]
+        """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
+        if self.graph.output.name in self.values:
+            self._finish()
+        self._ready.extend(_wiring(self.graph).ready)
         self._drain()
 
     def _drain(self) -> None:
@@ -114,8 +91,8 @@ class Execution:
             return
         self._running = True
         try:
-            while self._ready:
-                self._dispatch(self._ready.pop(0))
+            while self._ready and not self.call.claims.closed:
+                self._dispatch(self._ready.popleft())
         finally:
             self._running = False
 
@@ -124,26 +101,26 @@ class Execution:
             if p.op is Op.CALL:
                 self.call.waiting.setdefault(p.meta["leaf"], []).append(lambda value: self.complete(p, value))
             return
+        failed = self._failed(p)
+        if failed is not None:
+            self.complete(p, failed)
+            return
         try:
             value = self.call.kernels[p.op](p, {name: self._value(ref) for name, ref in p.args.items()}, self)
-        except Exception as error:  # not observable: stock will meet it in its own time, or never
+        except BaseException as error:  # not observable: stock will meet it in its own time, or never
+            if isinstance(error, KeyboardInterrupt) and not self.call.sync:
+                raise  # the user's, who interrupts the thread of this very loop
             self._surprise(p, error)
             return
         if isinstance(value, Work):
             self._follow(p, value.entry.done, value.view)
-        elif asyncio.iscoroutine(value):
-            self._follow(p, self.spawn(self._limited(p, value), p))
+        elif inspect.iscoroutine(value):
+            limit = self.call.limit if p.op is not Op.MAP else None
+            self._follow(p, self.call.spawn(value, self.level + p.depth, limit))
         elif asyncio.isfuture(value):
             self._follow(p, value)
         else:
             self.complete(p, value)
-
-    async def _limited(self, p: Primitive, work: Awaitable[Any]) -> Any:
-        limit = self.call.limit if p.op is not Op.MAP else None
-        if limit is None:
-            return await work
-        async with limit:
-            return await work
 
     def _follow(self, p: Primitive, future: asyncio.Future[Any], view: Callable[[Any], Any] | None = None) -> None:
         if future.done():
@@ -166,28 +143,41 @@ class Execution:
         self._surprise(p, error)
 
     def _surprise(self, p: Primitive, error: BaseException) -> None:
-        self.call.surprises.append(f"{p.name}: {type(error).__name__}: {error}")
+        text = f"{p.name}: {type(error).__name__}: {error}"
+        self.call.surprises.append(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
         self.complete(p, Failed(error))
 
     def complete(self, p: Primitive, value: Any) -> None:
         """A primitive is finished: keeps its value and dispatches whom it was missing for."""
+        if self.call.claims.closed:
+            return
         self.values[p.name] = value
-        for follower in self._followers.pop(p.name, ()):
+        for follower in self._followers.get(p.name, ()):
             self._missing[follower.name] -= 1
-            if not self._missing[follower.name] and not self._spoilt(follower):
+            if not self._missing[follower.name]:
                 self._ready.append(follower)
-        if self._finished is not None and p.name == self.graph.output.name:
-            self._finished(value if isinstance(value, Failed) else self._value(self.graph.output))
+        if p.name == self.graph.output.name:
+            self._finish()
         self._drain()
 
-    def _spoilt(self, p: Primitive) -> bool:
-        """Whether an input failed: then so has this one, and all that depend on it."""
-        for ref in p.args.values():
-            failed = self.values.get(ref.name)
-            if isinstance(failed, Failed):
-                self.complete(p, failed)
-                return True
-        return False
+    def _finish(self) -> None:
+        if self._finished is None:
+            return
+        value = self.values[self.graph.output.name]
+        if not isinstance(value, Failed):
+            try:
+                value = self._value(self.graph.output)
+            except Exception as error:  # a record without that key
+                value = Failed(error)
+        self._finished(value)
+
+    def _failed(self, p: Primitive) -> Failed | None:
+        """The failure of a step before: then this one has failed too, as stock would never get to it."""
+        for name in (*(ref.name for ref in p.args.values()), *p.after):
+            found = self.values.get(name)
+            if isinstance(found, Failed):
+                return found
+        return None
 
     def _value(self, ref: Ref) -> Any:
         value = self.values[ref.name]
@@ -224,10 +214,11 @@ class Execution:
                     begun = perf_counter()
                     result = await start(entry)
         except BaseException as error:
-            entry.fail(error)
+            told = error.error if isinstance(error, Ended) else error
+            entry.fail(told)
             if entry.stream is not None:
-                entry.stream.close(error)
-            if not isinstance(error, Exception):
+                entry.stream.close(told)
+            if isinstance(error, asyncio.CancelledError):
                 raise
         else:
             entry.finish(result)

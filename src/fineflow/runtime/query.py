@@ -1,0 +1,115 @@
+"""One query: what all graphs of one call share, its tasks, and its end, after which nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fineflow.ir import Op
+from fineflow.runtime.claims import Claims, Summary
+from fineflow.runtime.scheduler import depth, query
+
+
+@dataclass
+class Call:
+    """What is common to all graphs of one query: entry point, limits, tasks, claims.
+
+    May be made on any thread; its methods run on ``loop``.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    kernels: Mapping[Op, Callable[..., Any]]  # see executor.Kernel
+    sync: bool  # entered through invoke/stream: components are used through their sync methods
+    streaming: bool  # entered through stream/astream: stock will use the models' streaming methods
+    handlers: bool  # a streaming callback handler is attached: stock streams models even inside invoke
+    context: contextvars.Context
+    label: str
+    limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
+    claims: Claims = field(init=False)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
+    tables: dict[str, Any] = field(default_factory=dict)  # per-query memory of kernels
+    surprises: list[str] = field(default_factory=list)  # failures of fineflow's own, for strict mode and statistics
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.loop)
+
+    def spawn(self, work: Awaitable[Any], level: int, limit: asyncio.Semaphore | None = None) -> asyncio.Task[Any]:
+        """A task in its own copy of the caller's context, with its depth as priority; ``limit`` is held meanwhile."""
+        context = self.context.copy()
+        context.run(_mark, level, self.label)
+        task = self.loop.create_task(_run(work, limit), context=context)
+        self.tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self.tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # whoever wanted it has been told; after the end of the call nobody wants it
+            if inspect.iscoroutine(work):
+                work.close()  # a task that is cancelled before its first step has not touched it
+
+        task.add_done_callback(ended)
+        if self.claims.closed:  # looked at after the task was added: `closed` may be set from another thread
+            task.cancel()
+        return task
+
+    def feed(self, leaf: str, value: Any) -> None:
+        """Stock ran the opaque step ``leaf``: its value is there."""
+        for wanted in self.waiting.pop(leaf, ()):
+            wanted(value)
+
+    def close(self) -> Summary:
+        """Cancels what still runs, without waiting for it, and lets go of all values."""
+        claims = self.claims
+        claims.closed = True
+        summary = Summary(claims.claimed, claims.missed, len(claims.unclaimed()), tuple(self.surprises))
+        for task in tuple(self.tasks):
+            task.cancel()
+        claims.close()
+        self.waiting.clear()
+        self.tables.clear()
+        return summary
+
+    async def aclose(self) -> Summary:
+        """The same, and waits until all has stopped; cancelling the caller does not shorten that."""
+        summary = self.close()
+        cancelled: asyncio.CancelledError | None = None
+        while pending := [task for task in self.tasks if task is not asyncio.current_task()]:
+            try:
+                await asyncio.wait(pending)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                for task in pending:
+                    task.cancel()
+        if cancelled is not None:
+            raise cancelled
+        return summary
+
+
+def _mark(level: int, label: str) -> None:
+    depth.set(level)
+    query.set(label)
+
+
+class Ended(Exception):
+    """Carries a SystemExit or KeyboardInterrupt out of a task: raised in one, they would end everybody's loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} in a component")
+        self.error = error
+
+
+async def _run(work: Awaitable[Any], limit: asyncio.Semaphore | None) -> Any:
+    try:
+        if limit is None:
+            return await work
+        async with limit:
+            return await work
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise Ended(error) from error
