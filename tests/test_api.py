@@ -1,0 +1,119 @@
+"""``optimize`` and ``explain``: what comes back, what is left alone, what happens when planning fails."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import Any
+
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableConfig, RunnablePassthrough, RunnableSequence
+
+import fineflow
+from fineflow.testing.differential import assert_same
+from fineflow.testing.langchain import FakeChat
+
+
+class Shout(Runnable[str, str]):
+    """A runnable that nobody has heard of."""
+
+    volume = 3
+
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> str:
+        return input.upper() + "!" * kwargs.get("volume", self.volume)
+
+
+class MySequence(RunnableSequence[Any, Any]):
+    """A sequence with an ``invoke`` of its own."""
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return ["mine", super().invoke(input, config, **kwargs)]
+
+
+def ask(text: str) -> Runnable[Any, Any]:
+    return ChatPromptTemplate.from_template(text) | FakeChat(default="so it is") | StrOutputParser()
+
+
+def two_answers() -> Runnable[Any, Any]:
+    return RunnablePassthrough.assign(a=ask("first {q}")) | RunnablePassthrough.assign(b=ask("second {q}"))
+
+
+def test_what_is_no_runnable_comes_back_as_it_is() -> None:
+    thing = object()
+    assert fineflow.optimize(thing) is thing
+    plan = fineflow.explain(thing)
+    assert "not a LangChain Runnable" in str(plan)
+    assert plan.p_graph is None
+
+
+def test_an_unknown_runnable_behaves_as_itself_and_explain_says_so() -> None:
+    assert_same(Shout, "hello", strict=True)
+    assert_same(Shout, "hello", strict=True, eager=True)
+    assert fineflow.optimize(Shout()).invoke("hello", volume=1) == "HELLO!"
+    assert "Shout" in str(fineflow.explain(Shout()))
+    assert any("not recognised" in note.reason for note in fineflow.explain(Shout()).notes if not note.done)
+
+
+def test_a_subclass_that_overrides_a_method_is_opaque() -> None:
+    def make() -> Any:
+        return MySequence(*two_answers().steps)
+
+    assert_same(make, {"q": "?"}, strict=True, eager=True)
+    plan = fineflow.explain(make())
+    assert [p.params.get("by") for p in plan.p_graph] == ["stock"]
+
+
+def test_everything_but_running_is_the_users_object() -> None:
+    chain = two_answers()
+    fast = fineflow.optimize(chain)
+    assert isinstance(fast, RunnableSequence)
+    assert isinstance(fast, Runnable)
+    assert fast.steps == chain.steps
+    assert fast.get_graph().draw_mermaid() == chain.get_graph().draw_mermaid()
+    assert fast.get_input_jsonschema() == chain.get_input_jsonschema()
+    assert fast.get_output_jsonschema() == chain.get_output_jsonschema()
+    assert fast.get_name() == chain.get_name()
+    assert (fast | StrOutputParser()).steps[:2] == (chain | StrOutputParser()).steps[:2]
+    assert fast.bind(x=1).bound is chain
+    assert repr(chain) in repr(fast) or "Sequence" in repr(fast)
+
+
+def test_optimizing_twice_is_optimizing_once() -> None:
+    chain = two_answers()
+    twice = fineflow.optimize(fineflow.optimize(chain))
+    assert twice.__wrapped__ is chain
+
+
+def test_an_optimized_chain_is_a_step_like_any_other() -> None:
+    def make() -> Any:
+        return RunnablePassthrough() | fineflow.optimize(two_answers()) | RunnablePassthrough.assign(c=ask("third {a}"))
+
+    assert_same(make, {"q": "?"}, strict=True, eager=True)
+
+
+def broken(graph: Any) -> Any:
+    raise ZeroDivisionError("a pass of the user's fails")
+
+
+def test_a_failure_of_planning_warns_once_and_runs_stock() -> None:
+    chain = two_answers()
+    fast = fineflow.optimize(chain, passes=[broken])
+    with pytest.warns(fineflow.FineflowWarning, match="ZeroDivisionError.*runs as stock"):
+        value = fast.invoke({"q": "?"})
+    assert value == chain.invoke({"q": "?"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert asyncio.run(fast.ainvoke({"q": "?"})) == value
+
+
+def test_strict_raises_instead() -> None:
+    fast = fineflow.optimize(two_answers(), passes=[broken], strict=True)
+    with pytest.raises(fineflow.PlanningError, match="strict=True") as caught:
+        fast.invoke({"q": "?"})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_nothing_to_gain_is_said() -> None:
+    assert "nothing" in fineflow.explain(ask("{q}")).fallback
