@@ -21,7 +21,11 @@ def at(
 
 
 STOCK = Track("stock", [at(100, 100, 102), at(102, 102, 103, "minilm", "embed"), at(103, 103, 104)])
-OURS = Track("fineflow", [at(7, 7, 9), at(7, 7.5, 8, "minilm", "embed", items=3, batch=4, origin="q1"), at(7, 7, 9)])
+OURS = Track(
+    "fineflow",
+    [at(7, 7, 9), at(7, 7.5, 8, "minilm", "embed", items=3, batch=4, origin="q1"), at(7, 7, 9)],
+    against="stock",
+)
 
 
 def lefts(page: str) -> list[float]:

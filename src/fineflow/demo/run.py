@@ -130,7 +130,8 @@ def _write_timeline(file: Path, measured: list[Measured]) -> None:
             for side in SIDES:
                 typical = item.typical(side, entry)
                 name = f"{side} {entry}: {item.question}"
-                tracks.append(Track(name, typical.intervals, typical.start, typical.start + typical.seconds))
+                against = "" if side == STOCK else tracks[-1].name
+                tracks.append(Track(name, typical.intervals, typical.start, typical.start + typical.seconds, against))
     try:
         file.write_text(timeline_html(tracks, title="fineflow demo: stock above, fineflow below"), encoding="utf-8")
     except OSError as error:

@@ -58,13 +58,15 @@ class Track:
     """One run to be shown: its intervals, counted from its own beginning.
 
     ``began`` and ``ended``: ``time.perf_counter()`` seconds around the whole call; left out, the first time that
-    anything was queued and the last time that anything ended.
+    anything was queued and the last time that anything ended. ``against``: name of the track to compare its length
+    with ("" = none).
     """
 
     name: str
     intervals: Sequence[Interval]
     began: float | None = None
     ended: float | None = None
+    against: str = ""
 
     @property
     def zero(self) -> float:
@@ -105,7 +107,8 @@ def timeline_html(rows: Sequence[Track], *, title: str = "Timeline") -> str:
     names = tuple(dict.fromkeys(i.lane for track in rows for i in sorted(track.intervals, key=lambda i: i.start)))
     span = max([track.total for track in rows] + [i.end - t.zero for t in rows for i in t.intervals], default=0.0)
     axis = _Axis(span or 1.0, names)
-    body = "".join(_track(track, axis, rows[0] if number else None) for number, track in enumerate(rows))
+    by_name = {track.name: track for track in rows}
+    body = "".join(_track(track, axis, by_name.get(track.against)) for track in rows)
     heading = escape(title)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -132,9 +135,8 @@ def _compared(track: Track, first: Track | None) -> str:
     if first is None or not track.total or not first.total:
         return ""
     ratio = track.total / first.total
-    return f", {ratio:.2f} times as long as {escape(first.name)} ({duration(abs(first.total - track.total))} " + (
-        "sooner)" if ratio <= 1 else "later)"
-    )
+    gap = f"{duration(abs(first.total - track.total))} {'sooner' if ratio <= 1 else 'later'}"
+    return f", {ratio:.2f} times as long as {escape(first.name.partition(':')[0])} ({gap})"
 
 
 def _labels(track: Track, axis: _Axis) -> str:
