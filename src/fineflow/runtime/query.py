@@ -62,14 +62,17 @@ class Call:
         for wanted in self.waiting.pop(leaf, ()):
             wanted(value)
 
+    def summary(self) -> Summary:
+        """What is worth knowing of the call so far."""
+        claims = self.claims
+        return Summary(claims.claimed, claims.missed, len(claims.unclaimed()), tuple(self.surprises))
+
     def close(self) -> Summary:
         """Cancels what still runs, without waiting for it, and lets go of all values."""
-        claims = self.claims
-        claims.closed = True
-        summary = Summary(claims.claimed, claims.missed, len(claims.unclaimed()), tuple(self.surprises))
+        summary = self.summary()
         for task in tuple(self.tasks):
             task.cancel()
-        claims.close()
+        self.claims.close()
         self.waiting.clear()
         self.tables.clear()
         return summary

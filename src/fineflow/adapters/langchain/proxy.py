@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import itertools
+import copy
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import get_config_list, var_child_runnable_config
-from langchain_core.tracers._streaming import _StreamingCallbackHandler
+from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.langchain.kernels import KERNELS
-from fineflow.adapters.langchain.plan import Plan, make_plan, rows
-from fineflow.adapters.langchain.shadows import Shadows, Stale
+from fineflow.adapters.langchain.plan import Plan, make_plan
+from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
-from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.loop import engine_loop, on_engine_loop
+from fineflow.runtime.claims import Summary
+from fineflow.runtime.loop import on_engine_loop
 
-_numbers = itertools.count(1)
 _CONSTANT = (str, int, float, bool, bytes, type(None))
+_Limit = asyncio.Semaphore | None
 
 
-class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
+class Optimized(wrapt.ObjectProxy[Any]):
     """A runnable that runs sooner. Everything except running is the user's object."""
 
     def __init__(self, wrapped: Runnable[Any, Any], options: Options) -> None:
         super().__init__(wrapped)
         self._self_options = options
         self._self_plans: dict[bool, Plan | None] = {}
-        self._self_last: Call | None = None
+        self._self_last: Summary | None = None  # of the call that ended last: figures, no values
 
     # The entry points, with stock's names of parameters.
 
@@ -43,37 +39,41 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
         plan = self._self_plan(input, kwargs, sync=True)
         if plan is None:
             return self.__wrapped__.invoke(input, config, **kwargs)
-        with self._self_session(plan, input, config, streaming=False) as shadow:
+        return self._self_invoke(plan, input, config)
+
+    def _self_invoke(self, plan: Plan, input: Any, config: RunnableConfig | None, limit: _Limit = None) -> Any:
+        with self._self_session.sync(plan, input, config, limit=limit) as shadow:
             return shadow.invoke(input, config)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         plan = self._self_plan(input, kwargs, sync=False)
         if plan is None:
             return await self.__wrapped__.ainvoke(input, config, **kwargs)
-        async with self._self_asession(plan, input, config, streaming=False) as shadow:
+        return await self._self_ainvoke(plan, input, config)
+
+    async def _self_ainvoke(self, plan: Plan, input: Any, config: RunnableConfig | None, limit: _Limit = None) -> Any:
+        async with self._self_session.on_loop(plan, input, config, limit=limit) as shadow:
             return await shadow.ainvoke(input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         plan = self._self_plan(input, kwargs, sync=True)
         if plan is None:
-            return self.__wrapped__.stream(input, config, **kwargs)  # which may raise now, not at the first chunk
+            stock: Iterator[Any] = self.__wrapped__.stream(
+                input, config, **kwargs
+            )  # may raise now, not at the first chunk
+            return stock
         return self._self_stream(plan, input, config)
 
     def _self_stream(self, plan: Plan, input: Any, config: RunnableConfig | None) -> Iterator[Any]:
-        with self._self_session(plan, input, config, streaming=True) as shadow:
+        with self._self_session.sync(plan, input, config, streaming=True) as shadow:
             yield from shadow.stream(input, config)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         plan = self._self_plan(input, kwargs, sync=False)
         if plan is None:
-            return self.__wrapped__.astream(input, config, **kwargs)
-        return self._self_astream(plan, input, config)
-
-    async def _self_astream(self, plan: Plan, input: Any, config: RunnableConfig | None) -> AsyncIterator[Any]:
-        async with self._self_asession(plan, input, config, streaming=True) as shadow:
-            async with contextlib.aclosing(shadow.astream(input, config)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            stock: AsyncIterator[Any] = self.__wrapped__.astream(input, config, **kwargs)
+            return stock
+        return self._self_astream(plan, "astream", input, config)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return self._self_events("astream_events", input, config, kwargs)
@@ -81,30 +81,51 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
     def astream_log(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return self._self_events("astream_log", input, config, kwargs)
 
-    def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if not self._self_batches(inputs, kwargs, sync=True):
-            return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return Runnable.batch(self, inputs, config, return_exceptions=return_exceptions)
-
-    async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if not self._self_batches(inputs, kwargs, sync=False):
-            return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return await _abatch(self, inputs, config, return_exceptions)
-
-    # How they work.
-
     def _self_events(self, entry: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
         plan = self._self_plan(input, {}, sync=False)
         if plan is None or kwargs.get("version") == "v3":
             return getattr(self.__wrapped__, entry)(input, config, **kwargs)
+        return self._self_astream(plan, entry, input, config, handlers=True, **kwargs)
 
-        async def events() -> AsyncIterator[Any]:
-            async with self._self_asession(plan, input, config, streaming=True, handlers=True) as shadow:
-                async with contextlib.aclosing(getattr(shadow, entry)(input, config, **kwargs)) as found:
-                    async for event in found:
-                        yield event
+    async def _self_astream(
+        self,
+        plan: Plan,
+        entry: str,
+        input: Any,
+        config: RunnableConfig | None,
+        *,
+        handlers: bool = False,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        async with (
+            self._self_session.on_loop(plan, input, config, streaming=True, handlers=handlers) as shadow,
+            contextlib.aclosing(getattr(shadow, entry)(input, config, **kwargs)) as items,
+        ):
+            async for item in items:
+                yield item
 
-        return events()
+    def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
+        if not self._self_batches(inputs, kwargs, sync=True):
+            return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        configs = get_config_list(config, len(inputs))
+        batch: Any = _Batch(self, configs[0].get("max_concurrency"))
+        return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
+
+    async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
+        if not self._self_batches(inputs, kwargs, sync=False):
+            return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        configs = get_config_list(config, len(inputs))
+        batch = _Batch(self, configs[0].get("max_concurrency"))
+        return await _abatch(batch, inputs, configs, return_exceptions)
+
+    # How they work.
+
+    @property
+    def _self_session(self) -> Session:
+        def ended(summary: Summary) -> None:
+            self._self_last = summary
+
+        return Session(self.__wrapped__, ended, self._self_plans.clear, self._self_options.strict)
 
     def _self_plan(self, input: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Plan | None:
         """The plan for this input, or None where the call goes to the user's object."""
@@ -133,82 +154,55 @@ class Optimized(wrapt.ObjectProxy):  # type: ignore[misc]
             warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=4)
             return None
 
-    def _self_start(
-        self, plan: Plan, loop: asyncio.AbstractEventLoop, input: Any, config: Any, modes: dict[str, bool]
-    ) -> tuple[Call, Any]:
-        limit = _max_concurrency(self.__wrapped__, config)
-        modes["handlers"] = modes.get("handlers", False) or _streaming_handlers(config)
-        call = Call(
-            loop=loop,
-            kernels=KERNELS,
-            context=contextvars.copy_context(),
-            label=f"query-{next(_numbers)}",
-            limit=asyncio.Semaphore(limit) if limit else None,
-            **modes,
-        )
-        self._self_last = call
-        try:
-            shadow = Shadows(rows(), plan.objects, plan.touched, call).tapping(plan.tapped).of(self.__wrapped__)
-        except Stale:  # the user has put another component in: plan again for the next call, run this one as stock
-            self._self_plans.clear()
-            return call, self.__wrapped__
-        start = {"input": dict(input) if type(input) is dict else input}
-        Execution(plan.e_graph, call, start).start()
-        return call, shadow
-
-    @contextmanager
-    def _self_session(self, plan: Plan, input: Any, config: Any, **modes: bool) -> Iterator[Any]:
-        """A call from a plain thread: the graph runs on the runtime's loop."""
-        loop = engine_loop()
-
-        async def begin() -> tuple[Call, Any]:
-            return self._self_start(plan, loop, input, config, {"sync": True, **modes})
-
-        call, shadow = asyncio.run_coroutine_threadsafe(begin(), loop).result()
-        try:
-            yield shadow
-        finally:
-            if call.tasks:
-                asyncio.run_coroutine_threadsafe(call.aclose(), loop).result()
-            call.claims.closed = True
-
-    @asynccontextmanager
-    async def _self_asession(self, plan: Plan, input: Any, config: Any, **modes: bool) -> AsyncIterator[Any]:
-        """A call from a coroutine: the graph runs on the caller's loop."""
-        call, shadow = self._self_start(
-            plan, asyncio.get_running_loop(), input, config, {"sync": False, **modes}
-        )
-        try:
-            yield shadow
-        finally:
-            await call.aclose()
-
     # A proxy cannot be copied as what it stands for; its copies are optimized copies.
 
     def __copy__(self) -> Optimized:
-        import copy
-
         return Optimized(copy.copy(self.__wrapped__), self._self_options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimized:
-        import copy
-
         return Optimized(copy.deepcopy(self.__wrapped__, memo), self._self_options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Optimized, (self.__wrapped__, self._self_options)
 
 
-async def _abatch(self: Optimized, inputs: Any, config: Any, return_exceptions: bool) -> list[Any]:
-    """Each input as a call of its own; when one fails, the others are cancelled before its exception is raised."""
-    configs = get_config_list(config, len(inputs))
-    limit = configs[0].get("max_concurrency")
-    turn = asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
+class _Batch:
+    """The object in one batch: ``max_concurrency`` bounds the work of all its inputs together.
+
+    Stock runs at most so many steps of a batch at a time; a bound for each input would allow the square of it.
+    """
+
+    def __init__(self, optimized: Optimized, max_concurrency: int | None) -> None:
+        self.optimized = optimized
+        self.max_concurrency = max_concurrency
+        self._limit = semaphore(max_concurrency)
+
+    def invoke(self, input: Any, config: RunnableConfig) -> Any:
+        plan = self.optimized._self_plan(input, {}, sync=True)
+        if plan is None:
+            return self.optimized.__wrapped__.invoke(input, config)
+        return self.optimized._self_invoke(plan, input, config, self._limit)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig) -> Any:
+        plan = self.optimized._self_plan(input, {}, sync=False)
+        if plan is None:
+            return await self.optimized.__wrapped__.ainvoke(input, config)
+        return await self.optimized._self_ainvoke(plan, input, config, self._limit)
+
+
+async def _abatch(
+    batch: _Batch, inputs: Sequence[Any], configs: Sequence[RunnableConfig], return_exceptions: bool
+) -> list[Any]:
+    """Each input as a call of its own, at most ``max_concurrency`` at a time; results in the order of the inputs.
+
+    When one fails, and exceptions are not to be returned, the others are cancelled, and have ended when it is raised.
+    """
+    turn = semaphore(batch.max_concurrency) or contextlib.nullcontext()
 
     async def one(input: Any, config: RunnableConfig) -> Any:
         async with turn:
             try:
-                return await self.ainvoke(input, config)
+                return await batch.ainvoke(input, config)
             except Exception as error:
                 if return_exceptions:
                     return error
@@ -228,20 +222,3 @@ def _constant(value: Any) -> bool:
     if isinstance(value, _CONSTANT):
         return True
     return type(value) is dict and all(isinstance(part, _CONSTANT) for part in value.values())
-
-
-def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None:
-    for found in (config, getattr(runnable, "config", None), var_child_runnable_config.get()):
-        if isinstance(found, Mapping) and found.get("max_concurrency"):
-            return int(found["max_concurrency"])
-    return None
-
-
-def _streaming_handlers(config: RunnableConfig | None) -> bool:
-    """Whether a handler is attached that makes chat models stream inside ``invoke``."""
-    for found in (config, var_child_runnable_config.get()):
-        callbacks = (found or {}).get("callbacks") or ()
-        for handler in getattr(callbacks, "handlers", callbacks):
-            if isinstance(handler, _StreamingCallbackHandler):
-                return True
-    return False

@@ -1,0 +1,188 @@
+"""One call: its shadow and its graph begin together, and end together in whatever way the call ends.
+
+A blocking inner method (``_generate`` of a sync call) runs in a worker thread, which nothing can interrupt. A call that
+ends early (an exception, an interrupt, an abandoned stream) does not wait for such a method: it returns or raises at
+once, and the thread finishes alone, unheard. Stock behaves the same, except that an interrupt of the main thread breaks
+into a method that stock runs there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
+
+from fineflow.adapters.langchain.kernels import KERNELS
+from fineflow.adapters.langchain.plan import Plan, rows
+from fineflow.adapters.langchain.shadows import Shadows, Stale
+from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime.claims import Summary
+from fineflow.runtime.executor import Call, Execution
+from fineflow.runtime.loop import engine_loop, on_engine_loop
+
+_numbers = itertools.count(1)
+_rows = cache(rows)  # what is installed does not change, and every call asks
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """How calls of one object are run.
+
+    runnable: the user's object. ended: told what is left to know of each call. stale: called when the object is no
+    longer the one that was planned. strict: whether a failure of fineflow's own is raised.
+    """
+
+    runnable: Runnable[Any, Any]
+    ended: Callable[[Summary], None]
+    stale: Callable[[], None]
+    strict: bool
+
+    @contextmanager
+    def sync(
+        self,
+        plan: Plan,
+        input: Any,
+        config: RunnableConfig | None,
+        *,
+        streaming: bool = False,
+        limit: asyncio.Semaphore | None = None,
+    ) -> Iterator[Runnable[Any, Any]]:
+        """For a plain thread: what it should call. The graph runs on the runtime's loop meanwhile."""
+        try:
+            loop = engine_loop()
+        except RuntimeError:  # the interpreter is exiting
+            yield self.runnable
+            return
+        call = _call(loop, config, self.runnable, limit, sync=True, streaming=streaming)
+        shadow = self._shadow(plan, call)
+        if shadow is None:
+            yield self.runnable
+            return
+        try:
+            # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
+            loop.call_soon_threadsafe(Execution(plan.e_graph, call, _given(input)).start)
+            yield shadow
+        finally:
+            self.ended(_close(call))
+
+    @asynccontextmanager
+    async def on_loop(
+        self,
+        plan: Plan,
+        input: Any,
+        config: RunnableConfig | None,
+        *,
+        streaming: bool = False,
+        handlers: bool = False,
+        limit: asyncio.Semaphore | None = None,
+    ) -> AsyncIterator[Runnable[Any, Any]]:
+        """For a coroutine: what it should call. The graph runs on the same loop meanwhile."""
+        loop = asyncio.get_running_loop()
+        call = _call(loop, config, self.runnable, limit, sync=False, streaming=streaming, handlers=handlers)
+        shadow = self._shadow(plan, call)
+        if shadow is None:
+            yield self.runnable
+            return
+        try:
+            Execution(plan.e_graph, call, _given(input)).start()
+            yield shadow
+        finally:
+            self.ended(await call.aclose())
+
+    def _shadow(self, plan: Plan, call: Call) -> Any:
+        """The copy of the object that stock runs, or None where this call had better be stock's alone."""
+        try:
+            return Shadows(_rows(), plan.objects, plan.touched, call).tapping(plan.tapped).of(self.runnable)
+        except Stale:  # the user has put another component in: it is planned again for the next call
+            self.stale()
+            return None
+        except Exception as error:
+            text = f"{type(self.runnable).__name__} could not be prepared ({type(error).__name__}: {error})"
+            if self.strict:
+                raise PlanningError(f"{text}; without strict=True it runs as stock") from error
+            warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)
+            return None
+
+
+def _call(
+    loop: asyncio.AbstractEventLoop,
+    config: RunnableConfig | None,
+    runnable: Runnable[Any, Any],
+    limit: asyncio.Semaphore | None,
+    *,
+    sync: bool,
+    streaming: bool,
+    handlers: bool = False,
+) -> Call:
+    if limit is None:
+        limit = semaphore(_max_concurrency(runnable, config))
+    return Call(
+        loop=loop,
+        kernels=KERNELS,
+        sync=sync,
+        streaming=streaming,
+        handlers=handlers or _streaming_handlers(config),
+        context=contextvars.copy_context(),
+        label=f"query-{next(_numbers)}",
+        limit=limit,
+    )
+
+
+def semaphore(limit: int | None) -> asyncio.Semaphore | None:
+    """For ``max_concurrency``; belongs to the loop on which it is first waited for."""
+    return asyncio.Semaphore(limit) if limit else None
+
+
+def _given(input: Any) -> dict[str, Any]:
+    return {"input": dict(input) if type(input) is dict else input}
+
+
+def _close(call: Call) -> Summary:
+    """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
+    call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
+    if on_engine_loop():  # an abandoned stream may be collected on any thread, also on that one
+        return call.close()
+    if not call.tasks:
+        summary = call.summary()
+        _post(call.loop, call.close)
+        return summary
+    ended = call.aclose()
+    try:
+        return asyncio.run_coroutine_threadsafe(ended, call.loop).result()
+    except RuntimeError:  # the loop has ended with the interpreter, and everything on it
+        ended.close()
+        return call.summary()
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        pass
+
+
+def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None:
+    for found in (config, getattr(runnable, "config", None), var_child_runnable_config.get()):
+        limit = found.get("max_concurrency") if isinstance(found, Mapping) else None
+        if limit:
+            return int(limit)
+    return None
+
+
+def _streaming_handlers(config: RunnableConfig | None) -> bool:
+    """Whether a handler is attached that makes chat models stream inside ``invoke``."""
+    for found in (config, var_child_runnable_config.get()):
+        callbacks: Any = (found or {}).get("callbacks") or ()
+        if any(isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)):
+            return True
+    return False
