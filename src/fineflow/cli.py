@@ -74,8 +74,6 @@ def _demo(args: argparse.Namespace) -> int:
     )
     try:
         check(settings)
-        if settings.llm is None:
-            _share_cores()
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what goes wrong is said once, by us
         for name in ("sentence_transformers", "ContinuousBatchingLogger"):
             logging.getLogger(name).setLevel(logging.ERROR)
@@ -85,16 +83,6 @@ def _demo(args: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"fineflow demo: {error}", file=sys.stderr)
         return BAD_INPUT
-
-
-def _share_cores() -> None:
-    """Half of the cores for each of the two bundled models, before torch is imported and reads this.
-
-    They are so small that more threads do not make either quicker, for either side of the comparison, while two models
-    with a thread per core each get into each other's way. Says nothing where the user has set the variable.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // 2)))
 
 
 if __name__ == "__main__":

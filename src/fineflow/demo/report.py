@@ -58,7 +58,7 @@ def header(about: Mapping[str, Any]) -> str:
         **about["models"],
         "documents": f"{documents['folder']}: {documents['files']} files, {documents['passages']} passages, "
         f"indexed in {documents['index_seconds']:.1f} s",
-        "hardware": f"{machine['cpu']}, {machine['cores']} cores, torch threads per model: {machine['torch_threads']}, "
+        "hardware": f"{machine['cpu']}, {machine['cores']} cores, {machine['torch_threads']} torch threads, "
         f"{accelerator}",
     }
     lines = ["A document assistant in stock LangChain, as it is and after fineflow.optimize(chain).", ""]
