@@ -124,7 +124,7 @@ def _bar(title: str) -> Progress:
 
 def _write_timeline(file: Path, measured: list[Measured]) -> None:
     """Stock above fineflow, for each question and entry point, each by its run of median time."""
-    tracks = []
+    tracks: list[Track] = []
     for item in measured:
         for entry in ENTRIES:
             for side in SIDES:
