@@ -83,20 +83,27 @@ class Shadows:
     def claim(self, leaf: str, key: Any, own: Callable[[], Any], usable: Usable) -> tuple[Entry, Any]:
         """For sync leaves: the same from a thread that is not the event loop's."""
 
-        async def take() -> tuple[Entry, bool, Any]:
+        async def take() -> tuple[Entry, bool, Any, BaseException | None]:
             entry, mine = self.call.claims.claim(leaf, key, usable)
             if not mine:
                 try:
-                    return entry, False, await asyncio.shield(entry.done)
-                except Exception:
+                    return entry, False, await asyncio.shield(entry.done), None
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as error:  # a SystemExit that is raised here would end everybody's loop
                     if entry.begun:
-                        raise
+                        return entry, False, None, error
                     entry, _ = self.call.claims.claim(leaf, key, _never)  # not the component's failure but ours
-            return entry, True, None
+            return entry, True, None, None
 
-        entry, mine, result = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
+        entry, mine, result, error = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
         if not mine:
-            return entry, result
+            try:
+                if error is not None:
+                    raise error
+                return entry, result
+            finally:
+                del error  # its traceback holds this frame
         try:
             result = own()
         except BaseException as error:
