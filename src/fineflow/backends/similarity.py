@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fineflow.backends.base import BatchEngine
@@ -12,12 +12,13 @@ from fineflow.ir import Op
 
 # An embedding differs by about 1e-7 with the batch that it was computed in; equal texts must not be told apart by that.
 _DIGITS = 5
+_QUERIES = 64  # vectors of queries that are kept: the documents of one query may come in several batches
 
 
 class EmbeddingSimilarityEngine:
     """Serves RERANK by an engine that serves EMBED: items ``(query, document)`` texts, results cosines from -1 to 1.
 
-    Each distinct text of a batch is embedded once. ``submit`` runs the embedding; None calls the engine itself, whose
+    Each distinct text of a batch is embedded once, and a query that was scored lately not again. ``submit`` runs the embedding; None calls the engine itself, whose
     owner thread orders it with other work, and ``queue_of(embedding).submit`` shares the engine's batches with
     everybody else. The embedding engine is not closed with this one.
     """
@@ -39,6 +40,7 @@ class EmbeddingSimilarityEngine:
         # The documents of one query and the query itself fill a batch of the embedding engine.
         self.max_batch = max(1, embedding.max_batch - 1) if max_batch is None else max_batch
         self.embedding = embedding
+        self._queries: dict[str, list[float]] = {}  # the most recent last
         self._submit = submit or self._in_batches
 
     def __repr__(self) -> str:
@@ -49,9 +51,19 @@ class EmbeddingSimilarityEngine:
         if op is not Op.RERANK:
             raise ValueError(f"EmbeddingSimilarityEngine does not serve {op.value!r}; it serves: rerank")
         sides = [(("query", query), ("document", document)) for query, document in items]
-        texts = list(dict.fromkeys(text for pair in sides for text in pair))
-        vectors = dict(zip(texts, await self._submit(Op.EMBED, texts), strict=True))
+        known = {("query", query): self._queries[query] for query, _ in items if query in self._queries}
+        texts = list(dict.fromkeys(text for pair in sides for text in pair if text not in known))
+        vectors = known | dict(zip(texts, await self._submit(Op.EMBED, texts), strict=True))
+        self._keep(vectors)
         return [_cosine(vectors[query], vectors[document]) for query, document in sides]
+
+    def _keep(self, vectors: Mapping[tuple[str, str], list[float]]) -> None:
+        for (kind, text), vector in vectors.items():
+            if kind == "query":
+                self._queries.pop(text, None)
+                self._queries[text] = vector
+        while len(self._queries) > _QUERIES:
+            del self._queries[next(iter(self._queries))]
 
     async def _in_batches(self, op: Op, items: Sequence[Any]) -> list[Any]:
         size = self.embedding.max_batch
