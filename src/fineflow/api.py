@@ -1,19 +1,22 @@
 """Read this first: one line makes a pipeline sooner, another says how.
 
-    lower   the user's object becomes a p-graph of primitives    adapters/langchain/plan.py
-    passes  the p-graph becomes an e-graph                       passes/
-    run     the e-graph runs ahead, stock claims its results     runtime/executor.py, adapters/langchain/proxy.py
+lower   the user's object becomes a p-graph of primitives     adapters/langchain/plan.py
+passes  the p-graph becomes an e-graph                        passes/
+run     the e-graph runs ahead, stock claims its results      adapters/langchain/sessions.py, runtime/executor.py
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fineflow.explanation import Explanation
 from fineflow.options import Options
-from fineflow.passes import PASSES, Pass
+from fineflow.passes import PASSES, Pass, rewrite
+
+if TYPE_CHECKING:
+    from fineflow.adapters.langchain.plan import Plan
 
 T = TypeVar("T")
 
@@ -37,9 +40,22 @@ def optimize(
         return obj
     from fineflow.adapters.langchain.proxy import Optimized
 
-    options = Options(tuple(passes), strict, assume_pure, eager)
     wrapped = obj.__wrapped__ if type(obj) is Optimized else obj
-    return Optimized(wrapped, options)
+    return cast(T, Optimized(cast(Any, wrapped), Options(tuple(passes), strict, assume_pure, eager), plan))
+
+
+def plan(runnable: Any, options: Options, text_input: bool) -> Plan:
+    """Lowers, rewrites, decides: what happens when an optimized object is called for the first time.
+
+    text_input: whether the input is text or numbers, or a dict of such, which no step can change under a reader.
+
+    Raises: whatever a pass of the user's raises; GraphError, with ``options.strict``, for a pass that breaks a rule.
+    """
+    from fineflow.adapters.langchain.plan import decide, lower
+
+    p_graph, objects = lower(runnable, options, text_input=text_input)
+    e_graph = rewrite(p_graph, options.passes, check=options.strict)
+    return decide(p_graph, e_graph, objects)
 
 
 def explain(obj: Any, *, input: Any = "", passes: Sequence[Pass] = PASSES, assume_pure: bool = False) -> Explanation:
@@ -49,19 +65,18 @@ def explain(obj: Any, *, input: Any = "", passes: Sequence[Pass] = PASSES, assum
     """
     if not _is_runnable(obj):
         return Explanation(name=type(obj).__name__, fallback="it is not a LangChain Runnable, and is left as it is")
-    from fineflow.adapters.langchain.plan import make_plan
-    from fineflow.adapters.langchain.proxy import Optimized, _constant
+    from fineflow.adapters.langchain.proxy import Optimized, is_constant
 
     options = Options(tuple(passes), assume_pure=assume_pure)
     if type(obj) is Optimized:
         obj, options = obj.__wrapped__, obj._self_options
-    plan = make_plan(obj, options, text_input=_constant(input))
+    made = plan(obj, options, is_constant(input))
     return Explanation(
         name=type(obj).__name__,
-        p_graph=plan.p_graph,
-        e_graph=plan.e_graph,
-        notes=plan.e_graph.notes,
-        fallback="" if plan.gain_sync else "nothing in it can start earlier than stock starts it",
+        p_graph=made.p_graph,
+        e_graph=made.e_graph,
+        notes=made.e_graph.notes,
+        fallback="" if made.gain_sync else "nothing in it can start earlier than stock starts it",
     )
 
 

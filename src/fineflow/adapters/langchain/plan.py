@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from fineflow.adapters.langchain import compressors, models, parsers, prompts, r
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
 from fineflow.options import Options
-from fineflow.passes import rewrite
 
 
 def rows() -> tuple[Row, ...]:
@@ -55,10 +54,23 @@ class Plan:
         return self.gain_sync if sync else self.gain
 
 
-def make_plan(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> Plan:
-    """Lowers, rewrites, and decides. ``text_input``: the input is text, or a dict of it, which nobody can change."""
-    p_graph, objects = lower(runnable, options, text_input=text_input)
-    e_graph = rewrite(p_graph, options.passes, check=options.strict)
+Planner = Callable[[Runnable[Any, Any], Options, bool], Plan]
+"""Makes the plan of a runnable; the last argument says whether its input is text (see ``lower``)."""
+
+
+def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> tuple[Graph, Mapping[str, Any]]:
+    """The p-graph of a runnable, and the objects it was made from, by path.
+
+    text_input: the input is text or numbers, or a dict of such, which no step can change under a reader.
+    """
+    b = Builder(rows(), options.assume_pure)
+    value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
+    output = b.whole(value)
+    return Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes)), b.objects
+
+
+def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
+    """What the shadow of a call has to replace, and whether running the graph ahead is expected to pay."""
     leaves = {p.meta["leaf"] for p in _all(e_graph) if _meets_stock(p)}
     tapped = frozenset(p.meta["leaf"] for p in e_graph if p.op is Op.CALL and p.params.get("by") == "stock")
     tapped &= _wanted(e_graph)
@@ -68,21 +80,22 @@ def make_plan(runnable: Runnable[Any, Any], options: Options, *, text_input: boo
     sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(p.op is Op.PARTIAL_PREFILL for p in e_graph)
     sooner = sooner or any(ref.stream for p in e_graph for ref in p.args.values())
     serial = any(p.op is Op.MAP for p in e_graph)  # what stock's sync methods do one by one
-    sooner = sooner and bool(touched)
-    return Plan(p_graph, e_graph, objects, touched, tapped, sooner, sooner or (serial and bool(touched)), _own_batch(objects.values()))
+    own_batch = _own_batch(objects.values())
+    return Plan(
+        p_graph,
+        e_graph,
+        objects,
+        touched,
+        tapped,
+        gain=bool(touched) and sooner,
+        gain_sync=bool(touched) and (sooner or serial),
+        own_batch=own_batch,
+    )
 
 
 def _own_batch(objects: Iterable[Any]) -> bool:
     usual = [plain(base, "batch") for base in (Runnable, RunnableSequence, RunnableBindingBase)]
     return any(plain(type(obj), "batch") not in usual for obj in objects if isinstance(obj, Runnable))
-
-
-def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> tuple[Graph, Mapping[str, Any]]:
-    """The p-graph of a runnable, and the objects it was made from, by path."""
-    b = Builder(rows(), options.assume_pure)
-    value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
-    output = b.whole(value)
-    return Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes)), b.objects
 
 
 def _all(graph: Graph) -> list[Primitive]:

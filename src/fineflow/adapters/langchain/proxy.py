@@ -13,7 +13,7 @@ import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.langchain.plan import Plan, make_plan
+from fineflow.adapters.langchain.plan import Plan, Planner
 from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
@@ -27,9 +27,10 @@ _Limit = asyncio.Semaphore | None
 class Optimized(wrapt.ObjectProxy[Any]):
     """A runnable that runs sooner. Everything except running is the user's object."""
 
-    def __init__(self, wrapped: Runnable[Any, Any], options: Options) -> None:
+    def __init__(self, wrapped: Runnable[Any, Any], options: Options, planner: Planner) -> None:
         super().__init__(wrapped)
         self._self_options = options
+        self._self_planner = planner
         self._self_plans: dict[bool, Plan | None] = {}
         self._self_last: Summary | None = None  # of the call that ended last: figures, no values
 
@@ -131,10 +132,9 @@ class Optimized(wrapt.ObjectProxy[Any]):
         """The plan for this input, or None where the call goes to the user's object."""
         if kwargs or (sync and on_engine_loop()):
             return None  # keyword arguments go to the first step in ways of its own; the engines' loop may not wait
-        constant = _constant(input)
-        if constant not in self._self_plans:
-            self._self_plans[constant] = self._self_planned(constant)
-        plan = self._self_plans[constant]
+        text_input = is_constant(input)
+        plans = self._self_plans
+        plan = plans[text_input] if text_input in plans else plans.setdefault(text_input, self._self_planned(text_input))
         if plan is None or plan.gains(sync=sync) or (self._self_options.eager and plan.touched):
             return plan
         return None
@@ -144,9 +144,9 @@ class Optimized(wrapt.ObjectProxy[Any]):
         plan = self._self_plan(inputs[0], kwargs, sync=sync) if inputs else None
         return plan is not None and plan.gains(sync=sync) and not plan.own_batch
 
-    def _self_planned(self, constant: bool) -> Plan | None:
+    def _self_planned(self, text_input: bool) -> Plan | None:
         try:
-            return make_plan(self.__wrapped__, self._self_options, text_input=constant)
+            return self._self_planner(self.__wrapped__, self._self_options, text_input)
         except Exception as error:
             text = f"{type(self.__wrapped__).__name__} could not be planned ({type(error).__name__}: {error})"
             if self._self_options.strict:
@@ -157,13 +157,13 @@ class Optimized(wrapt.ObjectProxy[Any]):
     # A proxy cannot be copied as what it stands for; its copies are optimized copies.
 
     def __copy__(self) -> Optimized:
-        return Optimized(copy.copy(self.__wrapped__), self._self_options)
+        return Optimized(copy.copy(self.__wrapped__), self._self_options, self._self_planner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimized:
-        return Optimized(copy.deepcopy(self.__wrapped__, memo), self._self_options)
+        return Optimized(copy.deepcopy(self.__wrapped__, memo), self._self_options, self._self_planner)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return Optimized, (self.__wrapped__, self._self_options)
+        return Optimized, (self.__wrapped__, self._self_options, self._self_planner)
 
 
 class _Batch:
@@ -217,7 +217,7 @@ async def _abatch(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _constant(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     """Whether a value is text or numbers, or a dict of such: what user code cannot change under a reader."""
     if isinstance(value, _CONSTANT):
         return True
