@@ -40,8 +40,8 @@ def optimize(
         return obj
     from fineflow.adapters.langchain.proxy import Optimized
 
-    wrapped = obj.__wrapped__ if type(obj) is Optimized else obj
-    return cast(T, Optimized(cast(Any, wrapped), Options(tuple(passes), strict, assume_pure, eager), plan))
+    wrapped: Any = cast(Any, obj).__wrapped__ if type(obj) is Optimized else obj
+    return cast(T, Optimized(wrapped, Options(tuple(passes), strict, assume_pure, eager), plan))
 
 
 def plan(runnable: Any, options: Options, text_input: bool) -> Plan:
