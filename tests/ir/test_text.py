@@ -53,20 +53,20 @@ def test_order_edges_and_arms() -> None:
     graph = Graph(
         (
             Primitive("guard", Op.CALL, {"x": Ref("input")}, effects=Effects(Effect.OPAQUE)),
-            Primitive("which", Op.CONDITION, {"x": Ref("guard")}, after=("guard",), body={"yes": arm, "no": arm}),
+            Primitive("which", Op.CONDITION, {"x": Ref("input")}, after=("guard",), body={"yes": arm, "no": arm}),
         ),
         Ref("which", "answer"),
     )
     assert format_graph(graph) == (
         "2 primitives, reads input\n"
-        "   #  name      depth  operation, engine, effects, order edges\n"
-        "   1  guard            call(x=input)  opaque\n"
-        "   2  which            condition(x=1)  after 1\n"
+        "   #  name               depth  operation, engine, effects, order edges\n"
+        "   1  guard                     call(x=input)  opaque\n"
+        "   2  which                     condition(x=input)  after 1\n"
         "      yes:\n"
         "      2.yes.1  arm/pick         pick(x=input[a])\n"
         "      gives 2.yes.1\n"
         "      no:\n"
-        "      2.no.1  arm/pick         pick(x=input[a])\n"
+        "      2.no.1  arm/pick          pick(x=input[a])\n"
         "      gives 2.no.1\n"
         "output: 2[answer]"
     )

@@ -19,8 +19,8 @@ from fineflow.ir.primitive import Effect, Primitive, Ref
 from fineflow.ir.spec import bodies
 
 WIDTH = 120
-_LIMITS = (52, 5)  # the columns for name and depth grow with their content up to these widths
-_INTERNAL = frozenset({"by", "leaf", "received", "verdict"})  # said elsewhere, or of use to programs only
+_LIMITS = (58, 5)  # the columns for name and depth grow with their content up to these widths
+_INTERNAL = frozenset({"by", "how", "key", "leaf", "pairwise", "received", "verdict"})  # of use to programs only
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
 _HEADINGS = ("name", "depth")
@@ -37,7 +37,7 @@ def format_graph(graph: Graph, *, title: str = "") -> str:
     heading = f"{count} primitive{'' if count == 1 else 's'}, reads {', '.join(graph.inputs) or 'nothing'}"
     lines = [f"{title}: {heading}" if title else heading]
     rows = [_Row(0, "#", _HEADINGS, ("operation, engine, effects, order edges",)), *_rows(graph, "", 0)]
-    columns = zip(*(row.cells for row in rows if row.cells), strict=True)
+    columns = zip(*(row.columns() for row in rows if row.cells), strict=True)
     widths = [min(limit, max(map(len, column))) for limit, column in zip(_LIMITS, columns, strict=True)]
     for row in rows:
         lines += row.lines(widths)
@@ -54,15 +54,17 @@ class _Row:
     cells: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
 
+    def columns(self) -> tuple[str, ...]:
+        """The cells; the first with number and indentation in front, so that the columns behind it are aligned."""
+        label = f"{'  ' * (1 + 2 * self.indent)}{self.label:>2}"
+        return (f"{label}  {self.cells[0]}", *self.cells[1:]) if self.cells else (label,)
+
     def lines(self, widths: Sequence[int]) -> list[str]:
-        pad = " " * (2 + 4 * self.indent)
+        cells = self.columns()
         if not self.cells:
-            return [pad + self.label]
-        label = f"{pad}{self.label:>2}  "
-        # The name column gives way to the indentation, so that the columns behind it stay aligned.
-        widths = [max(6 + widths[0] - len(label), 0), *widths[1:]]
-        table = "  ".join(cell.ljust(width) for cell, width in zip(self.cells, widths, strict=True))
-        return wrap(label + table, self.more, hang=pad + " " * 8)
+            return [" " * (2 + 4 * self.indent) + self.label]
+        table = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return wrap(table, self.more, hang=" " * (10 + 4 * self.indent))
 
 
 def wrap(line: str, more: Iterable[str], hang: str) -> list[str]:
@@ -83,7 +85,7 @@ def wrap(line: str, more: Iterable[str], hang: str) -> list[str]:
 def _rows(graph: Graph, prefix: str, indent: int) -> Iterator[_Row]:
     numbers = _numbers(graph, prefix)
     for p in graph:
-        args = ", ".join(f"{arg}={_ref(ref, numbers)}" for arg, ref in p.args.items())
+        args = ", ".join(f"{arg.removeprefix('key:')}={_ref(ref, numbers)}" for arg, ref in p.args.items())
         cells = (p.name, str(p.depth) if p.depth >= 0 else "")
         yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers)))
         arms = bodies(p)
@@ -109,8 +111,9 @@ def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
         yield f"on {p.engine}"
     if p.effects.kind is not Effect.PURE:
         yield tidy(str(p.effects))
-    if p.after:
-        yield "after " + ", ".join(numbers.get(name, name) for name in p.after)
+    read = {ref.name for ref in p.args.values()}
+    if after := [numbers.get(name, name) for name in p.after if name not in read]:
+        yield "after " + ", ".join(after)
     if p.params.get("by") == "stock":
         yield "stock"
     for key, value in p.params.items():

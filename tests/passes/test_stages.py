@@ -1,0 +1,208 @@
+"""Pass 2: what becomes stages, what does not, and that stages change no answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_core.runnables import RunnablePick
+from pass_shapes import CHAINS, QUESTION, lowered, multi_query, without
+
+import fineflow
+from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
+from fineflow.ir.edit import critical_path
+from fineflow.ir.spec import verify
+from fineflow.ir.text import format_graph
+from fineflow.passes import PASSES, prune, rewrite, stages
+from fineflow.testing.differential import assert_same
+from fineflow.testing.gates import Gate
+from fineflow.testing.langchain import FakeReranker
+
+READ = Effects(Effect.READ, "chroma")
+PAIRS = {"pairwise": True}
+
+
+def search(name: str, query: str = "input") -> Primitive:
+    return Primitive(name, Op.SEARCH, {"query": Ref(query)}, effects=READ)
+
+
+def rerank(name: str = "rank", query: str = "input", documents: str = "union", **meta: Any) -> Primitive:
+    args = {"query": Ref(query), "documents": Ref(documents)}
+    return Primitive(name, Op.RERANK, args, PAIRS, engine="cross", meta=meta)
+
+
+def union(*names: str) -> Primitive:
+    return Primitive("union", Op.AGGREGATE, {f"list{i}": Ref(n) for i, n in enumerate(names)}, {"how": "unique"})
+
+
+def each() -> Primitive:
+    body = Graph((search("find", "item"),), Ref("find"), ("item",))
+    return Primitive("each", Op.MAP, {"items": Ref("lines")}, effects=READ, body=body)
+
+
+def lines() -> Primitive:
+    return Primitive("lines", Op.PARSE, {"text": Ref("input")})
+
+
+def graph(*primitives: Primitive) -> Graph:
+    made = Graph(primitives, Ref(primitives[-1].name))
+    verify(made, after="test")
+    return made
+
+
+def test_before_and_after() -> None:
+    before = graph(lines(), each(), search("original"), union("each", "original"), rerank())
+    assert format_graph(before, title="before") == (
+        "before: 5 primitives, reads input\n"
+        "   #  name       depth  operation, engine, effects, order edges\n"
+        "   1  lines             parse(text=input)\n"
+        "   2  each              map(items=1)  read(chroma)\n"
+        "      for each item:\n"
+        "      2.1  find         search(query=item)  read(chroma)\n"
+        "      gives 2.1\n"
+        "   3  original          search(query=input)  read(chroma)\n"
+        "   4  union             aggregate(list0=2, list1=3)\n"
+        "   5  rank              rerank(query=input, documents=4)  on cross\n"
+        "output: 5"
+    )
+    after = stages(before)
+    verify(after, after="stages")
+    assert format_graph(after, title="after") == (
+        "after: 6 primitives, reads input\n"
+        "   #  name              depth  operation, engine, effects, order edges\n"
+        "   1  lines                    parse(text=input)\n"
+        "   2  each                     map(items=1, query=input)  read(chroma)\n"
+        "      for each item:\n"
+        "      2.1  find                search(query=item)  read(chroma)\n"
+        "      2.2  find.rerank         rerank(documents=2.1, query=query)  on cross  stage='each'\n"
+        "      gives 2.1\n"
+        "   3  original                 search(query=input)  read(chroma)\n"
+        "   4  union                    aggregate(list0=2, list1=3)\n"
+        "   5  original.rerank          rerank(query=input, documents=3)  on cross  stage='each'\n"
+        "   6  rank                     rerank(query=input, documents=4)  on cross  after 5\n"
+        "output: 6"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "refusal"),
+    [
+        (graph(search("find"), rerank(documents="find")), "its documents come from one place, all at once"),
+        (graph(search("a"), union("a"), rerank().with_(params={})), None),
+        (graph(call := Primitive("call", Op.CALL, {"x": Ref("input")}), union("call"), rerank()), "call is no search"),
+    ],
+    ids=["one search", "documents are compared with each other", "no search"],
+)
+def test_nothing_to_stage(made: Graph, refusal: str | None) -> None:
+    staged = stages(made)
+    assert format_graph(staged) == format_graph(made)
+    assert [(n.done, n.reason) for n in staged.notes] == ([(False, refusal)] if refusal else [])
+
+
+def test_two_readers_of_one_union_get_stages_of_their_own() -> None:
+    other = rerank("other", query="rewritten")
+    made = graph(
+        Primitive("rewritten", Op.DECODE, {"prompt": Ref("input")}),
+        lines(),
+        each().with_(args={"items": Ref("lines")}, after=("rewritten",)),
+        search("original"),
+        union("each", "original"),
+        rerank(),
+        other,
+        Primitive("both", Op.RECORD, {"a": Ref("rank"), "b": Ref("other")}),
+    )
+    staged = stages(made)
+    verify(staged, after="stages")
+    assert dict(staged["each"].args) == {"items": Ref("lines"), "query": Ref("input"), "query~2": Ref("rewritten")}
+    assert [(p.name, p.args.get("query")) for p in staged["each"].body if p.op is Op.RERANK] == [
+        ("find.rerank", Ref("query")),
+        ("find.rerank~2", Ref("query~2")),
+    ]
+    assert staged["original.rerank"].args["query"] == Ref("input")
+    assert staged["original.rerank~2"].args["query"] == Ref("rewritten")
+    assert staged["other"].after == ("original.rerank~2",)
+
+
+def test_a_query_that_would_make_a_search_wait_is_no_reason_to_wait() -> None:
+    made = graph(
+        lines(),
+        each(),
+        search("original"),
+        Primitive("rewritten", Op.DECODE, {"prompt": Ref("input")}),
+        union("each", "original"),
+        rerank(query="rewritten"),
+    )
+    staged = stages(made)
+    verify(staged, after="stages")
+    assert dict(staged["each"].args) == dict(made["each"].args)
+    assert staged["original.rerank"].args["query"] == Ref("rewritten")  # waits for both; the search for neither
+    refused = "what a stage needs of rewritten may come later than the documents of each"
+    assert refused in [note.reason for note in staged.notes if not note.done]
+
+
+def test_a_computed_query_that_the_searches_wait_for_anyway_is_staged() -> None:
+    staged = stages(lowered(CHAINS["condensed"]()))
+    assert [p.op for p in staged["multi_query.searches"].body] == [Op.SEARCH, Op.RERANK]
+
+
+def test_an_order_edge_that_is_not_about_the_documents_holds_stages_back_too() -> None:
+    guard = Primitive("guard", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, Effects(Effect.OPAQUE))
+    made = graph(
+        lines(), each(), search("original"), guard, union("each", "original"), rerank().with_(after=("guard",))
+    )
+    staged = stages(made)
+    verify(staged, after="stages")
+    assert staged["original.rerank"].after == ("guard",)
+    assert staged["rank"].after == ("guard", "original.rerank")
+    assert len(staged["each"].body.primitives) == 1
+
+
+def test_large_inputs_are_submitted_in_stages_of_the_efficient_batch() -> None:
+    embed = Primitive("embed", Op.EMBED, {"texts": Ref("find")}, {"of": "documents"}, meta={"max_batch": 32})
+    staged = stages(graph(search("find"), embed))
+    assert staged["embed"].params["stages"] == 32
+    assert "stages of 32" in staged.notes[0].reason
+    assert "stages" not in stages(graph(search("find"), embed.with_(meta={})))["embed"].params
+
+
+def test_stages_shorten_the_critical_path() -> None:
+    made = graph(lines(), each(), union("each"), rerank())
+    assert critical_path(stages(made))[0] < critical_path(made)[0]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_valid_on_many_chains(name: str) -> None:
+    verify(stages(lowered(CHAINS[name]())), after="stages")
+    verify(stages(prune(lowered(CHAINS[name]()))), after="stages")
+
+
+@pytest.mark.parametrize("passes", [without(stages), PASSES], ids=["off", "on"])
+@pytest.mark.parametrize("shape", ["assistant", "two retrievers", "condensed", "pipeline of compressors"])
+def test_same_answer(shape: str, passes: Any) -> None:
+    assert_same(CHAINS[shape], QUESTION, strict=True, passes=passes, eager=True)
+
+
+def test_reranking_begins_while_a_search_is_under_way() -> None:
+    """The model writes the queries at a gate that stays closed: the documents of the question itself come first."""
+    gate, ranking = Gate(), Gate(opened=True)
+    retriever = multi_query()
+    retriever.llm_chain.steps[1].gate = gate
+    reranker = FakeReranker(top_n=2, gate=ranking)
+    chain = RunnablePick("question") | ContextualCompressionRetriever(
+        base_retriever=retriever, base_compressor=reranker
+    )
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(fineflow.optimize(chain).invoke(QUESTION)))
+    thread.start()
+    ranking.wait_arrived(1)
+    assert not found
+    gate.open()
+    thread.join(10)
+    assert [d.page_content for d in found[0]] == [d.page_content for d in chain.invoke(QUESTION)]
+
+
+def test_depth_of_a_stage_is_that_of_what_waits_for_it() -> None:
+    plan = rewrite(graph(lines(), each(), search("original"), union("each", "original"), rerank()), (stages,))
+    assert plan["original.rerank"].depth == plan["rank"].depth + 1
