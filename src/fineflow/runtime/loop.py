@@ -94,6 +94,11 @@ def engine_loop() -> asyncio.AbstractEventLoop:
     return _running().loop
 
 
+def exiting() -> bool:
+    """Whether the interpreter has begun to exit: the loop ends, and what waits for it gets a CancelledError."""
+    return _exiting
+
+
 def on_engine_loop() -> bool:
     """Whether the calling thread is the runtime's, which must never block."""
     return _runtime is not None and threading.current_thread() is _runtime.thread

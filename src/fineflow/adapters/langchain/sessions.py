@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -28,7 +29,7 @@ from fineflow.adapters.langchain.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop import engine_loop, exiting, on_engine_loop
 
 _numbers = itertools.count(1)
 _rows = cache(rows)  # what is installed does not change, and every call asks
@@ -72,6 +73,12 @@ class Session:
             # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
             loop.call_soon_threadsafe(Execution(plan.e_graph, call, _given(input)).start)
             yield shadow
+        except BaseException:
+            if exiting() and threading.current_thread().daemon:
+                # The end of the process came before the end of the call. Stock would be stuck in a component until the
+                # process is gone; what it would say of the end of our loop is of no use to anybody.
+                threading.Event().wait()
+            raise
         finally:
             self.ended(_close(call))
 
