@@ -73,9 +73,15 @@ class Row:
     def matches(self, obj: Any) -> bool:
         kind = type(obj)
         return issubclass(kind, self.base) and all(
-            plain(kind, name) is plain(self.base, name) and name not in getattr(obj, "__dict__", ())
+            _same_method(kind, self.base, name) and name not in getattr(obj, "__dict__", ())
             for name in self.methods
         )
+
+
+def _same_method(kind: type, base: type, name: str) -> bool:
+    # Every call asks this of every object of its shadow: only what differs at first sight is looked at more closely.
+    found = getattr(kind, name, None)
+    return (found is not None and found is getattr(base, name, None)) or plain(kind, name) is plain(base, name)
 
 
 def plain(kind: type, name: str) -> Any:
@@ -83,6 +89,15 @@ def plain(kind: type, name: str) -> Any:
     found = inspect.getattr_static(kind, name, None)
     found = getattr(found, "__func__", found)
     return inspect.unwrap(found) if callable(found) else found
+
+
+def keeps_promise(kind: type, promise: str, methods: Iterable[str]) -> bool:
+    """Whether a class has the attribute ``promise``, which says something about ``methods``, and it still holds.
+
+    It does not where a subclass of the one that promises has overridden one of the methods.
+    """
+    owners = {name: i for i, owner in reversed(list(enumerate(kind.__mro__))) for name in vars(owner)}
+    return promise in owners and all(owners.get(name, owners[promise]) >= owners[promise] for name in methods)
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import Any
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
-from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Record, Row, Symbol, keeps_promise
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.recorder import clean
+from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.rerank import EngineReranker
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import PURE, Effects, Op
@@ -34,6 +34,8 @@ def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
     docs, query = value.fields["documents"], value.fields["query"]
     if not isinstance(docs, Leaf) or not isinstance(query, Leaf):
         raise NotLowered("documents or query are records")
+    if starts_runs(compressor):
+        raise NotLowered("it started a run of its own, which only stock can place")
     scorer = scorer_of(compressor)
     engine = getattr(scorer, "engine", None)
     args = {"query": query.ref, "documents": docs.ref}
@@ -68,11 +70,11 @@ def _shadow_compressor(compressor: Any, s: Shadows) -> Any:
 
     def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
         own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
-        return list(s.claim(leaf, (list(documents), query), own, clean)[1])
+        return s.claim(leaf, (list(documents), query), own, clean)[1]
 
     async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
         own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
-        return list((await s.aclaim(leaf, (list(documents), query), own, clean))[1])
+        return (await s.aclaim(leaf, (list(documents), query), own, clean))[1]
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
     return copy
@@ -95,8 +97,6 @@ def _lower_pipeline(pipeline: Any, value: Symbol, b: Builder) -> Symbol:
 def _shadow_pipeline(pipeline: Any, s: Shadows) -> Any:
     parts = [s.of(part, str(i)) for i, part in enumerate(pipeline.transformers)]
     return pipeline.model_copy(update={"transformers": parts})
-
-
 
 
 def _lower_unknown(compressor: Any, value: Symbol, b: Builder) -> Symbol:
@@ -129,6 +129,7 @@ class _PairwiseRow(Row):
         return (
             isinstance(obj, BaseDocumentCompressor)
             and getattr(type(obj), "pairwise", False) is True
+            and keeps_promise(type(obj), "pairwise", COMPRESS)
             and all(hasattr(obj, name) for name in ("score", "ascore", "select"))
         )
 

@@ -12,17 +12,19 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequenc
 from typing import Any
 
 from langchain_core.documents import Document
+from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
-from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import MessagesPlaceholder
 from langchain_core.runnables import Runnable
 from langchain_core.utils._signature import _signature_parameters
 
+from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.compressors import scorer_of
+from fineflow.adapters.langchain.models import assembles
 from fineflow.adapters.langchain.parsers import Lines
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retrievers import Ready, with_vector
@@ -82,7 +84,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     model, prompt = p.component, args["cache"]
     options = dict(p.meta["options"])
     stop = options.pop("stop", None)
-    if getattr(model, "cache", None) is not False and (model.cache or get_llm_cache() is not None):
+    if model.cache is not False and (model.cache is not None or get_llm_cache() is not None):
         raise LeftToStock("an LLM cache is set, which stock asks first")
     chat = isinstance(model, BaseChatModel)
     streams = _streams(p, model, options, run)
@@ -97,9 +99,9 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
             return await _consume(entry, _chunks(model, prompt, stop, options, run))
         return await _generate(model, prompt, stop, options, recorder, run)
 
-    work = run.work(p, (prompt, stop, options), start, stream=streams)
+    work = run.work(p, Arguments((prompt, stop, options)), start, stream=streams)
     if work.replay is None:
-        work.replay = Recorder()
+        work.replay = Recorder(model)
     return Work(work, lambda result: _message(model, work, result))
 
 
@@ -109,7 +111,7 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
         return False
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
-    if hasattr(model, "assemble"):
+    if assembles(model):
         return True  # the whole result can be had from the pieces, so pieces serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
     return by_stock or run.call.handlers or model._should_stream(async_api=not run.call.sync, **options)
@@ -164,6 +166,7 @@ async def _from_thread(make: Any) -> AsyncIterator[Any]:
         await filling
     finally:
         gone = True
+        filling.cancel()  # the thread itself stops at the next item
 
 
 async def _consume(entry: Entry, chunks: AsyncIterator[Any]) -> list[Any]:
@@ -182,7 +185,7 @@ def _message(model: Any, entry: Entry, result: Any) -> Any:
         return result.generations[0][0].text
     if not entry.chunked:
         return result.generations[0].message
-    if hasattr(model, "assemble"):
+    if assembles(model):
         return model.assemble(list(result)).generations[0].message
     message = result[0].message
     for chunk in result[1:]:
@@ -302,9 +305,9 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
             return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
         return await retriever._aget_relevant_documents(query, run_manager=manager)
 
-    entry = run.work(p, (query, {}), start, shared=True)
+    entry = run.work(p, Arguments((query, {})), start)
     if entry.replay is None:
-        entry.replay = Recorder()
+        entry.replay = Recorder(p.component)
     return Work(entry, list)
 
 
@@ -318,6 +321,7 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
     table = run.call.tables.setdefault(("scores", id(scorer), query), {})
 
     async def compute(texts: list[str]) -> list[float]:
+        Recorder(p.component).silence()
         if run.call.sync and getattr(scorer, "engine", None) is None:
             return await in_thread(lambda: scorer.score(query, texts))
         return await scorer.ascore(query, texts)
@@ -334,6 +338,8 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
         return []  # stock does not ask the compressor either
 
     async def start(entry: Entry) -> Any:
+        recorder: Recorder = entry.replay
+        recorder.silence()
         if p.params["pairwise"]:
             entry.begun = True
             return _select(p.component, docs, await _scores(p, query, docs, run))
@@ -345,7 +351,10 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
             return list(await in_thread(lambda: component.compress_documents(docs, query)))
         return list(await component.acompress_documents(docs, query))
 
-    return Work(run.work(p, (docs, query), start), list)
+    entry = run.work(p, Arguments((docs, query)), start)
+    if entry.replay is None:
+        entry.replay = Recorder(p.component)
+    return Work(entry, list)
 
 
 def _select(compressor: Any, docs: list[Document], scores: list[float]) -> list[Document]:

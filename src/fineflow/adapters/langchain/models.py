@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from functools import lru_cache
 from typing import Any
 
@@ -11,9 +13,10 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.outputs import ChatResult, LLMResult
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
-from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, keeps_promise
+from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.recorder import clean
+from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import PURE, Effect, Effects, Op
@@ -28,8 +31,10 @@ def model_effects(model: Any) -> Effects:
 
     Raises NotLowered for models whose answers depend on the order of the calls.
     """
-    if isinstance(model, ChatEngine):
+    if isinstance(model, ChatEngine) and assembles(model):
         return Effects(PURE.kind, "", "model in this process")
+    if starts_runs(model):
+        raise NotLowered(f"{type(model).__name__} started a run of its own inside a call, which only stock can place")
     if why := keeps_state(type(model)):
         raise NotLowered(f"{type(model).__name__} {why}, so its answers may depend on the order of calls")
     if getattr(model, "rate_limiter", None) is not None:
@@ -93,10 +98,15 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
 
 def _whole(model: Any) -> str:
     """Why a decode cannot be consumed in pieces; "" if it can."""
-    if not hasattr(model, "assemble"):
+    if not assembles(model):
         name = type(model).__name__
         return f"the message that {name} generates is not known to equal the one that its stream adds up to"
     return ""
+
+
+def assembles(model: Any) -> bool:
+    """Whether ``model.assemble(chunks)`` is what the model generates when it does not stream."""
+    return keeps_promise(type(model), "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
 
 
 def _takes_manager(method: Any) -> bool:
@@ -107,13 +117,13 @@ def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
     leaf, loop = s.leaf, s.call.loop
     model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
     copy = model.model_copy()
-    assemble = getattr(model, "assemble", None)
+    assemble = model.assemble if assembles(model) else None
 
     def as_result(entry: Entry) -> bool:
         return clean(entry) and (not entry.chunked or assemble is not None)
 
     def as_chunks(entry: Entry) -> bool:
-        return clean(entry) and entry.chunked
+        return clean(entry) and entry.stream is not None
 
     def result_of(entry: Entry, result: Any) -> ChatResult:
         return assemble(result) if entry.chunked and assemble is not None else result
@@ -137,34 +147,79 @@ def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
         return result_of(entry, result)
 
     def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
-        entry, mine = s.on_loop(lambda: s.call.claims.claim(leaf, (messages, stop, kwargs), as_chunks))
-        if not mine and entry.stream is not None:
-            yield from iterate_sync(entry.stream.read)
-            return
+        key = (messages, stop, kwargs)
+        entry, mine = s.on_loop(lambda: s.call.claims.claim(leaf, Arguments(key), as_chunks))
+        given = 0
+        if not mine:
+            for chunk in _live(entry):
+                given += 1
+                yield chunk
+            if _whole_stream(entry):
+                return
+            entry = s.on_loop(lambda: s.own_entry(leaf, key))
         manager = {"run_manager": run_manager} if run_manager is not None else {}
         pieces = []
         for chunk in model._stream(messages, stop=stop, **manager, **kwargs):
             pieces.append(chunk)
-            yield chunk
+            if len(pieces) > given:
+                yield chunk
         entry.chunked = True
         loop.call_soon_threadsafe(entry.finish, pieces)
 
     async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
-        entry, mine = s.call.claims.claim(leaf, (messages, stop, kwargs), as_chunks)
-        if not mine and entry.stream is not None:
-            async for chunk in entry.stream.read():
-                yield chunk
-            return
+        key = (messages, stop, kwargs)
+        entry, mine = s.call.claims.claim(leaf, Arguments(key), as_chunks)
+        given = 0
+        if not mine:
+            async with aclosing(_alive(entry)) as chunks:
+                async for chunk in chunks:
+                    given += 1
+                    yield chunk
+            if _whole_stream(entry):
+                return
+            entry = s.own_entry(leaf, key)
         manager = {"run_manager": run_manager} if run_manager is not None else {}
         pieces = []
         async for chunk in model._astream(messages, stop=stop, **manager, **kwargs):
             pieces.append(chunk)
-            yield chunk
+            if len(pieces) > given:
+                yield chunk
         entry.chunked = True
         entry.finish(pieces)
 
     copy.__dict__.update(_generate=_generate, _agenerate=_agenerate, _stream=_stream, _astream=_astream)
     return copy
+
+
+def _whole_stream(entry: Entry) -> bool:
+    """Whether a stream that has ended was the component's, from beginning to end."""
+    return entry.begun and clean(entry)
+
+
+def _live(entry: Entry) -> Iterator[Any]:
+    """The pieces that the graph gets, as they come, up to a failure that is not the component's."""
+    assert entry.stream is not None
+    try:
+        yield from iterate_sync(entry.stream.read)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if _whole_stream(entry):
+            raise
+
+
+async def _alive(entry: Entry) -> AsyncIterator[Any]:
+    """The same on the query's event loop."""
+    assert entry.stream is not None
+    try:
+        async with aclosing(entry.stream.read()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    except (GeneratorExit, asyncio.CancelledError):
+        raise
+    except BaseException:
+        if _whole_stream(entry):
+            raise
 
 
 def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:

@@ -11,6 +11,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 
 from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf, Row, plain
 from fineflow.adapters.langchain import compressors, models, parsers, prompts, retrievers, structure
+from fineflow.adapters.langchain.changes import Snapshot
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
 from fineflow.options import Options
@@ -38,7 +39,8 @@ class Plan:
 
     objects: what was planned at which path. touched: the paths that the shadow copies. tapped: opaque steps among
     them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points.
-    own_batch: whether a step does something else in ``batch`` than to invoke itself for each input.
+    own_batch: whether a step does something else in ``batch`` than to invoke itself for each input. snapshot: what the
+    objects were like.
     """
 
     p_graph: Graph
@@ -49,6 +51,7 @@ class Plan:
     gain: bool
     gain_sync: bool
     own_batch: bool
+    snapshot: Snapshot
 
     def gains(self, *, sync: bool) -> bool:
         return self.gain_sync if sync else self.gain
@@ -90,6 +93,7 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
         gain=bool(touched) and sooner,
         gain_sync=bool(touched) and (sooner or serial),
         own_batch=own_batch,
+        snapshot=Snapshot(objects.values()),
     )
 
 

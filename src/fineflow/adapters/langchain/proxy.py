@@ -135,6 +135,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
         text_input = is_constant(input)
         plans = self._self_plans
         plan = plans[text_input] if text_input in plans else plans.setdefault(text_input, self._self_planned(text_input))
+        if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
+            plan = plans[text_input] = self._self_planned(text_input)
         if plan is None or plan.gains(sync=sync) or (self._self_options.eager and plan.touched):
             return plan
         return None

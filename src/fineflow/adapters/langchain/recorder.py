@@ -1,14 +1,16 @@
 """Run managers for inner methods that run ahead of stock: they keep what the component reports, for later.
 
-A component gets a run manager of LangChain's own class whose only handler writes events down. Tokens are replayed to
-the real run manager when stock claims the result. Any other event means that the component started a nested run,
-which must be seen where and when stock runs it: the record is *tainted*, and stock does the work again itself.
+A component gets a run manager of LangChain's own class whose only handler writes events down. Tokens, retries and texts
+are replayed to the real run manager when stock claims the result. Any other event means that the component starts a
+nested run, which must be seen where and when stock runs it: the component is stopped right there (``Nested``), the
+record is *tainted*, stock does the work itself, and the component is planned as opaque from then on.
 """
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForLLMRun,
@@ -20,30 +22,71 @@ from langchain_core.callbacks import (
 )
 from langchain_core.runnables.config import var_child_runnable_config
 
+_nesting: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_learned = 0
+
+
+def lessons() -> int:
+    """How often a component was seen to start runs of its own: plans that are older do not know of the last one."""
+    return _learned
+
+
+def starts_runs(component: Any) -> bool:
+    """Whether the component was seen to start runs of its own inside a call."""
+    return bool(_nesting) and _nesting.get(id(component)) is component
+
+
+def _learn(component: Any) -> None:
+    global _learned
+    try:
+        _nesting[id(component)] = component
+    except TypeError:  # cannot be referred to weakly: it is found out again in every call
+        return
+    _learned += 1
+
+
+class Nested(BaseException):
+    """Stops a component that starts a run of its own while running ahead.
+
+    No ``Exception``, so that neither callback managers nor the component's own error handling take it for a failure.
+    """
+
 
 class Recorder(BaseCallbackHandler):
-    """The handler. ``tainted``: something happened that cannot be replayed."""
+    """The handler for one call of ``component``. ``tainted``: something happened that cannot be replayed."""
 
     run_inline = True
 
-    def __init__(self) -> None:
-        self.tokens: list[tuple[Any, Any]] = []
+    def __init__(self, component: Any) -> None:
+        self.component = component
+        self.reports: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.tainted = False
-        self.served = False  # whether stock has taken the result once
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, **_: Any) -> None:
-        self.tokens.append((token, chunk))
+        self.reports.append(("on_llm_new_token", (token,), {"chunk": chunk}))
 
-    def _taint(self, *_: Any, **__: Any) -> None:
+    def on_retry(self, retry_state: Any, **_: Any) -> None:
+        self.reports.append(("on_retry", (retry_state,), {}))
+
+    def on_text(self, text: str, **_: Any) -> None:
+        self.reports.append(("on_text", (text,), {}))
+
+    def taint(self, *_: Any, **__: Any) -> None:
+        """Notes that the component has to be left to stock. Raises Nested."""
         self.tainted = True
+        _learn(self.component)
+        raise Nested
 
-    on_llm_start = on_chat_model_start = on_chain_start = on_tool_start = on_retriever_start = _taint
-    on_retry = on_text = on_custom_event = _taint
+    on_llm_start = on_chat_model_start = on_chain_start = on_tool_start = on_retriever_start = taint
+    on_custom_event = on_stream_event = taint
 
     def silence(self) -> None:
-        """Makes this handler the only one of runs that are started in the current context without a config."""
+        """Makes this handler the only one of runs that are started in the current context.
+
+        What else the caller's config says (metadata, tags, ``configurable``) stays visible to the component.
+        """
         manager = CallbackManager(handlers=[self], inheritable_handlers=[self])
-        var_child_runnable_config.set({"callbacks": manager})
+        var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": manager})
 
     def llm(self, *, sync: bool) -> Any:
         kind = CallbackManagerForLLMRun if sync else AsyncCallbackManagerForLLMRun
@@ -53,17 +96,18 @@ class Recorder(BaseCallbackHandler):
         kind = CallbackManagerForRetrieverRun if sync else AsyncCallbackManagerForRetrieverRun
         return kind(run_id=uuid4(), handlers=[self], inheritable_handlers=[self])
 
-    def replay(self, manager: CallbackManagerForLLMRun | None) -> None:
-        if manager is not None:
-            for token, chunk in self.tokens:
-                manager.on_llm_new_token(token, chunk=chunk)
+    def replay(self, manager: Any) -> None:
+        """Tells a sync run manager of stock what the component reported."""
+        for name, args, named in self.reports if manager is not None else ():
+            getattr(manager, name)(*args, **named)
 
-    async def areplay(self, manager: AsyncCallbackManagerForLLMRun | None) -> None:
-        if manager is not None:
-            for token, chunk in self.tokens:
-                await manager.on_llm_new_token(token, chunk=chunk)
+    async def areplay(self, manager: Any) -> None:
+        """Tells an async run manager of stock what the component reported."""
+        for name, args, named in self.reports if manager is not None else ():
+            await getattr(manager, name)(*args, **named)
 
 
 def clean(entry: Any) -> bool:
-    """Whether an entry's result may be claimed."""
-    return entry.replay is None or not entry.replay.tainted
+    """Whether an entry's result may be claimed, so far."""
+    recorder: Recorder | None = entry.replay
+    return recorder is None or not (recorder.tainted or starts_runs(recorder.component))

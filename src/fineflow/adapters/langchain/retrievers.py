@@ -12,10 +12,9 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.recorder import clean
+from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import PURE, Effect, Effects, Graph, Op, Ref
-from fineflow.runtime.claims import Entry
 
 RETRIEVE = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 
@@ -52,6 +51,8 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
         raise NotLowered("a record goes into a retriever")
     if b.options:
         raise NotLowered("keyword arguments are bound to a retriever")
+    if starts_runs(retriever):
+        raise NotLowered("its search started a run of its own, which only stock can place")
     store = retriever.vectorstore
     args = {"query": value.ref}
     attribute = embeddings_attribute(store)
@@ -112,23 +113,19 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
     leaf = s.leaf
     copy = retriever.model_copy()
 
-    def result_of(entry: Entry, docs: list[Document]) -> list[Document]:
-        if not entry.shared:
-            return docs
-        if entry.replay.served:  # each call of stock gets documents of its own, as from the store
-            return copying.deepcopy(docs)
-        entry.replay.served = True
-        return list(docs)
-
     def search(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
         own = lambda: retriever._get_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
         entry, docs = s.claim(leaf, (query, kwargs), own, clean)
-        return result_of(entry, docs)
+        if entry.replay is not None:
+            entry.replay.replay(run_manager)
+        return docs
 
     async def asearch(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
         own = lambda: retriever._aget_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
         entry, docs = await s.aclaim(leaf, (query, kwargs), own, clean)
-        return result_of(entry, docs)
+        if entry.replay is not None:
+            await entry.replay.areplay(run_manager)
+        return docs
 
     copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch)
     return copy

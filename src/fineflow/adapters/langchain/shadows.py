@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from fineflow.adapters.base import Row, find
+from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Call
 
@@ -48,9 +49,12 @@ class Shadows:
                 return obj
             if self._objects.get(leaf) is not obj:
                 raise Stale(leaf)
+            if leaf in self._tapped:
+                row = find(self._rows, obj) if not isinstance(obj, Runnable) else None
+                return row.shadow(obj, self) if row is not None else Tap(obj, leaf, self.call)
             row = find(self._rows, obj)
-            if row is None or leaf in self._tapped:
-                return Tap(obj, leaf, self.call) if isinstance(obj, Runnable) else obj
+            if row is None:  # a method has been put on it since
+                raise Stale(leaf)
             return row.shadow(obj, self)
         finally:
             self._path = outer
@@ -64,14 +68,19 @@ class Shadows:
 
     async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable) -> tuple[Entry, Any]:
         """For async leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
-        entry, mine = self.call.claims.claim(leaf, key, usable)
+        entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
         if not mine:
             try:
-                return entry, await asyncio.shield(entry.done)
-            except Exception:
-                if entry.begun:
+                result = await asyncio.shield(entry.done)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                if entry.begun and usable(entry):
                     raise
-                entry, _ = self.call.claims.claim(leaf, key, _never)  # not the component's failure but ours
+            else:
+                if usable(entry):  # asked again: it may have turned out only now that it is not
+                    return entry, result
+            entry = self.own_entry(leaf, key)
         try:
             result = await own()
         except BaseException as error:
@@ -82,28 +91,20 @@ class Shadows:
 
     def claim(self, leaf: str, key: Any, own: Callable[[], Any], usable: Usable) -> tuple[Entry, Any]:
         """For sync leaves: the same from a thread that is not the event loop's."""
+        if _on(self.call.loop):  # which may not wait for itself
+            return self.own_entry(leaf, key), own()
 
-        async def take() -> tuple[Entry, bool, Any, BaseException | None]:
-            entry, mine = self.call.claims.claim(leaf, key, usable)
+        async def take() -> tuple[Entry, bool]:
+            entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
             if not mine:
-                try:
-                    return entry, False, await asyncio.shield(entry.done), None
-                except asyncio.CancelledError:
-                    raise
-                except BaseException as error:  # a SystemExit that is raised here would end everybody's loop
-                    if entry.begun:
-                        return entry, False, None, error
-                    entry, _ = self.call.claims.claim(leaf, key, _never)  # not the component's failure but ours
-            return entry, True, None, None
+                await asyncio.wait([entry.done])  # not awaited itself: a SystemExit in it would end the loop
+                if not usable(entry) or (entry.done.exception() is not None and not entry.begun):
+                    return self.own_entry(leaf, key), True
+            return entry, mine
 
-        entry, mine, result, error = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
+        entry, mine = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
         if not mine:
-            try:
-                if error is not None:
-                    raise error
-                return entry, result
-            finally:
-                del error  # its traceback holds this frame
+            return entry, entry.done.result()
         try:
             result = own()
         except BaseException as error:
@@ -111,6 +112,10 @@ class Shadows:
             raise
         self.call.loop.call_soon_threadsafe(entry.finish, result)
         return entry, result
+
+    def own_entry(self, leaf: str, key: Any) -> Entry:
+        """An entry for work that stock does itself, whatever the graph has. On the query's event loop."""
+        return self.call.claims.claim(leaf, Arguments(key), _never)[0]
 
     def on_loop(self, function: Callable[[], T]) -> T:
         """Runs a quick function on the query's event loop, from another thread."""
@@ -121,7 +126,14 @@ def _never(entry: Entry) -> bool:
     return False
 
 
+def _on(loop: asyncio.AbstractEventLoop) -> bool:
+    return asyncio._get_running_loop() is loop
+
+
 def _on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
+    if _on(loop):
+        return function()
+
     async def run() -> T:
         return function()
 
@@ -153,30 +165,32 @@ class Tap(Runnable[Any, Any]):
         return value
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        return self._watched(self.step.transform(input, config, **kwargs))
+
+    def atransform(
+        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        return self._awatched(self.step.atransform(input, config, **kwargs))
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        return self._watched(self.step.stream(input, config, **kwargs))
+
+    def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        return self._awatched(self.step.astream(input, config, **kwargs))
+
+    def _watched(self, chunks: Iterator[Any]) -> Iterator[Any]:
         whole = _Sum()
-        for chunk in self.step.transform(input, config, **kwargs):
+        for chunk in chunks:
             yield chunk
             whole.add(chunk)
         self._feed_from_thread(whole.value)
 
-    async def atransform(
-        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
+    async def _awatched(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
         whole = _Sum()
-        async for chunk in self.step.atransform(input, config, **kwargs):
+        async for chunk in chunks:
             yield chunk
             whole.add(chunk)
         self.call.feed(self.leaf, whole.value)
-
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        return self.transform(iter([input]), config, **kwargs)
-
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        async def once() -> AsyncIterator[Any]:
-            yield input
-
-        async for chunk in self.atransform(once(), config, **kwargs):
-            yield chunk
 
     def _feed_from_thread(self, value: Any) -> None:
         # Waits until the graph has dispatched what it can, so that the graph reaches the next leaf before stock does.

@@ -140,7 +140,7 @@ def _same(obj: Any, s: Shadows) -> Any:
     return obj
 
 
-class _no_options:  # noqa: N801 - reads as a statement
+class _no_options:
     """Bound keyword arguments do not go further down than the object they were bound to."""
 
     def __init__(self, b: Builder) -> None:

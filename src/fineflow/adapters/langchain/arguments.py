@@ -1,0 +1,50 @@
+"""The arguments of a component's inner method, for comparing the graph's call with stock's.
+
+The two sides hold the same messages and documents. So that a change in place after the graph's call is noticed, the
+arguments are compared twice: as they are now, and as they were when each side arrived.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
+
+# What stock itself adds to a generated message in place, when it has got it from the model's inner method.
+_ADDED = frozenset({"id", "response_metadata"})
+
+
+class Arguments:
+    """A call's arguments. Equal to others that hold equal values, and held equal ones from the beginning."""
+
+    __slots__ = ("before", "now")
+
+    def __init__(self, now: Any) -> None:
+        self.now = now
+        self.before = frozen(now)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Arguments) and bool(self.now == other.now) and bool(self.before == other.before)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Arguments({self.now!r})"
+
+
+def frozen(value: Any) -> Any:
+    """The containers, messages and documents in ``value`` copied, so that changes in place do not reach the result."""
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is list or kind is tuple:
+        return [frozen(part) for part in value]
+    if kind is dict:
+        return {name: frozen(part) for name, part in value.items()}
+    if isinstance(value, BaseMessage):
+        parts = {name: frozen(part) for name, part in vars(value).items() if name not in _ADDED}
+        return kind, parts, frozen(value.model_extra)
+    if isinstance(value, Document):
+        return kind, {name: frozen(part) for name, part in vars(value).items()}
+    return value
