@@ -36,6 +36,9 @@ _lock = threading.Lock()
 _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
 
 
+_subject: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_subject", default="")
+
+
 def listening() -> bool:
     return bool(_listeners)
 
@@ -49,6 +52,16 @@ def report(interval: Interval) -> None:
 def origin() -> str:
     """The label that ``labelled()`` set around the current call."""
     return _origin.get()
+
+
+def subject(otherwise: str) -> str:
+    """The name of the primitive that the current task works for, or ``otherwise`` outside of a graph."""
+    return _subject.get() or otherwise
+
+
+def about(name: str) -> None:
+    """Says what the current context works for, until the end of its task."""
+    _subject.set(name)
 
 
 @contextmanager

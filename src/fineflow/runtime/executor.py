@@ -116,7 +116,7 @@ class Execution:
             self._follow(p, value.entry.done, value.view)
         elif inspect.iscoroutine(value):
             limit = self.call.limit if p.op is not Op.MAP else None
-            self._follow(p, self.call.spawn(value, self.level + p.depth, limit))
+            self._follow(p, self.call.spawn(value, self.level + p.depth, limit, name=p.name))
         elif asyncio.isfuture(value):
             self._follow(p, value)
         else:
@@ -229,7 +229,7 @@ class Execution:
 
     def spawn(self, work: Awaitable[Any], p: Primitive) -> asyncio.Task[Any]:
         """A task for (a part of) the primitive, with its depth as priority."""
-        return self.call.spawn(work, self.level + p.depth)
+        return self.call.spawn(work, self.level + p.depth, name=p.name)
 
     def each(self, p: Primitive, args: Mapping[str, Any]) -> Awaitable[list[Any]]:
         """Runs the body of a MAP for every element; elements of a stream start as they are released."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.ir import Op
+from fineflow.runtime import events
 from fineflow.runtime.claims import Claims, Summary
 from fineflow.runtime.scheduler import depth, query
 
@@ -38,10 +39,15 @@ class Call:
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
 
-    def spawn(self, work: Awaitable[Any], level: int, limit: asyncio.Semaphore | None = None) -> asyncio.Task[Any]:
-        """A task in its own copy of the caller's context, with its depth as priority; ``limit`` is held meanwhile."""
+    def spawn(
+        self, work: Awaitable[Any], level: int, limit: asyncio.Semaphore | None = None, *, name: str = ""
+    ) -> asyncio.Task[Any]:
+        """A task in its own copy of the caller's context, with its depth as priority; ``limit`` is held meanwhile.
+
+        ``name``: what it works for, shown in timelines.
+        """
         context = self.context.copy()
-        context.run(_mark, level, self.label)
+        context.run(_mark, level, self.label, name)
         task = self.loop.create_task(_run(work, limit), context=context)
         self.tasks.add(task)
 
@@ -93,9 +99,10 @@ class Call:
         return summary
 
 
-def _mark(level: int, label: str) -> None:
+def _mark(level: int, label: str, name: str) -> None:
     depth.set(level)
     query.set(label)
+    events.about(name)
 
 
 class Ended(Exception):

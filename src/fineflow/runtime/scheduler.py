@@ -39,7 +39,7 @@ class _Request:
         self.number = number
         self.op = op
         self.items = items
-        self.label = label
+        self.label = events.subject(label)
         self.query = query.get() or f"request {number}"
         self.depth = depth.get()
         self.origin = events.origin()

@@ -198,7 +198,7 @@ class TransformersEngine:
     def _report(self, request: Request, label: str, queued: float) -> None:
         end = time.perf_counter()
         start = request.started if request.started >= 0 else end
-        events.report(events.Interval(self.name, label, queued, start, end, origin=events.origin()))
+        events.report(events.Interval(self.name, events.subject(label), queued, start, end, origin=events.origin()))
 
     def _died(self, cause: BaseException | None) -> BackendError:
         error = BackendError(f"LLM engine {self.name!r} stopped while a request was under way: {cause}")
