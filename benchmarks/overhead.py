@@ -1,0 +1,75 @@
+"""What an optimized chain costs where nothing can be gained: ``prompt | model | parser``, the model answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+
+import fineflow
+from benchmarks.report import arguments, finish, hardware, positive, table
+from fineflow.testing.langchain import FakeChat
+
+BOUND = 1.3
+QUESTION = {"question": "What is the capital of France?"}
+
+
+def once(call: Callable[[Any], Any], calls: int) -> float:
+    """Seconds per call, over ``calls`` calls."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call(QUESTION)
+    return (time.perf_counter() - start) / calls
+
+
+async def aonce(call: Callable[[Any], Any], calls: int) -> float:
+    """``once`` for a coroutine function."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        await call(QUESTION)
+    return (time.perf_counter() - start) / calls
+
+
+async def compare(stock: Any, mine: Any, entry: str, runs: int, calls: int) -> tuple[list[float], list[float]]:
+    """Seconds per call in each run, the two taking turns, so that a busy machine is busy for both."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for run in range(runs + 1):  # the first one warms up
+        order = (0, 1) if run % 2 else (1, 0)
+        for side in order:
+            call = getattr((stock, mine)[side], entry)
+            seconds = await aonce(call, calls) if entry == "ainvoke" else once(call, calls)
+            if run:
+                found[side].append(seconds)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = arguments(__doc__ or "", runs=60)
+    parser.add_argument("--calls", type=positive, default=20, help="calls in a row per measurement (20)")
+    given = parser.parse_args(argv)
+    prompt = ChatPromptTemplate.from_template("Answer briefly: {question}")
+    stock = prompt | FakeChat(default="Paris") | StrOutputParser()
+    mine = fineflow.optimize(stock, strict=True)
+    rows, figures, checks = [("entry point", "stock", "optimized", "ratio")], {}, {}
+    for entry in ("invoke", "ainvoke"):
+        one, other = asyncio.run(compare(stock, mine, entry, given.runs, given.calls))
+        middle = statistics.median(one), statistics.median(other)
+        # Each pair ran side by side, so the ratio of pairs says more than that of the medians.
+        ratio = statistics.median(b / a for a, b in zip(one, other, strict=True))
+        rows.append((entry, *(f"{seconds * 1e6:.0f} us" for seconds in middle), f"{ratio:.3f}"))
+        figures[entry] = {"stock_s": middle[0], "optimized_s": middle[1], "ratio": ratio}
+        checks[f"{entry} costs at most {BOUND} x stock"] = ratio <= BOUND
+    print(f"Nothing to gain: prompt | model | parser, a fake model without latency. {hardware()}")
+    print(f"Medians of {given.runs} runs of {given.calls} calls, stock and optimized in turns.\n")
+    print(table(rows), end="\n\n")
+    return finish({"overhead": figures}, checks, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

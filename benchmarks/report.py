@@ -1,0 +1,65 @@
+"""What all benchmarks share: the machine they ran on, plain tables, figures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def arguments(about: str, *, runs: int) -> argparse.ArgumentParser:
+    """A parser with the flags that every benchmark has."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--runs", type=positive, default=runs, help=f"how often everything is measured ({runs})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    return parser
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
+@functools.cache
+def hardware() -> str:
+    """The machine, and the versions that matter, in one line."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    cpu = named[0] if named else platform.processor() or platform.machine()
+    busy = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    libraries = f"langchain-core {version('langchain-core')}"
+    return f"{cpu}, {os.cpu_count()} cores{busy}; Python {platform.python_version()}, {libraries}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows below a heading row; all columns but the first are figures."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def finish(figures: Mapping[str, Any], checks: Mapping[str, bool], path: Path | None) -> int:
+    """Prints what was required and whether it holds, writes the JSON; the exit status of the benchmark."""
+    for text, held in checks.items():
+        print(f"{'ok  ' if held else 'MISS'}  {text}")
+    if path is not None:
+        path.write_text(json.dumps({"hardware": hardware(), **figures, "checks": dict(checks)}, indent=2) + "\n")
+    return 0 if all(checks.values()) else 1

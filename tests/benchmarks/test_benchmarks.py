@@ -1,0 +1,57 @@
+"""The benchmarks run, and what they promise about the order of the work holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain_chroma")  # the demo's chain
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name: str, *flags: str, tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """What a benchmark printed, and its figures; in a process of its own, where no other test is at work."""
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", *flags, "--json", str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert figures.exists(), done.stderr
+    return done.stdout, json.loads(figures.read_text())
+
+
+def test_the_assistant_is_near_its_critical_path(tmp_path: Path) -> None:
+    """Best of three, because the machine may be busy with something else; the bounds are those of the benchmark."""
+    shown, figures = run("assistant", "--runs", "3", "--scale", "0.5", tmp_path=tmp_path)
+    best = figures["best_s"]
+    for name in ("optimized invoke", "optimized ainvoke"):
+        assert best[name] <= 1.10 * best["critical path"], shown
+        assert best[name] <= 0.70 * best["stock ainvoke"], shown
+        assert best[name] <= 0.65 * best["stock invoke"], shown
+    assert best["critical path"] == pytest.approx(sum(figures["critical_path_s"].values()))
+    assert "emulated by sleeping" in shown and "cores" in shown
+
+
+def test_passes_that_change_the_assistant_pay(tmp_path: Path) -> None:
+    _, figures = run("assistant", "--ablation", "--runs", "1", "--scale", "0.25", tmp_path=tmp_path)
+    took = figures["ablation_s"]
+    assert took["all passes, ainvoke"] < took["without stages, ainvoke"] < took["without prune, ainvoke"]
+    assert took["without prune, ainvoke"] < took["no pass, ainvoke"] * 1.1
+
+
+@pytest.mark.parametrize("name", ["overhead", "planning"])
+def test_the_others_run(name: str, tmp_path: Path) -> None:
+    shown, figures = run(name, "--runs", "2", tmp_path=tmp_path)
+    assert figures["hardware"] in shown.replace("\n", " ")
+    assert figures["checks"]
+
+
+def test_wrong_flags_are_explained() -> None:
+    command = [sys.executable, "-m", "benchmarks.assistant", "--runs", "0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "expected at least 1, got 0" in done.stderr
