@@ -1,0 +1,286 @@
+"""Incremental splitters: the items of a parser's list, released while the text they are parsed from still comes.
+
+A splitter is pushed the text in pieces, cut anywhere. It releases an item as soon as no later text can change it, so
+that work on the item starts before the text is complete. For every text and every way to cut it:
+
+* what ``push`` released, followed by what ``close`` releases, is the list that the parser makes of the whole text;
+* what ``push`` released alone is a prefix of that list.
+
+So it is, without exception, for `Lines`, `Split`, `CommaSeparated`, `Numbered` and `Markdown`. For JSON (and for
+``CommaSeparated(eager=True)``) no release could promise that: langchain repairs malformed JSON by cutting text off its
+end, and looks for another answer behind the next code fence, so some continuation changes every item. There the promise
+holds for every well-formed text and for every beginning of one (an answer cut short); where other texts break it,
+``close`` sets ``contradicted`` and releases nothing more. Who starts work on an item early compares with the parser's
+own result before anything of it can be observed, so a contradiction costs time and no answer.
+
+All work is done when ``push`` or ``close`` is called, not when the iterator is read, and takes time linear in the text.
+A splitter serves one text. None of them raises: where the parser raises on the whole text, ``close`` releases nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+from io import StringIO
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Splitter(Protocol[T_co]):
+    """What all splitters share."""
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether something was released that is not in the parser's list at that place; settled by ``close``."""
+        ...
+
+    def push(self, text: str) -> Iterator[T_co]:
+        """The items that this piece of text makes final."""
+        ...
+
+    def close(self) -> Iterator[T_co]:
+        """The items that the end of the text makes final."""
+        ...
+
+
+class Split:
+    """``text.split(separator)``, or ``text.strip().split(separator)`` with ``strip``; ``None`` splits at white space.
+
+    An item is final when the separator behind it has come; with ``strip`` only when a later non-blank character has
+    come too: before that, ``strip`` of the whole text could still take the separator, or blanks of the item, off its
+    end. ``keep_empty=False`` leaves out empty items.
+
+    Raises ValueError for an empty separator, as ``str.split`` would on the text.
+    """
+
+    contradicted = False
+
+    def __init__(self, separator: str | None, *, strip: bool = False, keep_empty: bool = True) -> None:
+        if separator == "":
+            raise ValueError("expected a separator to split at, or None for white space; got an empty string")
+        self._separator = separator
+        self._strip = strip and separator is not None  # splitting at white space strips by itself
+        self._keep_empty = keep_empty
+        self._open: list[str] = []  # the item that is not final yet, in pieces
+        self._tail = ""  # its last characters, in which a separator may have begun
+        self._begun = False  # whether a non-blank character has come
+        self._blanks: list[str] = []  # white space held back, for the text may end with it
+
+    def push(self, text: str) -> Iterator[str]:
+        """The items that this piece of text makes final."""
+        if self._strip:
+            text = self._settled(text)
+        if self._separator is None:
+            return iter(self._words(text))
+        window = self._tail + text
+        if self._separator in window:
+            *items, rest = "".join([*self._open, text]).split(self._separator)
+            self._open, window = [rest], rest
+        else:
+            items = []
+            self._open.append(text)
+        self._tail = window[max(0, len(window) - len(self._separator) + 1) :]
+        return iter(items if self._keep_empty else [item for item in items if item])
+
+    def close(self) -> Iterator[str]:
+        """The last item: it ends with the text."""
+        rest = "".join(self._open)
+        return iter([rest] if rest or (self._keep_empty and self._separator is not None) else [])
+
+    def _settled(self, text: str) -> str:
+        """What is now certain to be part of the stripped text."""
+        if not self._begun:
+            text = text.lstrip()
+            self._begun = bool(text)
+        kept = text.rstrip()
+        blanks = text[len(kept) :]
+        if not kept:
+            self._blanks.append(blanks)
+            return ""
+        settled = "".join([*self._blanks, kept])
+        self._blanks = [blanks]
+        return settled
+
+    def _words(self, text: str) -> list[str]:
+        if not re.search(r"\s", text):
+            self._open.append(text)
+            return []
+        text = "".join([*self._open, text])
+        words = text.split()
+        self._open = [] if text[-1].isspace() else [words.pop()]
+        return words
+
+
+class Lines(Split):
+    """``text.strip().split("\\n")`` without empty lines, as LineListOutputParser has it.
+
+    A line is final when its newline *and* a later non-blank character have come: before that, stock's ``strip`` of
+    the whole text could still take blanks off its end, or drop it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("\n", strip=True, keep_empty=False)
+
+
+class _LineMatches:
+    """``re.findall(pattern, text)`` for a pattern whose one group runs to the end of its line.
+
+    A match is final when the newline behind it has come. It may begin in the line before, as ``\\s`` of the patterns
+    below may be that line's newline; so the last complete line is kept as long as it is not part of a match.
+    """
+
+    contradicted = False
+    _pattern: re.Pattern[str]
+
+    def __init__(self) -> None:
+        self._open: list[str] = []  # what a later match may begin in, in pieces
+
+    def push(self, text: str) -> Iterator[str]:
+        """The items that this piece of text makes final."""
+        lines, newline, rest = text.rpartition("\n")
+        if not newline:
+            self._open.append(text)
+            return iter(())
+        block = "".join([*self._open, lines, newline])
+        matches = list(self._pattern.finditer(block))
+        behind = matches[-1].end() + 1 if matches else 0
+        last_line = block.rfind("\n", 0, len(block) - 1) + 1
+        self._open = [block[max(behind, last_line) :], rest]
+        return iter([match[1] for match in matches])
+
+    def close(self) -> Iterator[str]:
+        """The last item, if no newline ended it."""
+        return iter([match[1] for match in self._pattern.finditer("".join(self._open))])
+
+
+class Numbered(_LineMatches):
+    """NumberedListOutputParser with the pattern it comes with; an item is final when its line has ended."""
+
+    _pattern = re.compile(r"\d+\.\s([^\n]+)")
+
+
+class Markdown(_LineMatches):
+    """MarkdownListOutputParser with the pattern it comes with; an item is final when its line has ended."""
+
+    _pattern = re.compile(r"^\s*[-*]\s([^\n]+)$", re.MULTILINE)
+
+
+class Checked(Generic[T]):
+    """Items released on assumptions about the rest of the text, compared at its end with the parser's own list."""
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self.contradicted = False
+        self._parse = parse
+        self._text: list[str] = []
+        self._released: list[str] = []  # as repr: tells 1 from True, and stays what it is if the item is changed
+        self._over = False  # nothing more is released before the end
+
+    def push(self, text: str) -> Iterator[T]:
+        """The items that this piece of text makes final."""
+        self._text.append(text)
+        items: list[T] = []
+        if not self._over:
+            try:
+                for item in self._scan(text):
+                    self._released.append(repr(item))
+                    items.append(item)
+            except (ValueError, RecursionError, csv.Error):
+                self._over = True
+        return iter(items)
+
+    def close(self) -> Iterator[T]:
+        """The items of the parser's list that were not released yet; none if it contradicts what was."""
+        self._over = True
+        count = len(self._released)
+        try:
+            items = self._items(self._parse("".join(self._text)))
+            agreed = [repr(item) for item in items[:count]] == self._released
+        except Exception:  # stock raises it, when it gets there
+            items, agreed = [], not count
+        self.contradicted = self.contradicted or not agreed
+        return iter(() if self.contradicted else items[count:])
+
+    def _scan(self, text: str) -> Iterator[T]:
+        """The items that this piece makes final; ValueError: no more can be said before the end."""
+        raise NotImplementedError
+
+    def _items(self, parsed: Any) -> list[T]:
+        """The items of what the parser returned for the whole text."""
+        raise NotImplementedError
+
+
+class _Field(Enum):
+    START, BARE, QUOTED, QUOTE = range(4)  # QUOTE: behind a quote that ends the field, or is the first of two
+
+
+class CommaSeparated(Checked[str]):
+    """CommaSeparatedListOutputParser: one row of csv or more; split at commas and stripped where csv raises.
+
+    As csv may raise at the end of the text still (at a lone carriage return, at a very long field), an item is final
+    when its comma has come *and* both ways to parse it agree. They do not about a quoted item, one with blanks before
+    its comma, or a newline within the list; from there on all items wait for the end.
+
+    With ``eager``, csv is expected not to raise: quoted items are released too when their comma has come, and
+    ``contradicted`` is set if it does raise and items differ.
+    """
+
+    def __init__(self, *, eager: bool = False) -> None:
+        super().__init__(_comma_separated)
+        self._eager = eager
+        self._first = True
+        self._open: list[str] = []  # what came behind the last comma outside quotes, in pieces
+        self._field = _Field.START
+
+    def _scan(self, text: str) -> Iterator[str]:
+        start = 0
+        for comma in self._commas(text):
+            part = "".join([*self._open, text[start:comma]])
+            self._open, start = [], comma + 1
+            # A comma on both sides: csv reads a blank line, and the end of the text, in another way than an empty item.
+            items = _csv_items(f"{part}," if self._first else f",{part},")[0 if self._first else 1 : -1]
+            if not self._eager and items != _stripped_items(part):
+                raise ValueError("the two ways to parse disagree")
+            self._first = False
+            yield from items
+        self._open.append(text[start:])
+
+    def _commas(self, text: str) -> Iterator[int]:
+        """Where the commas outside quotes are."""
+        field = self._field
+        for at, character in enumerate(text):
+            if field is _Field.QUOTED:
+                field = _Field.QUOTE if character == '"' else field
+            elif field is _Field.QUOTE and character == '"':
+                field = _Field.QUOTED
+            elif character == ",":
+                yield at
+                field = _Field.START
+            elif character in "\r\n":
+                field = _Field.START
+            elif field is _Field.START and character == '"':
+                field = _Field.QUOTED
+            elif field is not _Field.START or character != " ":
+                field = _Field.BARE
+        self._field = field
+
+    def _items(self, parsed: list[str]) -> list[str]:
+        return parsed
+
+
+def _csv_items(text: str) -> list[str]:
+    return [item for row in csv.reader(StringIO(text), skipinitialspace=True) for item in row]
+
+
+def _stripped_items(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _comma_separated(text: str) -> list[str]:
+    try:
+        return _csv_items(text)
+    except csv.Error:
+        return _stripped_items(text)
