@@ -37,11 +37,18 @@ def test_text_of_a_whole_plan() -> None:
 Plan for my chain
 =================
 
-  4 primitives, of which 3 can run ahead of stock; stock runs the others itself, where it always did.
-  1 primitive starts before earlier steps have finished: answer/llm.
-  1 step is opaque and runs exactly as and when stock always did (your own code, or a component that fineflow does not
-    know): guard.
-  The answer, the callbacks and the errors are those of stock.
+  Of 2 steps that take time (models, searches, reranking), 1 no longer waits for everything before.
+  1 step is your own or unknown code, run by stock, exactly when and as often as it always was.
+  The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes.
+
+What starts earlier than in stock
+  prune  answer/llm  reads only the question
+
+What stays as it was, and why
+  prefill  guard  own code is never moved
+
+Run by stock itself, exactly when it always was: your own code, and what is not recognised
+  guard    calls requests.get, which is not known to be pure; 2 later steps wait for it
 
 As written (p-graph): 4 primitives, reads input
    #  name          depth  operation, engine, effects, order edges
@@ -57,16 +64,7 @@ As run (e-graph): 4 primitives, reads input
    2  category/llm         decode(prompt=input[question])  on llm  after 1
    3  answer/llm           decode(prompt=input[question])  on llm  after 1
    4  record               record(category=2, answer=3)
-output: 4
-
-Rewrites
-  prune  answer/llm  reads only the question
-
-Left as it was
-  prefill  guard  own code is never moved
-
-Opaque: run by stock, exactly as and when it always was
-  guard  calls requests.get, which is not known to be pure"""
+output: 4"""
     )
 
 
@@ -89,14 +87,14 @@ def test_streams_are_told() -> None:
         ),
         Ref("each"),
     )
-    assert "take items as they are produced instead of waiting for all of them: each." in str(Explanation(None, graph))
+    assert "each starts on each item while the rest of the list is still being written." in str(
+        Explanation(None, graph)
+    )
 
 
 def test_a_fallback_is_the_whole_story() -> None:
     shown = Explanation(None, None, fallback="MyChain overrides ainvoke", name="MyChain")
-    assert (
-        str(shown).splitlines()[-1] == "  Everything runs as stock, through your own object: MyChain overrides ainvoke"
-    )
+    assert str(shown).splitlines()[-1] == "  Runs as stock, through your own object: MyChain overrides ainvoke."
     assert "MyChain overrides ainvoke" in shown.to_html()
     assert shown.to_mermaid() == 'flowchart TD\n  n0["everything runs as stock"]'
     assert "no plan" in str(Explanation(None, None))
@@ -106,7 +104,7 @@ def test_an_opaque_step_is_explained_once() -> None:
     note = Note("lower", "guard", False, OPAQUE.reason)
     shown = str(Explanation(None, plan(guarded=True), (note, DONE)))
     assert shown.count(OPAQUE.reason) == 1
-    assert "Left as it was" not in shown
+    assert "What stays as it was" not in shown
 
 
 def test_notes_are_shown_once() -> None:
@@ -130,3 +128,35 @@ def test_text_stays_within_the_terminal() -> None:
     long = Note("prune", "a/very/long/path/" * 4, False, "because " * 40)
     shown = str(Explanation(plan(), plan().noted(long), name="x"))
     assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_own_code_is_told_apart_by_what_is_known_of_it() -> None:
+    pure = Effects(Effect.PURE, reason="joins strings")
+    graph = Graph(
+        (
+            Primitive("guard", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, OPAQUE, meta={"where": "app.py:7"}),
+            Primitive("join", Op.CALL, {"x": Ref("guard")}, effects=pure, meta={"where": "app.py:9"}),
+            Primitive("llm", Op.DECODE, {"prompt": Ref("join")}),
+        ),
+        Ref("llm"),
+    )
+    shown = str(Explanation(None, graph))
+    assert "  guard  app.py:7  calls requests.get, which is not known to be pure; 1 later step waits for it\n" in shown
+    assert "may run early\n  join  app.py:9  joins strings\n" in shown
+    assert "mark such functions @fineflow.pure" in shown
+
+
+def test_a_reason_that_holds_for_several_steps_is_said_once() -> None:
+    notes = tuple(Note("prefill", name, False, "whole prompts only") for name in "abcd")
+    shown = str(Explanation(plan(), plan(), notes))
+    assert "  prefill  a, b and 2 more  whole prompts only\n" in shown
+    assert shown.count("whole prompts only") == 1
+
+
+def test_a_plan_that_is_not_used_does_not_tell_what_it_would_do() -> None:
+    shown = Explanation(plan(), plan().noted(DONE, LEFT), fallback="nothing to gain")
+    assert "reads only the question" not in str(shown)
+    assert "e-graph" not in str(shown) and "e-graph" not in shown.to_html()
+    assert "own code is never moved" in str(shown)
+    assert "Nothing to gain." in shown.to_html()
+    assert shown.to_mermaid() == 'flowchart TD\n  n0["everything runs as stock"]'

@@ -10,11 +10,10 @@ from typing import Any
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.draw import to_html, to_mermaid
-from fineflow.ir.page import opaque, sections
-from fineflow.ir.spec import bodies
+from fineflow.ir.page import opaque, sections, works
 from fineflow.ir.text import WIDTH, format_graph, wrap
 
-_PLUMBING = frozenset({Op.RENDER, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.MAP, Op.CONDITION})
+_STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
 
 
 @dataclass(frozen=True)
@@ -42,33 +41,43 @@ class Explanation:
     def summary(self) -> tuple[str, ...]:
         """What will happen, in a few plain sentences."""
         if self.fallback:
-            return (f"Everything runs as stock, through your own object: {self.fallback}",)
+            return (f"Runs as stock, through your own object: {self.fallback}.",)
         graph = self.e_graph or self.p_graph
         if graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
         return tuple(_sentences(graph))
 
     def __str__(self) -> str:
-        title = f"Plan for {self.name}" if self.name else "Plan"
-        parts = [f"{title}\n{'=' * len(title)}", "\n".join(line for s in self.summary for line in _wrapped(s))]
-        if self.p_graph is not None:
-            parts.append(format_graph(self.p_graph, title="As written (p-graph)"))
-        if self.e_graph is not None:
-            parts.append(format_graph(self.e_graph, title="As run (e-graph)"))
-        for heading, _, rows in sections(self.e_graph or self.p_graph, self.all_notes):
+        parts = [
+            f"{self._title}\n{'=' * len(self._title)}",
+            "\n".join(line for s in self.summary for line in _wrapped(s)),
+        ]
+        for heading, _, rows in sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback):
             parts.append(_table(heading, rows))
+        parts += [format_graph(graph, title=title) for title, graph in self._graphs()]
         return "\n\n".join(parts)
+
+    @property
+    def _title(self) -> str:
+        return f"Plan for {self.name}" if self.name else "Plan"
+
+    def _graphs(self) -> Iterator[tuple[str, Graph]]:
+        if self.p_graph is not None:
+            yield "As written (p-graph)", self.p_graph
+        if self.e_graph is not None and not self.fallback:  # else it is not what runs
+            yield "As run (e-graph)", self.e_graph
 
     def to_mermaid(self) -> str:
         """The plan as a Mermaid flowchart; a single box when everything runs as stock."""
-        graph = self.e_graph or self.p_graph
-        return to_mermaid(graph) if graph is not None else 'flowchart TD\n  n0["everything runs as stock"]'
+        graphs = [graph for _, graph in self._graphs()]
+        return to_mermaid(graphs[-1]) if graphs and not self.fallback else _STOCK
 
     def to_html(self) -> str:
         """The plan as one self-contained HTML page."""
-        title = f"Plan for {self.name}" if self.name else "Plan"
         summary = () if self.fallback else self.summary
-        return to_html(self.p_graph, self.e_graph, self.all_notes, title=title, summary=summary, fallback=self.fallback)
+        e_graph = None if self.fallback else self.e_graph
+        reason = f"{self.fallback[:1].upper()}{self.fallback[1:]}." if self.fallback else ""
+        return to_html(self.p_graph, e_graph, self.all_notes, title=self._title, summary=summary, fallback=reason)
 
     def _repr_html_(self) -> str:
         # A frame keeps the styles of the page and those of the notebook apart.
@@ -89,24 +98,26 @@ class Explanation:
 
 
 def _sentences(graph: Graph) -> Iterator[str]:
-    ahead = sum(not _by_stock(p) for p in graph)
-    rest = "" if ahead == len(graph.primitives) else "; stock runs the others itself, where it always did"
-    yield f"{_count(len(graph.primitives), 'primitive')}, of which {ahead} can run ahead of stock{rest}."
-    early = starts_early(graph)
+    working = [p.name for p in graph if works(p) and not p.params.get("stage") and p.op is not Op.PARTIAL_PREFILL]
+    early = len(set(starts_early(graph)).intersection(working))
+    streams = [p.name for p in graph if p.op is Op.MAP and any(ref.stream for ref in p.args.values())]
     if early:
-        start = "starts" if len(early) == 1 else "start"
-        yield f"{_count(len(early), 'primitive')} {start} before earlier steps have finished: {_listed(early)}."
-    streams = [p.name for p in graph if any(ref.stream for ref in p.args.values())]
+        what = _count(len(working), "step") + " that take time (models, searches, reranking)"
+        yield f"Of {what}, {early} no longer wait{'s' * (early == 1)} for everything before."
     if streams:
-        yield f"These take items as they are produced instead of waiting for all of them: {_listed(streams)}."
-    if not early and not streams:
+        start = "starts" if len(streams) == 1 else "start"
+        yield f"{_listed(streams)} {start} on each item while the rest of the list is still being written."
+    if prefills := [p.name for p in graph if p.op is Op.PARTIAL_PREFILL]:
+        yield f"The beginning of {_count(len(prefills), 'prompt')} is prefilled while the rest is being computed."
+    if not early and not streams and not prefills:
         yield "Every step needs the one before, so nothing can start sooner than in stock."
-    own = [p.name for p in opaque(graph)]
-    if own:
-        runs = "step is opaque and runs" if len(own) == 1 else "steps are opaque and run"
-        why = "your own code, or a component that fineflow does not know"
-        yield f"{len(own)} {runs} exactly as and when stock always did ({why}): {_listed(own)}."
-    yield "The answer, the callbacks and the errors are those of stock."
+    if own := opaque(graph):
+        are = "step is" if len(own) == 1 else "steps are"
+        yield f"{len(own)} {are} your own or unknown code, run by stock, exactly when and as often as it always was."
+        if any(p.meta.get("where") for p in own):
+            hint = "unless it is known to have no side effects: mark such functions @fineflow.pure."
+            yield f"What follows your code waits for it, {hint}"
+    yield "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
 
 
 def starts_early(graph: Graph) -> list[str]:
@@ -117,15 +128,12 @@ def starts_early(graph: Graph) -> list[str]:
     for p in graph:
         direct = {ref.name for ref in p.args.values()} | set(p.after)
         before[p.name] = direct.union(*(before.get(name, set()) for name in direct))
-        if _works(p):
+        if works(p):
             if not _by_stock(p) and not before[p.name].issuperset(working):
                 early.append(p.name)
-            working.append(p.name)
+            if not p.params.get("stage"):
+                working.append(p.name)
     return early
-
-
-def _works(p: Primitive) -> bool:
-    return p.op not in _PLUMBING or any(_works(inner) for _, body in bodies(p) for inner in body)
 
 
 def _by_stock(p: Primitive) -> bool:

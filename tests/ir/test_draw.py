@@ -151,15 +151,15 @@ def test_page_shows_both_graphs_and_every_reason(as_written: Graph, rewritten: G
     assert "One sentence." in page
     for note in rewritten.notes:
         assert note.reason in page
-    assert page.index("Rewrites") < page.index("Left as it was")
-    assert "Opaque:" not in page
+    assert page.index("What starts earlier") < page.index("What stays as it was")
+    assert "Run by stock itself" not in page
     ids = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert sorted(set(ids)) == sorted(ids)
 
 
 def test_page_lists_own_code_with_the_verdict() -> None:
     page = assert_and_get(small())
-    assert "Opaque: run by stock" in page
+    assert "Run by stock itself" in page
     assert "calls print" in page
 
 

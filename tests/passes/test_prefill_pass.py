@@ -72,7 +72,7 @@ def test_before_and_after() -> None:
     [
         (
             graph(("text", LONG), ("variable", "context"), block=0),
-            "llm cannot start a prompt before all of it is there",
+            "llm takes whole prompts only, so that nothing can be prefilled ahead",
         ),
         (
             graph(("text", "Say: "), ("variable", "context")),

@@ -70,7 +70,7 @@ def test_before_and_after() -> None:
         "output: 4"
     )
     # Said of the search only: the answer waits for no classification because the search does not.
-    assert pruned.notes == (Note("prune", "find", True, "starts without waiting for classify: does not use it"),)
+    assert pruned.notes == (Note("prune", "find", True, "does not wait for classify, whose result it does not use"),)
 
 
 def test_nothing_to_prune() -> None:

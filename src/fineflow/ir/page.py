@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from fineflow.ir.graph import Graph, Note
-from fineflow.ir.primitive import Effect, Primitive
+from fineflow.ir.primitive import Effect, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.svg import STYLE, legend, to_svg
 from fineflow.ir.text import format_graph, tidy
@@ -57,10 +57,11 @@ def to_html(
     heading = escape(title or "Plan")
     parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
     if fallback:
-        parts.append(f'<div class="stock"><b>Runs as stock:</b> {escape(fallback)}</div>')
+        parts.append(f'<div class="stock"><b>Runs as stock.</b> {escape(fallback)}</div>')
     if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
         parts += [f'<div class="keys">{"".join(legend(graphs))}</div>', _views(p_graph, e_graph)]
-    parts += [_table(*section) for section in sections(graphs[-1] if graphs else None, notes)]
+    tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
+    parts += [_table(*section) for section in tables]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -93,30 +94,92 @@ def _views(p_graph: Graph | None, e_graph: Graph | None) -> str:
     )
 
 
-def opaque(graph: Graph) -> Iterator[Primitive]:
-    """The opaque steps of a graph, bodies included."""
+def calls(graph: Graph) -> Iterator[Primitive]:
+    """The steps of user code, and of components not recognised, bodies included."""
     for p in graph:
-        if p.effects.kind is Effect.OPAQUE:
+        if p.op is Op.CALL:
             yield p
         for _, body in bodies(p):
-            yield from opaque(body)
+            yield from calls(body)
+
+
+def opaque(graph: Graph) -> list[Primitive]:
+    """Those of them that stock runs, because nothing is known about what they do."""
+    return [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
 
 
 Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
 
 
-def sections(graph: Graph | None, notes: Iterable[Note]) -> list[Section]:
-    """The tables below a plan: heading, columns, rows. Without empty tables, and without saying a thing twice."""
-    own = {p.name: p.effects.reason or "not known to be pure" for p in opaque(graph)} if graph is not None else {}
+def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -> list[Section]:
+    """The tables below a plan: heading, columns, rows. Without empty tables, and without saying a thing twice.
+
+    gain: whether the plan is used at all; if not, there is nothing that starts earlier to be told of.
+    """
+    held = [] if graph is None else [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
+    free = [] if graph is None else [p for p in calls(graph) if p.effects.kind is not Effect.OPAQUE]
+    own = {p.name: p.effects.reason for p in held}
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
-    done, left = ([(n.source, n.where, tidy(n.reason)) for n in notes if n.done is which] for which in (True, False))
-    columns = ("pass", "step", "reason")
+    columns = ("pass", "step", "how")
     tables: list[Section] = [
-        ("Rewrites", columns, done),
-        ("Left as it was", columns, left),
-        ("Opaque: run by stock, exactly as and when it always was", ("step", "why"), list(own.items())),
+        ("What starts earlier than in stock", columns, _told([n for n in notes if n.done and gain])),
+        ("What stays as it was, and why", ("pass", "step", "why"), _told([n for n in notes if not n.done])),
+        (
+            "Run by stock itself, exactly when it always was: your own code, and what is not recognised",
+            ("step", "at", "why"),
+            [(p.name, _at(p), _why(p, graph, gain)) for p in held],
+        ),
+        (
+            "Your functions without side effects, which may run early",
+            ("step", "at", "how that is known"),
+            [(p.name, _at(p), p.effects.reason or "found pure") for p in free if gain],
+        ),
     ]
     return [table for table in tables if table[2]]
+
+
+def _told(notes: Iterable[Note]) -> list[tuple[str, ...]]:
+    """Rows of notes; what is said of several steps in the same words is said once."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for note in notes:
+        said.setdefault((note.source, tidy(note.reason)), []).append(note.where)
+    return [(source, _several(list(dict.fromkeys(where))), reason) for (source, reason), where in said.items()]
+
+
+def _several(names: Sequence[str], most: int = 3) -> str:
+    return (
+        ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    )
+
+
+def _at(p: Primitive) -> str:
+    return str(p.meta.get("where", ""))
+
+
+def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
+    """The reason, and what it costs: how many steps could start earlier if it were known to be harmless."""
+    reason = tidy(p.effects.reason) or "not known to be without side effects"
+    held = _waiting(graph, p.name) if gain and graph is not None and p.name in graph else 0
+    return f"{reason}; {held} later step{'s wait' if held > 1 else ' waits'} for it" if held else reason
+
+
+def _waiting(graph: Graph, name: str) -> int:
+    """How many models, searches and the like come after a step, by data or order."""
+    behind = {name}
+    for p in graph:
+        if not behind.isdisjoint((*(ref.name for ref in p.args.values()), *p.after)):
+            behind.add(p.name)
+    return sum(p.name in behind and p.name != name and works(p) and p.params.get("by") != "stock" for p in graph)
+
+
+_PLUMBING = frozenset(
+    {Op.RENDER, Op.PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.CALL, Op.MAP, Op.CONDITION}
+)
+
+
+def works(p: Primitive) -> bool:
+    """Whether a primitive takes time of its own: a model, a search, reranking, a tool."""
+    return p.op not in _PLUMBING or any(works(inner) for _, body in bodies(p) for inner in body)
 
 
 def _table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -74,7 +74,7 @@ def _beginning(rendered: Primitive, late: Set[str]) -> tuple[list[tuple[str, str
 def _refusal(p: Primitive, rendered: Primitive, late: Set[str]) -> str:
     block = p.meta.get("block", 0)
     if not block:
-        return f"{p.engine} cannot start a prompt before all of it is there"
+        return f"{p.engine} takes whole prompts only, so that nothing can be prefilled ahead"
     if "value" in late or "segments" not in rendered.meta:
         return "the prompt's variables arrive together"
     before, first = _beginning(rendered, late)

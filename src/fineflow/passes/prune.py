@@ -72,7 +72,8 @@ def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozense
             )
             names = _nearest([q.name for q in graph if q.name in freed[p.name] - told and weight(q)], old)
             if names:
-                notes.append(Note("prune", p.name, True, f"starts without waiting for {_list(names)}: does not use it"))
+                text = f"does not wait for {_list(names)}, whose result it does not use"
+                notes.append(Note("prune", p.name, True, text))
     return notes
 
 
