@@ -201,7 +201,11 @@ class Execution:
         if mine:
             if stream:
                 entry.chunked, entry.stream = True, Stream()
-            entry.task = self.spawn(self._produce(p, entry, start), p)
+            try:
+                entry.task = self.spawn(self._produce(p, entry, start), p)
+            except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
+                entry.fail(error)
+                raise
         return entry
 
     async def _produce(self, p: Primitive, entry: Entry, start: Callable[[Entry], Awaitable[Any]]) -> None:
