@@ -1,278 +1,332 @@
-"""Same answer where a user does what nobody expects: each test is one way to tell the optimized object from stock."""
+"""Same answer where a user does what nobody expects: values, functions, components that are not what they seem."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
-from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from langchain_core.runnables.config import ensure_config
+from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
-from fineflow import explain, optimize
-from fineflow.testing.differential import differences, observe
-from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore, prompt_text
-
-QUESTION = {"question": "What is the capital of France?"}
-WORDS = (
-    "Paris is the capital of France",
-    "Lyon is a town",
-    "Rome is the capital of Italy",
-    "France is large",
-    "cheese",
-)
+from fineflow import optimize
+from fineflow.testing.differential import observe
+from fineflow.testing.langchain import FakeChat, FakeReranker
 
 
-def ask(text: str) -> ChatPromptTemplate:
-    return ChatPromptTemplate.from_template(text)
+class Telling:
+    """A value that notes when somebody turns it into text."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def __deepcopy__(self, memo: Any) -> Telling:
+        return self
+
+    def __str__(self) -> str:
+        self.log.append("str")
+        return "telling"
+
+    def __format__(self, spec: str) -> str:
+        self.log.append("format")
+        return "telling"
+
+    def __eq__(self, other: object) -> bool:
+        self.log.append("eq")
+        return self is other
+
+    def __hash__(self) -> int:
+        return 1
 
 
-def echo(messages: list[BaseMessage]) -> str:
-    """An answer that shows the whole prompt."""
-    return f"[{prompt_text(messages)}]"
+def test_values_of_classes_of_the_users_are_not_touched_early() -> None:
+    def make(log: list[Any]) -> Any:
+        one = RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo) | StrOutputParser())
+        two = RunnablePassthrough.assign(b=RunnableLambda(lambda x: str(x["value"])), log=lambda x: log.append("step"))
+        return one | two | RunnablePassthrough.assign(c=ask("{value} {a}") | FakeChat(answers=echo) | StrOutputParser())
+
+    for entry in DIRECT:
+        logs: list[list[Any]] = [[], []]
+        observe(make(logs[0]), entry, {**QUESTION, "value": Telling(logs[0])}, handler=None)
+        mine = optimize(make(logs[1]), strict=True, eager=True)
+        observe(mine, entry, {**QUESTION, "value": Telling(logs[1])}, handler=None)
+        assert sorted(logs[0]) == sorted(logs[1]), entry
 
 
-def store() -> FakeVectorStore:
-    return FakeVectorStore.from_texts(list(WORDS), FakeVectorStore().embedding)
+def test_an_iterator_is_consumed_once() -> None:
+    for entry in DIRECT:
+        values = []
+        for optimized in (False, True):
+            chain = RunnablePassthrough.assign(
+                a=RunnableLambda(lambda x: ", ".join(x["names"])) | ask("{question}") | FakeChat(answers=echo)
+            ) | RunnablePassthrough.assign(b=ask("{question}") | FakeChat(answers=echo))
+            mine = optimize(chain, strict=True, eager=True) if optimized else chain
+            values.append(observe(mine, entry, {**QUESTION, "names": iter(["one", "two"])}, handler=None).error)
+        assert values[0] == values[1]
+    chain = RunnableParallel(
+        names=RunnableLambda(lambda x: ", ".join(x["names"])), a=RunnablePick("question") | FakeChat(answers=echo)
+    ) | RunnablePassthrough.assign(b=ask("{names} {a}") | FakeChat(answers=echo) | StrOutputParser())
+    found = optimize(chain, strict=True, eager=True).invoke({**QUESTION, "names": iter(["one", "two"])})
+    assert found["names"] == "one, two"
 
 
-ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch", "astream_events")
-DIRECT = ("invoke", "ainvoke")
+def check(value: Any) -> Any:
+    if "forbidden" in value["question"]:
+        raise ValueError("forbidden")
+    return value["question"]
 
 
-def same(
-    make: Callable[[], Any],
-    input: Any = QUESTION,
-    *,
-    entries: tuple[str, ...] = ENTRIES,
-    config: Any = None,
-    **options: Any,
-) -> None:
-    """Stock and optimized, each with an input of its own, as the steps of a pipeline may change it."""
-    found = []
-    for eager in (False, True):
-        for entry in entries:
-            seen = []
-            for optimized in (False, True):
-                made, log = made if isinstance(made := make(), tuple) else (made, ())
-                runnable = optimize(made, strict=True, eager=eager, **options) if optimized else made
-                given = copy.deepcopy(input)
-                seen.append(observe(runnable, entry, [given] if "batch" in entry else given, config, log=log))
-            found += [f"{entry}, eager={eager}: {text}" for text in differences(*seen)]
-    assert not found, "\n\n".join(found)
+def test_a_pure_function_that_raises_is_a_guard() -> None:
+    for entry in DIRECT:
+        model = FakeChat(answers=echo)
+        chain = RunnablePassthrough.assign(checked=RunnableLambda(check)) | RunnablePassthrough.assign(
+            a=ask("{question}") | model
+        )
+        seen = observe(optimize(chain, strict=True, eager=True), entry, {"question": "a forbidden one"})
+        assert seen.error is not None and model.meter.calls == 0, entry
 
 
-# --- components that start runs of their own -----------------------------------------------------------------------
+@pytest.mark.parametrize("entry", [*DIRECT, "stream", "astream"])
+def test_work_behind_a_guard_has_never_started(entry: str) -> None:
+    log: list[str] = []
 
+    def guard(value: Any) -> Any:
+        log.append("guard")
+        raise PermissionError("no")
 
-class Nesting(FakeChat):
-    """A model that asks another runnable before it answers."""
-
-    inner: Any = None
-
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        with self.meter.work("nested"):
-            return ChatResult(generations=[ChatGeneration(message=self.inner.invoke(messages))])
-
-    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        with self.meter.work("nested"):
-            return ChatResult(generations=[ChatGeneration(message=await self.inner.ainvoke(messages))])
-
-
-def nesting() -> tuple[Any, Nesting, FakeChat]:
-    inner = FakeChat(answers=echo)
-    outer = Nesting(inner=RunnableLambda(lambda m: m) | inner)
-    return (
-        RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo))
-        | RunnablePassthrough.assign(b=ask("nested {question}") | outer),
-        outer,
-        inner,
+    model, documents = FakeChat(answers=echo), store()
+    behind = {"b": ask("{question}") | model, "c": RunnablePick("question") | documents.as_retriever()}
+    chain = (
+        RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo) | StrOutputParser())
+        | RunnableLambda(guard)
+        | RunnablePassthrough.assign(**behind)
     )
+    seen = observe(optimize(chain, strict=True, eager=True), entry, QUESTION)
+    assert seen.error is not None and seen.error["type"] == "PermissionError"
+    assert (log, model.meter.calls, documents.meter.calls) == (["guard"], 0, 0)
 
 
-def test_a_model_that_starts_runs_shows_them_where_stock_does() -> None:
-    same(lambda: nesting()[0], entries=("invoke", "ainvoke", "batch", "abatch"))
+def test_a_guard_in_a_branch_of_its_own() -> None:
+    def guard(value: Any) -> Any:
+        raise PermissionError("no")
+
+    for entry in DIRECT:
+        model, retriever = FakeChat(answers=echo), store()
+        chain = RunnablePassthrough.assign(_=RunnableLambda(guard)) | RunnablePassthrough.assign(
+            b=ask("{question}") | model, c=RunnablePick("question") | retriever.as_retriever()
+        )
+        observe(optimize(chain, strict=True, eager=True), entry, QUESTION)
+        assert (model.meter.calls, retriever.meter.calls) == (0, 0), entry
 
 
-def test_a_model_that_starts_runs_is_left_to_stock_from_then_on() -> None:
-    chain, outer, inner = nesting()
-    mine = optimize(chain, strict=True)
-    assert mine.invoke(QUESTION) is not None
-    first = outer.meter.calls
-    assert inner.meter.calls == 1, "stopped before its own run began"
-    for i in range(3):
-        mine.invoke(QUESTION)
-        asyncio.run(mine.ainvoke(QUESTION))
-        assert (outer.meter.calls, inner.meter.calls) == (first + 2 * i + 2, 1 + 2 * i + 2)
-    assert "started a run of its own" in str(explain(mine))
+def test_an_early_failure_is_stocks_whatever_has_been_started() -> None:
+    for entry in DIRECT:
+        late = FakeChat(answers=echo)
+
+        def make(late: FakeChat = late) -> Any:
+            early = FakeChat(answers=lambda messages: ConnectionError("down"))
+            return RunnablePassthrough.assign(a=ask("{question}") | early) | RunnablePassthrough.assign(
+                b=ask("{question}") | late
+            )
+
+        same(make, entries=(entry,))
+        assert late.meter.calls <= 2  # one for each optimized run at most, none for stock
 
 
-class NestingScores(FakeReranker):
-    def score(self, query: str, texts: Any) -> list[float]:
-        RunnableLambda(lambda x: x).invoke(query)
-        return super().score(query, texts)
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration("s")])
+def test_exceptions_that_are_no_errors(error: BaseException) -> None:
+    for _ in range(2):  # the second finds the runtime as alive as the first
+        outcomes = []
+        for optimized in (False, True):
+
+            class Ending(FakeChat):
+                def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+                    raise error
+
+            chain = RunnablePassthrough.assign(
+                a=ask("{question}") | FakeChat(answers=echo)
+            ) | RunnablePassthrough.assign(b=ask("{question}") | Ending())
+            try:
+                (optimize(chain, strict=True) if optimized else chain).invoke(QUESTION)
+            except BaseException as found:
+                outcomes.append(type(found))
+        assert outcomes[0] is outcomes[1]
+    plain = RunnablePassthrough.assign(a=ask("{question}") | FakeChat()) | RunnablePassthrough.assign(
+        b=ask("{question}") | FakeChat()
+    )
+    assert optimize(plain, strict=True).invoke(QUESTION)["b"].content == "ok"
 
 
-def test_a_reranker_that_starts_runs_shows_them_where_stock_does() -> None:
+def test_partial_variables_that_the_input_overrides() -> None:
+    model: list[FakeChat] = []
+
     def make() -> Any:
-        base = MultiQueryRetriever.from_llm(store().as_retriever(), FakeChat(default="one\ntwo"), include_original=True)
-        return RunnablePick("question") | ContextualCompressionRetriever(
-            base_retriever=base, base_compressor=NestingScores()
+        model.append(FakeChat(answers=echo))
+        prompt = ask("{question} {style}").partial(style="plain")
+        return RunnablePassthrough.assign(a=prompt | model[-1] | StrOutputParser()) | RunnablePassthrough.assign(
+            b=prompt | model[-1] | StrOutputParser()
         )
 
-    same(make, entries=("invoke",))
+    same(make, {**QUESTION, "style": "fancy"}, entries=DIRECT)
+    same(make, QUESTION, entries=DIRECT)
+    assert {m.meter.calls for m in model} == {2}
 
 
-class NestingStream(FakeChat):
-    """Starts a run in the middle of its answer."""
-
-    def _stream(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
-        for i, chunk in enumerate(super()._stream(messages, stop, run_manager, **kwargs)):
-            if i == 1:
-                RunnableLambda(lambda x: x).with_config(run_name="in the middle").invoke("x")
-            yield chunk
-
-
-def test_a_stream_that_starts_a_run_in_the_middle() -> None:
-    same(lambda: ask("{question}") | NestingStream(answers=echo), entries=("stream", "invoke"))
-
-
-# --- changes in place ----------------------------------------------------------------------------------------------
-
-
-def test_messages_changed_by_a_step_beside_are_noticed() -> None:
-    """The step beside runs first in stock, but the graph has asked the model by then, with the same message objects."""
+@pytest.mark.parametrize("given", [True, False])
+def test_an_optional_placeholder(given: bool) -> None:
+    model: list[FakeChat] = []
 
     def make() -> Any:
-        async def change(value: dict[str, Any]) -> str:
-            value["history"][0].content = "changed"
-            return "done"
+        model.append(FakeChat(answers=echo))
+        prompt = ChatPromptTemplate.from_messages(
+            [MessagesPlaceholder("history", optional=True), ("human", "{question}")]
+        )
+        return RunnablePassthrough.assign(a=prompt | model[-1] | StrOutputParser()) | RunnablePassthrough.assign(
+            b=prompt | model[-1] | StrOutputParser()
+        )
 
-        prompt = ChatPromptTemplate.from_messages([MessagesPlaceholder("history"), ("human", "{question}")])
-        ask_model = RunnablePassthrough() | prompt | FakeChat(answers=echo)
-        return RunnableParallel(beside=RunnableLambda(change), a=ask_model)
-
-    same(make, {**QUESTION, "history": [HumanMessage("as it was")]}, entries=("ainvoke",))
+    same(make, {**QUESTION, "history": [("human", "hi"), AIMessage("hello")]} if given else QUESTION, entries=DIRECT)
+    assert {m.meter.calls for m in model} == {2}
 
 
-@pytest.mark.parametrize("where", ["before", "after", "between"])
-def test_messages_changed_by_a_step_in_the_sequence(where: str) -> None:
+def test_a_cross_encoder_of_the_users_waits_behind_a_guard() -> None:
+    calls: list[Any] = []
+
+    class Remote(BaseCrossEncoder):
+        def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+            calls.append(text_pairs)
+            return [0.0 for _ in text_pairs]
+
+    def guard(value: Any) -> Any:
+        raise PermissionError("no")
+
+    chain = RunnablePassthrough.assign(_=RunnableLambda(guard)) | RunnablePassthrough.assign(
+        docs=RunnablePick("question")
+        | ContextualCompressionRetriever(
+            base_retriever=store().as_retriever(), base_compressor=CrossEncoderReranker(model=Remote())
+        )
+    )
+    for entry in DIRECT:
+        observe(optimize(chain, strict=True, eager=True), entry, QUESTION)
+    assert not calls
+
+
+class Counting(FakeChat):
+    """Its answers depend on the order of its calls, which is nowhere stored to an attribute."""
+
+    said: Any = None
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.said.pop(0)))])
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.said.pop(0)))])
+
+
+def test_a_model_whose_answers_are_used_up() -> None:
     def make() -> Any:
-        def change(value: dict[str, Any]) -> dict[str, Any]:
-            value["history"][0].content += " changed"
-            value["history"].append(AIMessage("added"))
+        model = Counting(said=["one", "two", "three"])
+        return (
+            RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo) | model | StrOutputParser())
+            | RunnablePassthrough.assign(b=ask("{question}") | model | StrOutputParser())
+            | RunnablePassthrough.assign(c=ask("{question}") | model | StrOutputParser())
+        )
+
+    same(make, entries=DIRECT)
+
+
+def test_equal_prompts_to_one_model_stay_as_many_calls() -> None:
+    calls = []
+    for optimized in (False, True):
+        model = FakeChat(answers=echo)
+        chain = RunnablePassthrough.assign(
+            a=ask("{question}") | model | StrOutputParser(), b=ask("{question}") | model | StrOutputParser()
+        ) | RunnablePassthrough.assign(c=ask("{question}") | model | StrOutputParser())
+        mine = optimize(chain, strict=True, eager=True) if optimized else chain
+        mine.invoke(QUESTION)
+        asyncio.run(mine.ainvoke(QUESTION))
+        calls.append(model.meter.calls)
+    assert calls == [6, 6]
+
+
+class Configured(FakeChat):
+    """A model that looks at the config of the call it is in."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(_config_seen()))])
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(_config_seen()))])
+
+
+def _config_seen() -> str:
+    config = ensure_config()
+    return repr((sorted(config["configurable"].items()), sorted(config["metadata"].items()), config["recursion_limit"]))
+
+
+def test_components_see_the_config_of_the_call() -> None:
+    def make() -> Any:
+        return RunnablePassthrough.assign(a=ask("{question}") | Configured()) | RunnablePassthrough.assign(
+            b=ask("{question}") | Configured()
+        )
+
+    config = {"configurable": {"user": "u1"}, "metadata": {"m": 1}, "recursion_limit": 7}
+    same(make, config=config, entries=DIRECT)
+
+
+def test_a_component_that_a_step_sets_up_differently() -> None:
+    def make() -> Any:
+        reranker = FakeReranker(top_n=3)
+
+        def fewer(value: Any) -> Any:
+            reranker.top_n = 1
             return value
 
-        prompt = ChatPromptTemplate.from_messages([MessagesPlaceholder("history"), ("human", "{question}")])
-        one = RunnablePassthrough.assign(a=prompt | FakeChat(answers=echo) | StrOutputParser())
-        two = RunnablePassthrough.assign(b=prompt | FakeChat(answers=echo) | StrOutputParser())
-        step = RunnableLambda(change)
-        return {"before": step | one | two, "after": one | two | step, "between": one | step | two}[where]
+        reranked = ContextualCompressionRetriever(base_retriever=store().as_retriever(), base_compressor=reranker)
+        return RunnablePassthrough.assign(docs=RunnablePick("question") | reranked, b=RunnableLambda(fewer)), []
 
-    same(make, {**QUESTION, "history": [HumanMessage("as it was")]}, entries=DIRECT)
+    def after() -> Any:
+        reranker = FakeReranker(top_n=3)
+
+        def fewer(value: Any) -> Any:
+            reranker.top_n = 1
+            return "fewer"
+
+        several = MultiQueryRetriever.from_llm(store().as_retriever(), FakeChat(default="one\ntwo"))
+        reranked = ContextualCompressionRetriever(base_retriever=several, base_compressor=reranker)
+        return RunnablePassthrough.assign(b=RunnableLambda(fewer)) | RunnablePassthrough.assign(
+            docs=RunnablePick("question") | reranked
+        )
+
+    same(after, entries=DIRECT)
 
 
-def test_equal_queries_are_as_many_searches_as_in_stock() -> None:
-    found: list[FakeVectorStore] = []
+@pytest.mark.parametrize("kind", ["branch", "tap", "step"])
+def test_a_step_that_changes_the_dict_does_not_make_more_calls(kind: str) -> None:
+    def change(value: Any) -> Any:
+        value["question"] = "changed"
+        value["a"] = "changed too"
+        return value if kind == "step" else "done"
+
+    changing: Any = {
+        "branch": RunnablePassthrough.assign(b=RunnableLambda(change)),
+        "tap": RunnablePassthrough(change),
+        "step": RunnableLambda(change),
+    }[kind]
+    model: list[FakeChat] = []
 
     def make() -> Any:
-        def change(docs: list[Document]) -> list[Document]:
-            for doc in docs:
-                doc.page_content += " (changed)"
-            return docs
+        model.append(FakeChat(answers=echo))
+        one = RunnablePassthrough.assign(a=ask("{question}") | model[-1] | StrOutputParser())
+        return one | changing | RunnablePassthrough.assign(c=ask("{question} {a}") | model[-1] | StrOutputParser())
 
-        found.append(store())
-        retriever = found[-1].as_retriever(search_kwargs={"k": 2})
-        several = MultiQueryRetriever.from_llm(retriever, FakeChat(default="town\ntown"))
-        return RunnablePick("question") | several | change
-
-    same(make, entries=("invoke", "ainvoke", "batch", "abatch"))
-    assert {each.meter.calls for each in found} == {2}
-
-
-# --- the object is changed between calls ---------------------------------------------------------------------------
-
-
-def assistant() -> Any:
-    model = FakeChat(answers=echo)
-    retriever = store().as_retriever(search_kwargs={"k": 3})
-    reranked = ContextualCompressionRetriever(base_retriever=retriever, base_compressor=FakeReranker(top_n=2))
-    return (
-        RunnablePassthrough.assign(kind=ask("classify {question}") | model | StrOutputParser())
-        | RunnablePassthrough.assign(docs=RunnablePick("question") | reranked)
-        | RunnablePassthrough.assign(answer=ask("{docs} {question}") | model.bind(stop=["Lyon"]) | StrOutputParser())
-    )
-
-
-def _part(chain: Any, step: int, *path: str) -> Any:
-    """A part of one branch of an assign step: by number in the branch's sequence, then by attribute."""
-    found = chain.steps[step].mapper.steps__[path[0]].steps[int(path[1])]
-    for name in path[2:]:
-        found = getattr(found, name)
-    return found
-
-
-def _guard(value: Any) -> Any:
-    raise RuntimeError("stopped by the guard")
-
-
-def _insert_guard(chain: Any) -> None:
-    chain.middle = [RunnableLambda(_guard), *chain.middle]
-
-
-def _limit_rate(chain: Any) -> None:
-    _part(chain, 0, "kind", "1").rate_limiter = InMemoryRateLimiter(requests_per_second=1e6)
-
-
-def _callable_partial(chain: Any) -> None:
-    prompt = _part(chain, 0, "kind", "0")
-    prompt.partial_variables["unused"] = lambda: "now"
-
-
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    "search_kwargs": lambda c: _part(c, 1, "docs", "1").base_retriever.search_kwargs.update(k=1),
-    "top_n": lambda c: setattr(_part(c, 1, "docs", "1").base_compressor, "top_n", 1),
-    "prompt in place": lambda c: setattr(_part(c, 0, "kind", "0").messages[0].prompt, "template", "other {question}"),
-    "another prompt": lambda c: setattr(c.steps[0].mapper.steps__["kind"], "first", ask("another {question}")),
-    "another model": lambda c: c.steps[0].mapper.steps__["kind"].middle.__setitem__(0, FakeChat(default="new")),
-    "another store": lambda c: setattr(_part(c, 1, "docs", "1").base_retriever, "vectorstore", FakeVectorStore()),
-    "bound arguments": lambda c: _part(c, 2, "answer", "1").kwargs.update(stop=["Paris"]),
-    "one step more": lambda c: c.steps[0].mapper.steps__.update(more=ask("more {question}") | FakeChat(answers=echo)),
-    "one step less": lambda c: c.steps[0].mapper.steps__.pop("kind") and None,
-    "a guard": _insert_guard,
-    "a method on a model": lambda c: _part(c, 0, "kind", "1").__dict__.update(
-        invoke=lambda *args, **kwargs: AIMessage("mine"), ainvoke=_mine
-    ),
-    "a partial variable that is a function": _callable_partial,
-    "a rate limiter": _limit_rate,
-}
-
-
-async def _mine(*args: Any, **kwargs: Any) -> AIMessage:
-    return AIMessage("mine")
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
-def test_changes_between_calls_are_noticed(change: str, entry: str) -> None:
-    seen, calls = [], []
-    for wrap in (lambda chain: chain, lambda chain: optimize(chain, strict=True)):
-        chain = assistant()
-        models = [_part(chain, 0, "kind", "1")]
-        mine = wrap(chain)
-        observe(mine, entry, QUESTION)
-        before = models[0].meter.calls
-        CHANGES[change](chain)
-        seen.append([observe(mine, entry, QUESTION), observe(mine, entry, QUESTION)])
-        calls.append(models[0].meter.calls - before)
-    for stock, found in zip(*seen, strict=True):
-        assert not differences(stock, found), "\n".join(differences(stock, found))
-    assert calls[0] == calls[1], "no call of a model that stock does not make"
+    same(make, entries=DIRECT)
+    assert {m.meter.calls for m in model} == {2}

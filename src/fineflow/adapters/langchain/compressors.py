@@ -12,7 +12,7 @@ from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.rerank import EngineReranker
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.ir import PURE, Effects, Op
+from fineflow.ir import PURE, Effect, Effects, Op
 
 COMPRESS = ("compress_documents", "acompress_documents")
 
@@ -56,12 +56,21 @@ def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
         args,
         component=compressor,
         engine=getattr(engine, "name", type(compressor).__name__),
-        effects=Effects(PURE.kind, "", "scores query and document" if scorer else "reads documents and query"),
+        effects=_effects(compressor, scorer),
         kind=DOCUMENTS,
         pairwise=scorer is not None,
         max_batch=getattr(engine, "max_batch", 0),
         foreign=engine is None,
     )
+
+
+def _effects(compressor: Any, scorer: Any) -> Effects:
+    if scorer is not None:
+        return Effects(PURE.kind, "", "scores query and document")
+    if isinstance(getattr(compressor, "embeddings", None), EngineEmbeddings):
+        return Effects(PURE.kind, "", "compares vectors of models in this process")
+    inner = next((part for name in ("model", "embeddings") if (part := getattr(compressor, name, None))), compressor)
+    return Effects(Effect.EXTERNAL, "", f"{type(inner).__name__} may call out")
 
 
 def _shadow_compressor(compressor: Any, s: Shadows) -> Any:

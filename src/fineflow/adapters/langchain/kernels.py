@@ -28,6 +28,8 @@ from fineflow.adapters.langchain.models import assembles
 from fineflow.adapters.langchain.parsers import Lines
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retrievers import Ready, with_vector
+from fineflow.adapters.langchain.shadows import CHANGED
+from fineflow.adapters.purity import is_plain
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Kernel, Work
@@ -48,8 +50,15 @@ def fields(args: Args) -> dict[str, Any]:
     return found
 
 
+def _plain(value: Any) -> None:
+    """Raises LeftToStock for values that could notice that they are looked at, or can be looked at only once."""
+    if not is_plain(value):
+        raise LeftToStock("what it is given is not plain data")
+
+
 def render(p: Primitive, args: Args, run: Execution) -> Any:
     value = args["value"] if "value" in args else fields(args)
+    _plain(value)
     return p.component._format_prompt_with_error_handling(value)
 
 
@@ -80,7 +89,14 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
     return p.component.awarm(known)
 
 
+def _current(run: Execution) -> None:
+    """Raises LeftToStock where the graph's values are known to be no longer those of stock."""
+    if step := run.call.tables.get(CHANGED):
+        raise LeftToStock(f"{step} has changed a dict in place")
+
+
 def decode(p: Primitive, args: Args, run: Execution) -> Work:
+    _current(run)
     model, prompt = p.component, args["cache"]
     options = dict(p.meta["options"])
     stop = options.pop("stop", None)
@@ -248,6 +264,7 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
     verdict = p.meta.get("verdict")
     if verdict is not None and not verdict.still_holds():
         raise LeftToStock("something that the function's verdict rests on has changed")
+    _plain(args["value"])
     value = p.component.func(args["value"])
     if isinstance(value, Runnable):
         raise LeftToStock("the function returned a runnable")
@@ -292,8 +309,11 @@ async def _once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p
 
 
 def search(p: Primitive, args: Args, run: Execution) -> Work:
+    _current(run)
     query = args["query"]
     vector = args.get("vector")
+    if type(query) is not str:
+        raise LeftToStock("the query is not a text")
 
     async def start(entry: Entry) -> Any:
         recorder: Recorder = entry.replay

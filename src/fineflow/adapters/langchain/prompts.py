@@ -39,12 +39,14 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) 
         args = {"value": value.ref}  # a whole dict, or the text itself for a template of one variable
     else:
         args = {f"key:{name}": b.whole(b.pick(value, name)).ref for name in template.input_variables}
-        for name in template.optional_variables:
+        for name in (*template.optional_variables, *template.partial_variables):
             if name in value.fields:
                 args[f"key:{name}"] = b.whole(value.fields[name]).ref
-            elif value.rest is not None:
-                raise NotLowered(f"it is not known whether the optional variable {name!r} will be there")
-    segments = tuple(_segments(template)) if "value" not in args else ()
+            elif value.rest is not None:  # it shows at run time whether it is there
+                args["rest"] = value.rest.ref
+    # Where the prompt begins with what may come late, there is nothing to be had in advance.
+    known = "value" not in args and ("rest" not in args or args["rest"].name == "input")
+    segments = tuple(_segments(template)) if known else ()
     return b.add(Op.RENDER, args, component=template, kind=PROMPT, **({"segments": segments} if segments else {}))
 
 

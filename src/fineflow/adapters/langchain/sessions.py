@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from fineflow.adapters.langchain.kernels import KERNELS
@@ -139,10 +139,18 @@ def _call(
         sync=sync,
         streaming=streaming,
         handlers=handlers or _streaming_handlers(config),
-        context=contextvars.copy_context(),
+        context=_context(config),
         label=f"query-{next(_numbers)}",
         limit=limit,
     )
+
+
+def _context(config: RunnableConfig | None) -> contextvars.Context:
+    """The caller's context, in which components find what the config says; only its handlers are for stock."""
+    context = contextvars.copy_context()
+    visible: Any = {**ensure_config(config), "callbacks": None}
+    context.run(var_child_runnable_config.set, visible)
+    return context
 
 
 def semaphore(limit: int | None) -> asyncio.Semaphore | None:

@@ -19,6 +19,9 @@ from fineflow.runtime.executor import Call
 
 T = TypeVar("T")
 
+CHANGED = "changed in place"
+"""Key of ``Call.tables``: a step that put other values into a dict, so that the graph works with what was there."""
+
 Usable = Callable[[Entry], bool]
 
 
@@ -104,6 +107,7 @@ class Shadows:
 
         entry, mine = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
         if not mine:
+            _raise_stop(entry.done.exception())
             return entry, entry.done.result()
         try:
             result = own()
@@ -120,6 +124,12 @@ class Shadows:
     def on_loop(self, function: Callable[[], T]) -> T:
         """Runs a quick function on the query's event loop, from another thread."""
         return _on_loop(self.call.loop, function)
+
+
+def _raise_stop(error: BaseException | None) -> None:
+    """Raises the StopIteration that an exception stands for, as no future can carry it."""
+    if isinstance(error, RuntimeError) and str(error) == "a component raised StopIteration" and error.__cause__:
+        raise error.__cause__
 
 
 def _never(entry: Entry) -> bool:
@@ -155,12 +165,16 @@ class Tap(Runnable[Any, Any]):
         return self.step.get_name(suffix, name=name)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        before = dict(input) if isinstance(input, dict) else None
         value = self.step.invoke(input, config, **kwargs)
+        self._compare(before, input)
         self._feed_from_thread(value)
         return value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        before = dict(input) if isinstance(input, dict) else None
         value = await self.step.ainvoke(input, config, **kwargs)
+        self._compare(before, input)
         self.call.feed(self.leaf, value)
         return value
 
@@ -191,6 +205,13 @@ class Tap(Runnable[Any, Any]):
             yield chunk
             whole.add(chunk)
         self.call.feed(self.leaf, whole.value)
+
+    def _compare(self, before: dict[Any, Any] | None, now: Any) -> None:
+        """Notes that the step has put other values into the dict it was given: what others read of it, too."""
+        if before is None:
+            return
+        if len(before) != len(now) or any(now.get(key, before) is not value for key, value in before.items()):
+            self.call.tables[CHANGED] = self.leaf
 
     def _feed_from_thread(self, value: Any) -> None:
         # Waits until the graph has dispatched what it can, so that the graph reaches the next leaf before stock does.

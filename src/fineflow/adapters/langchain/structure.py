@@ -106,6 +106,8 @@ def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
     where = verdict.location
     if not (verdict.pure or b.assume_pure):
         return b.opaque(step, value, verdict.reason, where=where)
+    if verdict.raises and not b.assume_pure:
+        return b.opaque(step, value, "pure, but has a raise or assert: it may be a guard", where=where)
     if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
         return b.opaque(step, value, "takes the run's config, or yields", where=where)
     given = b.whole(value, verdict.keys if verdict.pure else None)

@@ -45,6 +45,7 @@ class Analysis:
     def __init__(self) -> None:
         self.keys: dict[str, None] = {}
         self.escaped = False
+        self.raises = False
         self.notes: dict[str, None] = {}
         self.pins: dict[Key, Callable[[], bool]] = {}
         self.cells: dict[Key, Value] = {}

@@ -31,7 +31,8 @@ class Verdict:
 
     reason: why, or the first thing that speaks against it. keys: the keys of its argument that it may read, if it
     uses the argument only by constant subscripts and ``.get``; None: anything. location: ``file.py:12`` or "".
-    assumes: checks of what outside the function the verdict relies on.
+    assumes: checks of what outside the function the verdict relies on. raises: it has a ``raise`` or ``assert``, by
+    which it could be meant to keep others from running.
     """
 
     pure: bool
@@ -39,6 +40,7 @@ class Verdict:
     keys: frozenset[str] | None = None
     location: str = ""
     assumes: tuple[Callable[[], bool], ...] = field(default=(), compare=False, repr=False)
+    raises: bool = False
 
     def still_holds(self) -> bool:
         """Whether the globals, closure cells and functions that the verdict relies on are still the same objects."""
@@ -98,7 +100,8 @@ def _fresh(func: Callable[..., Any]) -> Verdict:
         return Verdict(False, f"could not be analysed ({type(error).__name__}: {error})", None, where)
     keys = None if analysis.escaped else frozenset(analysis.keys)
     reads = "reads its argument" if keys is None else f"reads {', '.join(sorted(keys))}" if keys else "reads no key"
-    return Verdict(True, ", ".join([reads, *analysis.notes]), keys, where, tuple(analysis.pins.values()))
+    reason = ", ".join([reads, *analysis.notes])
+    return Verdict(True, reason, keys, where, tuple(analysis.pins.values()), analysis.raises)
 
 
 def _enter(analysis: Analysis, func: Any) -> None:

@@ -1,0 +1,59 @@
+"""What the tests of unusual pipelines have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Literal
+
+from langchain_core.messages import BaseMessage
+from langchain_core.prompts import ChatPromptTemplate
+
+from fineflow import optimize
+from fineflow.testing.differential import differences, observe
+from fineflow.testing.langchain import FakeVectorStore, prompt_text
+
+QUESTION = {"question": "What is the capital of France?"}
+WORDS = ["Paris is the capital of France", "Lyon is a town", "Rome is the capital of Italy", "France is large"]
+
+
+def ask(text: str) -> ChatPromptTemplate:
+    return ChatPromptTemplate.from_template(text)
+
+
+def echo(messages: list[BaseMessage]) -> str:
+    """An answer that shows the whole prompt."""
+    return f"[{prompt_text(messages)}]"
+
+
+def store() -> FakeVectorStore:
+    return FakeVectorStore.from_texts(WORDS, FakeVectorStore().embedding)
+
+
+ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch", "astream_events")
+DIRECT = ("invoke", "ainvoke")
+
+
+def same(
+    make: Callable[[], Any],
+    input: Any = QUESTION,
+    *,
+    entries: tuple[str, ...] = ENTRIES,
+    config: Any = None,
+    handler: Literal["sync", "async"] | None = "sync",
+    **options: Any,
+) -> None:
+    """Stock and optimized, each with an input of its own, as the steps of a pipeline may change it."""
+    found = []
+    for eager in (False, True):
+        for entry in entries:
+            seen = []
+            for optimized in (False, True):
+                made, log = made if isinstance(made := make(), tuple) else (made, ())
+                runnable = optimize(made, strict=True, eager=eager, **options) if optimized else made
+                given = copy.deepcopy(input)
+                seen.append(
+                    observe(runnable, entry, [given] if "batch" in entry else given, config, log=log, handler=handler)
+                )
+            found += [f"{entry}, eager={eager}: {text}" for text in differences(*seen)]
+    assert not found, "\n\n".join(found)
