@@ -279,9 +279,11 @@ class TestContradictions:
         assert splitter.contradicted
         assert late == []
 
-    def test_malformed_json_of_which_nothing_came_early(self) -> None:
+    @pytest.mark.parametrize("text", ['[foo, "a"]', '`\xa0["a"]', 'json ["a"]', '````json ["a"]', "[,1]"])
+    def test_malformed_json_of_which_nothing_comes_early(self, text: str) -> None:
+        assert stock_members(JsonItems, text) is None
         splitter = JsonItems(parse_json)
-        assert split_up(splitter, ['[foo, "a"]']) == ([], [])
+        assert split_up(splitter, [text]) == ([], [])
         assert not splitter.contradicted
 
     @bounded
@@ -315,6 +317,12 @@ class TestMoment:
             (Split(None), [], [[]]),
             (CommaSeparated(), ["foo", ",", " b", "ar, ", "baz"], [[], ["foo"], [], ["bar"], [], ["baz"]]),
             (CommaSeparated(), ["a,", '"b, c",', "d"], [["a"], [], [], ["b, c", "d"]]),
+            (
+                CommaSeparated(eager=True),
+                ['"a"", b",', 'a\n"b, c",', ' "d, e",'],
+                [['a", b'], ["a", "b, c"], ["d, e"], [""]],
+            ),
+            (CommaSeparated(eager=True), ['"a" ",'], [['a "'], [""]]),
             (CommaSeparated(eager=True), ["a,", '"b, ', 'c"', ", d\n,"], [["a"], [], [], ["b, c", "d", ""], [""]]),
             (Numbered(), ["1", ". fo", "o\n2. bar", "\n", "\n3. baz"], [[], [], ["foo"], ["bar"], [], ["baz"]]),
             (Markdown(), ["- ", "foo\n\n", "  * bar", "\n"], [[], ["foo"], [], ["bar"], []]),
@@ -336,6 +344,7 @@ class TestMoment:
             (['Here: ```json ["a"', ', "b"]```'], [[], [], ["a", "b"]]),
             (['{"a": ["a"]}'], [[], []]),
             ([" " * 300, '["a"]'], [[], [], ["a"]]),
+            (['["a"', ':"b"', ",1]"], [["a"], [], [], []]),
             (["[]"], [[], []]),
             (['["a", "b'], [["a"], ["b"]]),
         ],

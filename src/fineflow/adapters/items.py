@@ -79,7 +79,7 @@ class Split:
         window = self._tail + text
         if self._separator in window:
             *items, rest = "".join([*self._open, text]).split(self._separator)
-            self._open, window = [rest], rest
+            self._open = [rest]
         else:
             items = []
             self._open.append(text)
