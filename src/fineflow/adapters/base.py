@@ -269,9 +269,10 @@ class Builder:
             if value.rest is None:
                 raise NotLowered(f"reads key {key!r}, which the step before it does not provide")
             value = value.rest
-        return Leaf(Ref(value.ref.name, key)) if value.ref.key is None else self.add(
-            Op.PICK, {"record": value.ref}, key=key
-        )
+        kind = TEXT if value.kind == TEXT else UNKNOWN  # a dict of text holds text
+        if value.ref.key is None:
+            return Leaf(Ref(value.ref.name, key), kind)
+        return self.add(Op.PICK, {"record": value.ref}, key=key, kind=kind)
 
     def whole(self, value: Symbol, keys: Iterable[str] | None = None) -> Leaf:
         """The value as one reference: a RECORD primitive where it has parts (of ``keys`` only, if given)."""

@@ -16,6 +16,7 @@ from langchain_core.utils._signature import _signature_parameters  # private, gu
 from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, keeps_promise
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
@@ -31,14 +32,14 @@ def model_effects(model: Any) -> Effects:
 
     Raises NotLowered for models whose answers depend on the order of the calls.
     """
-    if isinstance(model, ChatEngine) and assembles(model):
+    if getattr(model, "rate_limiter", None) is not None:
+        raise NotLowered("the model has a rate limiter, which counts calls when they are made")
+    if isinstance(model, EngineLLM) or (isinstance(model, ChatEngine) and assembles(model)):
         return Effects(PURE.kind, "", "model in this process")
     if starts_runs(model):
         raise NotLowered(f"{type(model).__name__} started a run of its own inside a call, which only stock can place")
     if why := keeps_state(type(model)):
         raise NotLowered(f"{type(model).__name__} {why}, so its answers may depend on the order of calls")
-    if getattr(model, "rate_limiter", None) is not None:
-        raise NotLowered("the model has a rate limiter, which counts calls when they are made")
     return Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
 
 
@@ -76,9 +77,12 @@ def _on_self(code: Any, store: Any) -> bool:
 def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
     if not isinstance(value, Leaf):
         raise NotLowered("a record goes into a model")
+    if value.kind == MESSAGE:
+        raise NotLowered("it reads another model's message, to which stock adds an id when it gets it")
     effects = model_effects(model)
     options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
-    engine = model.engine.name if isinstance(model, ChatEngine) else type(model).__name__
+    ours = isinstance(model, (ChatEngine, EngineLLM))
+    engine = model.engine.name if ours else type(model).__name__
     inside = "retriever" if "llm_chain" in b.path else ""  # there stock invokes the model even when the chain streams
     block = model.engine.block_size if isinstance(model, ChatEngine) and model.engine.can_prefill else 0
     prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, block=block)
@@ -91,7 +95,7 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         kind=MESSAGE if isinstance(model, BaseChatModel) else TEXT,
         options=options,
         invoked=bool(inside),
-        foreign=not isinstance(model, ChatEngine),
+        foreign=not ours,
         whole=_whole(model),
     )
 

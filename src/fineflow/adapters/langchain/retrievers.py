@@ -153,8 +153,9 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
 
 
 def _strongest(body: Graph) -> Effects:
-    """The effects of a map are those of its body."""
-    return next((p.effects for p in body if p.effects.kind is not Effect.PURE), PURE)
+    """The effects of a map: the first effect of its body, one that writes before others."""
+    found = [p.effects for p in body if p.effects.kind is not Effect.PURE]
+    return next((e for e in found if e.kind is Effect.WRITE), found[0] if found else PURE)
 
 
 def _body(retriever: Any, b: Builder) -> Graph:
