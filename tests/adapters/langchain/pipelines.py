@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnablePassthrough
 
 from fineflow import optimize
 from fineflow.testing.differential import differences, observe
-from fineflow.testing.langchain import FakeVectorStore, prompt_text
+from fineflow.testing.langchain import FakeChat, FakeVectorStore, prompt_text
 
 QUESTION = {"question": "What is the capital of France?"}
 WORDS = ["Paris is the capital of France", "Lyon is a town", "Rome is the capital of Italy", "France is large"]
+ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch", "astream_events")
+DIRECT = ("invoke", "ainvoke")
 
 
 def ask(text: str) -> ChatPromptTemplate:
@@ -30,8 +34,12 @@ def store() -> FakeVectorStore:
     return FakeVectorStore.from_texts(WORDS, FakeVectorStore().embedding)
 
 
-ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch", "astream_events")
-DIRECT = ("invoke", "ainvoke")
+def two(model: Any = None, other: Any = None) -> Any:
+    """Two questions, of which the second does not need the first."""
+    model = FakeChat(answers=echo) if model is None else model
+    return RunnablePassthrough.assign(a=ask("one {question}") | model | StrOutputParser()) | RunnablePassthrough.assign(
+        b=ask("two {question}") | (model if other is None else other) | StrOutputParser()
+    )
 
 
 def same(
