@@ -21,6 +21,7 @@ LATENCY = 0.3  # seconds; the services here sleep instead of calling out
 sent, checked = list[str](), list[str]()  # what has left the process; what the guard has seen
 
 
+@fineflow.external
 class MyChat(BaseChatModel):
     """A client of some service: an ordinary chat model class with nothing but ``_generate``."""
 
@@ -34,6 +35,7 @@ class MyChat(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage(f"{len(messages[-1].text)} characters"))])
 
 
+@fineflow.external
 class MyStore(VectorStore):
     """A client of some vector database, which embeds by itself."""
 

@@ -39,6 +39,7 @@ PROMPT = ChatPromptTemplate.from_messages(
 TURN = (HumanMessage("Thank you. I will ask about towers and airlines, please answer briefly."), AIMessage("I will."))
 
 
+@fineflow.external
 class RemoteStore(InMemoryVectorStore):
     """A vector store on the other side of a network."""
 

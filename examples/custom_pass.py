@@ -32,6 +32,7 @@ CLASSIFY = "You classify questions. Reply with JSON only: complexity, joint_reas
 ANSWER = "Answer the question from the context. Keep the answer short."
 
 
+@fineflow.external
 class RemoteStore(InMemoryVectorStore):
     """A vector store on the other side of a network, which serves one search at a time."""
 

@@ -6,7 +6,7 @@
 """
 
 from fineflow.api import explain, optimize
-from fineflow.declare import effects, pure
+from fineflow.declare import effects, external, pure
 from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, PlanningError
 from fineflow.options import Options
 from fineflow.passes import PASSES
@@ -23,6 +23,7 @@ __all__ = [
     "PlanningError",
     "effects",
     "explain",
+    "external",
     "optimize",
     "pure",
 ]

@@ -1,4 +1,4 @@
-"""What users say about their functions: ``@pure``, and ``@effects(reads=..., writes=...)``.
+"""What users say about their code: ``@pure`` and ``@effects(...)`` of functions, ``@external`` of component classes.
 
 A declaration is believed. It is kept beside the function and not on it, because ``functools.wraps`` copies a
 function's attributes onto wrappers that may do more than the function does.
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from fineflow.ir import Effect, Effects
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 _lock = threading.Lock()
 # id of the function -> the function, its effects, and the resources, kept alive so that their ids stay theirs
@@ -63,6 +64,29 @@ def effects(*, reads: Any = None, writes: Any = None) -> Callable[[F], F]:
         return func
 
     return decorate
+
+
+_external: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def external(kind: C) -> C:
+    """Declares that what a component of this class answers depends on nothing but the arguments of the call.
+
+    For classes of your own that implement one of the framework's interfaces (a chat model, an LLM, a vector store,
+    embeddings, a cross-encoder) by calling out, typically to a server. fineflow may then make a call as soon as its
+    arguments are there, beside other calls, and even if the pipeline fails before it would have been made; never before
+    an earlier opaque step has finished. Holds for the methods that the class itself defines: a subclass that overrides
+    one of them needs its own declaration. Returns the class. Raises TypeError if ``kind`` is not a class.
+    """
+    if not isinstance(kind, type):
+        raise TypeError(f"@external declares something about a class, not about {kind!r}")
+    _external.add(kind)
+    return kind
+
+
+def declared_external(kind: type) -> bool:
+    """Whether this very class was declared ``@external``."""
+    return kind in _external
 
 
 def declared(func: Any) -> Effects | None:

@@ -26,6 +26,7 @@ from pass_shapes import (
 
 import fineflow
 from fineflow.adapters.langchain.plan import Plan, decide, lower
+from fineflow.declare import external
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
 from fineflow.options import Options
@@ -33,6 +34,7 @@ from fineflow.passes import PASSES, decode, prefill, prune, rewrite, stages
 from fineflow.testing.gates import Gate
 
 
+@external
 class Foreign(BaseChatModel):
     """A chat model that fineflow knows nothing about."""
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from fineflow.declare import declared_external
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
 SHOWN = frozenset({"by", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
@@ -98,6 +99,22 @@ def keeps_promise(kind: type, promise: str, methods: Iterable[str]) -> bool:
     """
     owners = {name: i for i, owner in reversed(list(enumerate(kind.__mro__))) for name in vars(owner)}
     return promise in owners and all(owners.get(name, owners[promise]) >= owners[promise] for name in methods)
+
+
+def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
+    """Raises NotLowered unless it may be believed that the component's methods do no more than their interface says.
+
+    Believed are classes of the framework's packages and of fineflow, and classes declared ``@external``. Anything else
+    is user code, which may count its calls, change with them, or do something besides.
+    """
+    kind = type(component)
+    for name in methods:
+        owner = next((owner for owner in kind.__mro__ if name in vars(owner)), None)
+        if owner is None or b.assume_pure or declared_external(owner):
+            continue
+        package = owner.__module__.partition(".")[0]
+        if package != "fineflow" and package != "langchain" and not package.startswith("langchain_"):
+            raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
 
 
 @dataclass

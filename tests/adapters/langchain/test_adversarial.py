@@ -18,6 +18,7 @@ from langchain_core.runnables.config import ensure_config
 from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 from fineflow import optimize
+from fineflow.declare import external
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat, FakeReranker
 
@@ -147,6 +148,7 @@ def test_exceptions_that_are_no_errors(error: BaseException) -> None:
         outcomes = []
         for optimized in (False, True):
 
+            @external
             class Ending(FakeChat):
                 def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
                     raise error
@@ -200,6 +202,7 @@ def test_an_optional_placeholder(given: bool) -> None:
 def test_a_cross_encoder_of_the_users_waits_behind_a_guard() -> None:
     calls: list[Any] = []
 
+    @external
     class Remote(BaseCrossEncoder):
         def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
             calls.append(text_pairs)
@@ -257,6 +260,7 @@ def test_equal_prompts_to_one_model_stay_as_many_calls() -> None:
     assert calls == [6, 6]
 
 
+@external
 class Configured(FakeChat):
     """A model that looks at the config of the call it is in."""
 

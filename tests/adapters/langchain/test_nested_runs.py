@@ -12,9 +12,11 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough, Runnab
 from pipelines import QUESTION, ask, echo, same, store
 
 from fineflow import explain, optimize
+from fineflow.declare import external
 from fineflow.testing.langchain import FakeChat, FakeReranker
 
 
+@external
 class Nesting(FakeChat):
     """A model that asks another runnable before it answers."""
 
@@ -73,6 +75,7 @@ def test_a_reranker_that_starts_runs_shows_them_where_stock_does() -> None:
     same(make, entries=("invoke",))
 
 
+@external
 class NestingStream(FakeChat):
     """Starts a run in the middle of its answer."""
 

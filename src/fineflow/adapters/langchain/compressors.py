@@ -7,10 +7,11 @@ from typing import Any
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
-from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Record, Row, Symbol, keeps_promise
+from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Record, Row, Symbol, believed, keeps_promise
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.adapters.langchain.retrievers import EMBEDS
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import PURE, Effect, Effects, Op
 
@@ -37,6 +38,9 @@ def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
     if starts_runs(compressor):
         raise NotLowered("it started a run of its own, which only stock can place")
     scorer = scorer_of(compressor)
+    if scorer is None:
+        believed(getattr(compressor, "model", None), ("score",), b)
+        believed(getattr(compressor, "embeddings", None), EMBEDS, b)
     engine = getattr(scorer, "engine", None)
     args = {"query": query.ref, "documents": docs.ref}
     embeddings = getattr(compressor, "embeddings", None)

@@ -13,7 +13,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.outputs import ChatResult, LLMResult
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
-from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, keeps_promise
+from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, believed, keeps_promise
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.completion import EngineLLM
@@ -27,10 +27,10 @@ from fineflow.runtime.loop import iterate_sync
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
 
-def model_effects(model: Any) -> Effects:
+def model_effects(model: Any, b: Builder) -> Effects:
     """What calling the model does to the world.
 
-    Raises NotLowered for models whose answers depend on the order of the calls.
+    Raises NotLowered for models whose answers may depend on more than the arguments of the call.
     """
     if getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the model has a rate limiter, which counts calls when they are made")
@@ -38,6 +38,7 @@ def model_effects(model: Any) -> Effects:
         return Effects(PURE.kind, "", "model in this process")
     if starts_runs(model):
         raise NotLowered(f"{type(model).__name__} started a run of its own inside a call, which only stock can place")
+    believed(model, _INNER, b)
     if why := keeps_state(type(model)):
         raise NotLowered(f"{type(model).__name__} {why}, so its answers may depend on the order of calls")
     return Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
@@ -79,7 +80,7 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         raise NotLowered("a record goes into a model")
     if value.kind == MESSAGE:
         raise NotLowered("it reads another model's message, to which stock adds an id when it gets it")
-    effects = model_effects(model)
+    effects = model_effects(model, b)
     options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
     ours = isinstance(model, (ChatEngine, EngineLLM))
     engine = model.engine.name if ours else type(model).__name__

@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol, believed
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
@@ -24,6 +24,7 @@ _EMBEDDINGS = (
     ("langchain_chroma.vectorstores", "Chroma", "_embedding_function"),
     ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore", "embedding"),
 )
+EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
 _SEARCHES = (
     "similarity_search",
     "asimilarity_search",
@@ -54,6 +55,8 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
     if starts_runs(retriever):
         raise NotLowered("its search started a run of its own, which only stock can place")
     store = retriever.vectorstore
+    believed(store, _SEARCHES, b)
+    believed(getattr(store, "embeddings", None), EMBEDS, b)
     args = {"query": value.ref}
     attribute = embeddings_attribute(store)
     embeddings = getattr(store, attribute) if attribute else None
