@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnablePassthrough, RunnableSequence
 
 import fineflow
+from fineflow.adapters.langchain.proxy import Optimized
+from fineflow.ir import Ref
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat
 
@@ -77,7 +82,7 @@ def test_everything_but_running_is_the_users_object() -> None:
     assert fast.get_name() == chain.get_name()
     assert (fast | StrOutputParser()).steps[:2] == (chain | StrOutputParser()).steps[:2]
     assert fast.bind(x=1).bound is chain
-    assert repr(chain) in repr(fast) or "Sequence" in repr(fast)
+    assert repr(fast) == f"fineflow.optimize({chain!r})"
 
 
 def test_optimizing_twice_is_optimizing_once() -> None:
@@ -100,12 +105,88 @@ def broken(graph: Any) -> Any:
 def test_a_failure_of_planning_warns_once_and_runs_stock() -> None:
     chain = two_answers()
     fast = fineflow.optimize(chain, passes=[broken])
-    with pytest.warns(fineflow.FineflowWarning, match="ZeroDivisionError.*runs as stock"):
+    with pytest.warns(
+        fineflow.FineflowWarning, match="your own pass 'broken' raised ZeroDivisionError.*stock"
+    ) as warned:
         value = fast.invoke({"q": "?"})
+    assert len(warned) == 1
+    assert "report" not in str(warned[0].message)  # not to us: it is the user's pass
     assert value == chain.invoke({"q": "?"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert asyncio.run(fast.ainvoke({"q": "?"})) == value
+
+
+def failing_planner(*args: Any) -> Any:
+    raise ZeroDivisionError("fineflow itself fails")
+
+
+def test_a_failure_of_fineflow_itself_asks_for_a_report() -> None:
+    fast = Optimized(two_answers(), fineflow.Options(), failing_planner)
+    with pytest.warns(fineflow.FineflowWarning, match="ZeroDivisionError: fineflow itself.*Please report this"):
+        assert fast.invoke({"q": "?"}) == two_answers().invoke({"q": "?"})
+
+
+def gives_nothing(graph: Any) -> Any:
+    list(graph)
+
+
+def gives_a_list(graph: Any) -> Any:
+    return list(graph)
+
+
+def refers_to_nothing(graph: Any) -> Any:
+    return replace(graph, output=Ref("nowhere"))
+
+
+def is_made_of_text(graph: Any) -> Any:
+    return replace(graph, primitives=("a", "b"))
+
+
+BAD_PASSES = {
+    broken: "your own pass 'broken' raised ZeroDivisionError: a pass of the user's fails",
+    gives_nothing: "your own pass 'gives_nothing' returned NoneType, expected a Graph",
+    gives_a_list: "your own pass 'gives_a_list' returned list, expected a Graph",
+    refers_to_nothing: "invalid graph after 'your own pass refers_to_nothing': the output refers to 'nowhere'",
+    is_made_of_text: "your own pass 'is_made_of_text' returned an invalid graph",
+    functools.partial(gives_nothing): "your own pass 'gives_nothing' returned NoneType",
+}
+
+
+@pytest.mark.parametrize("each", BAD_PASSES)
+def test_a_pass_of_the_users_that_is_wrong_is_named(each: Any) -> None:
+    expected = re.escape(BAD_PASSES[each])
+    with pytest.raises(fineflow.PlanningError, match=expected):
+        fineflow.explain(two_answers(), passes=[*fineflow.PASSES, each])
+    with pytest.raises(fineflow.PlanningError, match=expected):
+        fineflow.optimize(two_answers(), passes=[each, *fineflow.PASSES], strict=True).invoke({"q": "?"})
+    with pytest.warns(fineflow.FineflowWarning, match=expected) as warned:
+        value = fineflow.optimize(two_answers(), passes=[each]).invoke({"q": "?"})
+    assert value == two_answers().invoke({"q": "?"})
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize(
+    ("passes", "said"),
+    [
+        (broken, "not function (one pass is given as [broken])"),
+        (["prune"], "but 'prune' is among them"),
+        ("prune", "not 'prune'"),
+        (None, "not None"),
+        ([fineflow.PASSES], "but tuple is among them"),
+    ],
+)
+def test_what_is_no_list_of_passes_is_refused_at_once(passes: Any, said: str) -> None:
+    for function in (fineflow.optimize, fineflow.explain):
+        with pytest.raises(TypeError, match="a sequence of functions from graph to graph") as caught:
+            function(two_answers(), passes=passes)  # type: ignore[operator]
+        assert said in str(caught.value)
+
+
+def test_passes_may_come_from_an_iterator() -> None:
+    fast = fineflow.optimize(two_answers(), passes=iter(fineflow.PASSES), strict=True)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert fast.invoke({"q": "?"}) == two_answers().invoke({"q": "?"})
 
 
 def test_strict_raises_instead() -> None:

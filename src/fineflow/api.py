@@ -34,14 +34,16 @@ def optimize(
     obj: a LangChain ``Runnable``; anything else is returned as it is. The other arguments are those of
     :class:`fineflow.Options`.
 
-    Raises: PlanningError, with ``strict=True``, when a call cannot be planned (when it is made, not here).
+    Raises: TypeError if ``passes`` are not functions; PlanningError, with ``strict=True``, when a call cannot be
+    planned (when it is made, not here).
     """
+    options = Options(passes, strict, assume_pure, eager)
     if not _is_runnable(obj):
         return obj
     from fineflow.adapters.langchain.proxy import Optimized
 
     wrapped: Any = cast(Any, obj).__wrapped__ if type(obj) is Optimized else obj
-    return cast(T, Optimized(wrapped, Options(tuple(passes), strict, assume_pure, eager), plan))
+    return cast(T, Optimized(wrapped, options, plan))
 
 
 def plan(runnable: Any, options: Options, text_input: bool) -> Plan:
@@ -49,7 +51,8 @@ def plan(runnable: Any, options: Options, text_input: bool) -> Plan:
 
     text_input: whether the input is text or numbers, or a dict of such, which no step can change under a reader.
 
-    Raises: whatever a pass of the user's raises; GraphError, with ``options.strict``, for a pass that breaks a rule.
+    Raises: PlanningError for a pass of the user's that raises or returns no valid graph; GraphError, where graphs are
+    verified, for a pass of fineflow's that breaks a rule.
     """
     from fineflow.adapters.langchain.plan import decide, lower
 
@@ -62,12 +65,15 @@ def explain(obj: Any, *, input: Any = "", passes: Sequence[Pass] = PASSES, assum
     """The plan of an object: its graphs, each rewrite and each refusal with its reason.
 
     input: an example of what the object will be called with, where it matters that it is not text (or a dict of text).
+
+    Raises: TypeError if ``passes`` are not functions; PlanningError when one of the user's own raises or returns no
+    valid graph.
     """
+    options = Options(passes, assume_pure=assume_pure)
     if not _is_runnable(obj):
         return Explanation(name=type(obj).__name__, fallback="it is not a LangChain Runnable, and is left as it is")
     from fineflow.adapters.langchain.proxy import Optimized, is_constant
 
-    options = Options(tuple(passes), assume_pure=assume_pure)
     if type(obj) is Optimized:
         obj, options = obj.__wrapped__, obj._self_options
     made = plan(obj, options, is_constant(input))

@@ -1,12 +1,14 @@
 """The passes, in the order in which they run: each a pure function from graph to graph.
 
-Any subset can be given to ``fineflow.optimize(..., passes=...)``; ``bind`` always runs last.
+Any subset can be given to ``fineflow.optimize(..., passes=...)``, and functions of your own; ``bind`` always runs last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from fineflow.errors import GraphError, PlanningError
 from fineflow.ir import Graph
 from fineflow.ir.spec import verify
 from fineflow.passes.bind import bind
@@ -20,16 +22,69 @@ Pass = Callable[[Graph], Graph]
 PASSES: tuple[Pass, ...] = (prune, stages, prefill, decode)
 
 
-def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:
-    """Runs the passes and binds. ``check`` verifies the graph after each.
+def checked(passes: Any) -> tuple[Pass, ...]:
+    """What a user gave as ``passes``, as a tuple. Raises TypeError if it is not a sequence of functions."""
+    expected = "passes is expected to be a sequence of functions from graph to graph, such as [*fineflow.PASSES, mine]"
+    if isinstance(passes, str) or not isinstance(passes, Iterable):
+        hint = f" (one pass is given as [{_name(passes)}])" if callable(passes) else ""
+        raise TypeError(f"{expected}, not {_kind(passes)}{hint}")
+    given = tuple(passes)
+    for each in given:
+        if not callable(each):
+            raise TypeError(f"{expected}, but {_kind(each)} is among them")
+    return given
 
-    Raises: GraphError, with ``check``, naming the pass that broke a rule.
+
+def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:
+    """Runs the passes and binds. Verifies the graph after each, with ``check`` and whenever they are not ``PASSES``.
+
+    Raises: PlanningError, naming the pass, when one of the user's raises or returns no valid graph; GraphError when
+    one of fineflow's breaks a rule.
     """
+    check = check or tuple(passes) != PASSES
+    if check:
+        verify(graph, after="lower")
     for each in (*passes, bind):
-        graph = each(graph)
-        if check:
-            verify(graph, after=getattr(each, "__name__", repr(each)))
+        if each in PASSES or each is bind:
+            graph = each(graph)
+            if check:
+                verify(graph, after=_name(each))
+        else:
+            graph = _users(each, graph)
     return graph
 
 
-__all__ = ["PASSES", "Pass", "bind", "decode", "prefill", "prune", "rewrite", "stages"]
+def _users(each: Pass, graph: Graph) -> Graph:
+    """The graph that a pass of the user's makes. Raises PlanningError if that fails, or it is not a valid graph."""
+    name = _name(each)
+    try:
+        made: Any = each(graph)
+    except Exception as error:
+        raise PlanningError(f"your own pass {name!r} raised {type(error).__name__}: {error}") from error
+    if not isinstance(made, Graph):
+        raise PlanningError(
+            f"your own pass {name!r} returned {type(made).__name__}, expected a Graph: "
+            "a pass returns a new graph, or the one it was given"
+        )
+    try:
+        verify(made, after=f"your own pass {name}")
+    except GraphError as error:
+        raise PlanningError(str(error)) from error
+    except Exception as error:  # what is not even made of primitives
+        raise PlanningError(
+            f"your own pass {name!r} returned an invalid graph, which could not be verified "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    return made
+
+
+def _name(each: Any) -> str:
+    name = getattr(each, "__name__", None) or getattr(getattr(each, "func", None), "__name__", None)
+    return name if isinstance(name, str) else type(each).__name__
+
+
+def _kind(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+
+
+__all__ = ["PASSES", "Pass", "bind", "checked", "decode", "prefill", "prune", "rewrite", "stages"]

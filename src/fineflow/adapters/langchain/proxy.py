@@ -134,7 +134,9 @@ class Optimized(wrapt.ObjectProxy[Any]):
             return None  # keyword arguments go to the first step in ways of its own; the engines' loop may not wait
         text_input = is_constant(input)
         plans = self._self_plans
-        plan = plans[text_input] if text_input in plans else plans.setdefault(text_input, self._self_planned(text_input))
+        plan = (
+            plans[text_input] if text_input in plans else plans.setdefault(text_input, self._self_planned(text_input))
+        )
         if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
             plan = plans[text_input] = self._self_planned(text_input)
         if plan is None or plan.gains(sync=sync) or (self._self_options.eager and plan.touched):
@@ -150,11 +152,18 @@ class Optimized(wrapt.ObjectProxy[Any]):
         try:
             return self._self_planner(self.__wrapped__, self._self_options, text_input)
         except Exception as error:
-            text = f"{type(self.__wrapped__).__name__} could not be planned ({type(error).__name__}: {error})"
+            own = isinstance(error, PlanningError)  # a pass of the user's, and the message says so
+            what = str(error) if own else f"{type(error).__name__}: {error}"
+            text = f"{type(self.__wrapped__).__name__} could not be planned ({what})"
             if self._self_options.strict:
-                raise PlanningError(f"{text}; without strict=True it runs as stock") from error
-            warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=4)
+                cause = error.__cause__ if own else error
+                raise PlanningError(f"{text}; without strict=True it runs as stock") from cause or error
+            report = "" if own else " Please report this."
+            warnings.warn(f"{text}; it runs as stock.{report}", FineflowWarning, stacklevel=4)
             return None
+
+    def __repr__(self) -> str:
+        return f"fineflow.optimize({self.__wrapped__!r})"
 
     # A proxy cannot be copied as what it stands for; its copies are optimized copies.
 
