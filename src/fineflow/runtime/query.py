@@ -33,7 +33,7 @@ class Call:
     claims: Claims = field(init=False)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
-    tables: dict[str, Any] = field(default_factory=dict)  # per-query memory of kernels
+    tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
     surprises: list[str] = field(default_factory=list)  # failures of fineflow's own, for strict mode and statistics
 
     def __post_init__(self) -> None:

@@ -263,10 +263,18 @@ class Chain:
     """A specification, and what is known of it.
 
     concurrent: stock runs user code of it side by side. changes: user code changes in place what others read.
+    chance: streams of it are a matter of chance in stock. Chunks of JSON cannot be added, so each replaces the dict
+    that is there so far, and which keys are left of branches side by side is a race.
     """
 
     spec: Spec
     concurrent: bool
+
+    branches: bool = False
+
+    @property
+    def chance(self) -> bool:
+        return self.branches and "json" in repr(self.spec)
 
     @property
     def changes(self) -> bool:
@@ -282,6 +290,7 @@ class _Drawing:
         self.fails = False
         self.number = 0
         self.concurrent = False
+        self.several = False
         self.side_by_side = False  # whether what is drawn now is one of several branches
 
     def pick(self, *options: Any) -> Any:
@@ -316,6 +325,7 @@ class _Drawing:
             return ("assign", branches), {**keys, **made}
         if kind == "parallel":
             branches, made = self.branches(keys)
+            self.several = True
             kept = (("question", ("pick", "question")), ("topic", ("getter", "topic")))
             return ("parallel", kept + branches), {"question": TEXT, "topic": TEXT, **made}
         if kind == "opaque":
@@ -340,6 +350,7 @@ class _Drawing:
 
     def branches(self, keys: Keys) -> tuple[tuple[tuple[str, Spec], ...], Keys]:
         count = self.pick(1, 1, 2, 3)
+        self.several |= count > 1
         outer, self.side_by_side = self.side_by_side, self.side_by_side or count > 1
         found: list[tuple[str, Spec]] = []
         made: Keys = {}
@@ -404,4 +415,4 @@ def chains(draw: Any, size: int = 15) -> Chain:
     if drawing.pick(False, False, True):
         last, _ = drawing.branch(keys)
         spec = ("sequence", spec, last)
-    return Chain(spec, drawing.concurrent)
+    return Chain(spec, drawing.concurrent, drawing.several)

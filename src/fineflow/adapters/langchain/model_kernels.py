@@ -1,0 +1,193 @@
+"""How models run ahead of stock: prompts for their inner methods, decodes in one piece or in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, cast
+
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.prompts import MessagesPlaceholder
+from langchain_core.utils._signature import _signature_parameters
+
+from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.models import assembles
+from fineflow.adapters.langchain.recorder import Recorder
+from fineflow.ir import Primitive
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.streams import Stream
+from fineflow.runtime.threads import in_thread
+
+
+def prefill(p: Primitive, args: Args, run: Execution) -> Any:
+    """The prompt as the model's inner methods take it: messages, or text."""
+    prompt = p.component._convert_input(args["prompt"])
+    if isinstance(p.component, BaseChatModel):
+        return _normalize_messages(prompt.to_messages())
+    return [prompt.to_string()]
+
+
+_LATE = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
+
+
+def partial_prefill(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
+    """Prefills the text of the prompt in front of the first late variable.
+
+    The whole prompt is rendered, chat template included, with a mark in place of what is late, and cut at the mark:
+    so the known beginning is a prefix of the final text whatever the templates do around it.
+    """
+    template = p.meta["template"]
+    plain(fields(args))
+    placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
+    late = {n: [HumanMessage(_LATE)] if n in placeholders else _LATE for n in p.params["late"]}
+    prompt = p.component._convert_input(template.format_prompt(**fields(args), **late))
+    known, mark, _ = p.component.prompt_text(prompt.to_messages()).partition(_LATE)
+    if not mark:
+        raise LeftToStock("the prompt does not show its late variable")
+    warmed: Awaitable[Any] = p.component.awarm(known)
+    return warmed
+
+
+def decode(p: Primitive, args: Args, run: Execution) -> Work:
+    current(run)
+    model, prompt = p.component, args["cache"]
+    options = dict(p.meta["options"])
+    stop = options.pop("stop", None)
+    if model.cache is not False and (model.cache is not None or get_llm_cache() is not None):
+        raise LeftToStock("an LLM cache is set, which stock asks first")
+    chat = isinstance(model, BaseChatModel)
+    streams = _streams(p, model, options, run)
+    if not chat and run.call.streaming and not p.meta["invoked"]:
+        raise LeftToStock("a plain LLM streams for stock")
+
+    async def start(entry: Entry) -> Any:
+        recorder: Recorder = entry.replay
+        recorder.silence()
+        entry.begun = True
+        if streams:
+            return await _consume(entry, _chunks(model, prompt, stop, options, run))
+        return await _generate(model, prompt, stop, options, recorder, run)
+
+    work = run.work(p, Arguments((prompt, stop, options)), start, stream=streams)
+    if work.replay is None:
+        work.replay = Recorder(model)
+    return Work(work, lambda result: _message(model, work, result))
+
+
+def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Execution) -> bool:
+    """Whether the decode has to be run through the component's streaming method."""
+    if not isinstance(model, BaseChatModel):
+        return False
+    if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
+        return False
+    if assembles(model):
+        return True  # the whole result can be had from the pieces, so pieces serve every kind of claim
+    by_stock = run.call.streaming and not p.meta["invoked"]
+    return by_stock or run.call.handlers or model._should_stream(async_api=not run.call.sync, **options)
+
+
+async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: Recorder, run: Execution) -> Any:
+    sync = run.call.sync and not isinstance(model, ChatEngine)
+    method = model._generate if sync else model._agenerate
+    manager = {}
+    if "run_manager" in _signature_parameters(method):
+        manager["run_manager"] = recorder.llm(sync=sync)
+    if sync:
+        return await in_thread(lambda: method(prompt, stop=stop, **manager, **options))
+    return await method(prompt, stop=stop, **manager, **options)
+
+
+async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Execution) -> AsyncGenerator[Any, None]:
+    if run.call.sync and not isinstance(model, ChatEngine):
+        async for chunk in _from_thread(lambda: model._stream(prompt, stop=stop, **options)):
+            yield chunk
+    else:
+        async for chunk in model._astream(prompt, stop=stop, **options):
+            yield chunk
+
+
+async def _from_thread(make: Any) -> AsyncIterator[Any]:
+    """Pulls a blocking iterator in one worker thread; stops pulling when the reader has gone."""
+    loop, items, gone = asyncio.get_running_loop(), Stream[Any](), False
+
+    def pull() -> None:
+        source: Iterator[Any] = make()
+        try:
+            for item in source:
+                if gone:
+                    return
+                loop.call_soon_threadsafe(items.put, item)
+        finally:
+            getattr(source, "close", lambda: None)()
+
+    async def fill() -> None:
+        try:
+            await in_thread(pull)
+        except BaseException as error:
+            items.close(error)
+        else:
+            items.close()
+
+    filling = asyncio.ensure_future(fill())
+    try:
+        async for item in items.read():
+            yield item
+        await filling
+    finally:
+        gone = True
+        filling.cancel()  # the thread itself stops at the next item
+
+
+async def _consume(entry: Entry, chunks: AsyncGenerator[Any, None]) -> list[Any]:
+    assert entry.stream is not None
+    try:
+        async for chunk in chunks:
+            entry.stream.put(chunk)
+    finally:
+        await chunks.aclose()
+    entry.stream.close()
+    return list(entry.stream.items)
+
+
+def _message(model: Any, entry: Entry, result: Any) -> Any:
+    if not isinstance(model, BaseChatModel):
+        return result.generations[0][0].text
+    if not entry.chunked:
+        return result.generations[0].message
+    if assembles(model):
+        return cast(Any, model).assemble(list(result)).generations[0].message
+    message = result[0].message
+    for chunk in result[1:]:
+        message = message + chunk.message
+    return message
+
+
+def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
+    """The text of a decode, piece by piece."""
+    entry = decode(p, args, run).entry
+
+    async def text() -> AsyncIterator[str]:
+        if entry.stream is not None:
+            async for chunk in entry.stream.read():
+                yield chunk.text
+        else:
+            yield _text(_message(p.component, entry, await asyncio.shield(entry.done)))
+
+    return Source(text)
+
+
+class Source:
+    """A stream's origin: called once by the primitive that reads it."""
+
+    def __init__(self, read: Callable[[], AsyncIterator[str]]) -> None:
+        self.read = read
+
+
+def _text(message: Any) -> str:
+    return message.text if isinstance(message, BaseMessage) else message
