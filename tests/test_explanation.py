@@ -74,6 +74,28 @@ def test_what_starts_early() -> None:
     assert starts_early(plan(guarded=True)) == ["answer/llm"]
 
 
+def test_a_partial_prefill_makes_nobody_early() -> None:
+    """The answer waits for the search; that it does not wait for its own prefill is no gain of its own."""
+    graph = Graph(
+        (
+            Primitive("search", Op.SEARCH, {"query": Ref("input", "question")}),
+            Primitive("llm.partial_prefill", Op.PARTIAL_PREFILL, {"history": Ref("input", "history")}),
+            Primitive("llm.decode", Op.DECODE, {"prompt": Ref("search")}),
+        ),
+        Ref("llm.decode"),
+    )
+    assert starts_early(graph) == []
+    shown = str(Explanation(None, graph))
+    assert "no longer wait" not in shown
+    assert "The beginning of 1 prompt is prefilled while the rest is being computed." in shown
+
+
+def test_a_note_is_one_line() -> None:
+    assert str(DONE) == "prune: answer/llm: reads only the question"
+    assert str(LEFT) == "prefill refused: guard: own code is never moved"
+    assert str(Note("mine", "a", True, "over\n  two lines")) == "mine: a: over two lines"
+
+
 def test_nothing_to_gain_is_said() -> None:
     assert "nothing can start sooner" in str(Explanation(None, plan(chained=True)))
 

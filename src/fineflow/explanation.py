@@ -121,14 +121,17 @@ def _sentences(graph: Graph) -> Iterator[str]:
 
 
 def starts_early(graph: Graph) -> list[str]:
-    """The working primitives that wait for less than stock makes them wait for, in program order."""
+    """The working primitives that wait for less than stock makes them wait for, in program order.
+
+    A partial prefill is no step of stock's: whoever does not wait for one has gained nothing.
+    """
     before: dict[str, set[str]] = {}
     working: list[str] = []
     early = []
     for p in graph:
         direct = {ref.name for ref in p.args.values()} | set(p.after)
         before[p.name] = direct.union(*(before.get(name, set()) for name in direct))
-        if works(p):
+        if works(p) and p.op is not Op.PARTIAL_PREFILL:
             if not _by_stock(p) and not before[p.name].issuperset(working):
                 early.append(p.name)
             if not p.params.get("stage"):

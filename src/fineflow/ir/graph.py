@@ -21,6 +21,10 @@ class Note:
     done: bool
     reason: str
 
+    def __str__(self) -> str:
+        """One line: ``prune: answer/llm: reads only the question``, or ``prefill refused: ...``."""
+        return " ".join(f"{self.source}{'' if self.done else ' refused'}: {self.where}: {self.reason}".split())
+
 
 @dataclass(frozen=True)
 class Graph:
