@@ -38,6 +38,7 @@ def test_the_tree_has_every_run_with_its_place() -> None:
     ]
     assert sorted(c.tags[-1] for c in root.children[0].children) == ["map:key:docs", "map:key:length"]
     model = root.children[2]
+    assert model.name == "FakeChat"
     assert model.events == ["on_chat_model_start", "on_llm_end"]
 
 
@@ -103,3 +104,17 @@ def test_canonical_forms_are_of_the_moment() -> None:
     value["a"].append(2)
     assert form == {"a": [1]}
     assert canonical({2, 1}) == canonical({1, 2})
+
+
+class OtherChat(FakeChat):
+    """The same answers from another class."""
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_a_run_of_a_model_has_the_name_of_its_class_unless_it_was_given_one(name: str) -> None:
+    names = []
+    for kind in (FakeChat, OtherChat):
+        handler = RecordingHandler()
+        kind(default="so").invoke("?", {"callbacks": [handler], **({"run_name": name} if name else {})})
+        names.append(run_tree(handler)[0].name)
+    assert names == ([name, name] if name else ["FakeChat", "OtherChat"])

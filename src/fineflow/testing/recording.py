@@ -65,7 +65,9 @@ class _Records:
     def _add(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         run_id, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
         data = {**dict(zip(_EVENTS[name], args, strict=False)), **kwargs}
-        data.pop("serialized", None)  # how a component would be rebuilt, not what was run
+        serialized = data.pop("serialized", None)  # how a component would be rebuilt, not what was run
+        if name.endswith("_start") and not data.get("name"):  # models tell their name only there
+            data["name"] = _class_name(serialized)
         with self._lock:
             self.events.append(Event(name, run_id, parent, {k: canonical(v) for k, v in data.items()}))
 
@@ -73,6 +75,11 @@ class _Records:
         """Forgets the events so far."""
         with self._lock:
             self.events.clear()
+
+
+def _class_name(serialized: Any) -> str:
+    parts = serialized if isinstance(serialized, dict) else {}
+    return str(parts.get("name") or (parts.get("id") or [""])[-1])
 
 
 class RecordingHandler(_Records, BaseCallbackHandler):
