@@ -20,12 +20,10 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
-from fineflow.backends.transformers import TransformersEngine
 from fineflow.demo.data import QUESTIONS, default_model
+from fineflow.engines import SentenceTransformerEngine, TransformersEngine, bundled_minilm
 from fineflow.ir import Graph, Note, Op, Primitive
+from fineflow.langchain import ChatEngine, EngineEmbeddings
 
 FACTS = ("Dunwen Tower was planned by Helen Kormar.", "Nelbury lies on the Vasquist River.")
 CLASSIFY = "You classify questions. Reply with JSON only: complexity, joint_reasoning, pieces and summary_words."
@@ -78,7 +76,7 @@ async def main() -> None:
     chain = build()
     mine = fineflow.optimize(chain, passes=[*fineflow.PASSES, read_whole], strict=True)
     for note in fineflow.explain(mine).all_notes:
-        print(f"{note.source}: {note.where}: {note.reason}")
+        print(note)
 
     variants = {"stock": chain, "fineflow": fineflow.optimize(chain), "with read_whole": mine}
     for out in fineflow.PASSES:

@@ -19,11 +19,9 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
-from fineflow.backends.transformers import TransformersEngine
 from fineflow.demo.data import QUESTIONS, default_model, write_corpus
+from fineflow.engines import SentenceTransformerEngine, TransformersEngine, bundled_minilm
+from fineflow.langchain import ChatEngine, EngineEmbeddings
 
 CLASSIFY = ChatPromptTemplate.from_messages(
     [

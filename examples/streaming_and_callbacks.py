@@ -14,11 +14,9 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
-from fineflow.backends.transformers import TransformersEngine
 from fineflow.demo.data import QUESTIONS, default_model
+from fineflow.engines import SentenceTransformerEngine, TransformersEngine, bundled_minilm
+from fineflow.langchain import ChatEngine, EngineEmbeddings
 from fineflow.testing.recording import RecordingHandler, RunNode, run_tree
 
 QUESTION = {"question": QUESTIONS[2]}

@@ -1,4 +1,4 @@
-"""``import fineflow`` is light: it loads no optional library, and is done in a blink."""
+"""``import fineflow`` is light, its modules of short names too: no optional library, and done in a blink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROBE = """
 import json, sys, time
 before = set(sys.modules)
 start = time.perf_counter()
-import fineflow
+import fineflow, fineflow.engines, fineflow.langchain
 seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
 """

@@ -36,7 +36,11 @@ OURS: dict[str, tuple[str, ...]] = {
     "testing": ("", "ir", "api", "explanation", "adapters", "backends", "observe", "passes", "runtime", *LEAVES),
     "api": ("ir", "explanation", "adapters", "backends.base", "passes", "runtime", *LEAVES),
     "": ("ir", "api", "explanation", "adapters", "passes", "runtime", *LEAVES),  # fineflow/__init__.py
-    "demo": ("", "ir", "api", "adapters", "backends", "observe", "runtime", *LEAVES),
+    # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
+    "_lazy": (),
+    "engines": ("_lazy", "backends"),
+    "langchain": ("_lazy", "adapters.langchain"),
+    "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),
     "demo.app": (),  # stock LangChain, as people write it
     "cli": ("", "api", "demo", "observe", *LEAVES),
 }
@@ -191,6 +195,12 @@ def test_every_module_has_a_rule() -> None:
         ("api", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("testing.gates", "import langchain_core"),
         ("demo.app", "import fineflow"),
+        ("engines", "import torch"),
+        ("engines", "from fineflow.adapters.langchain.chat import ChatEngine"),
+        ("langchain", "import langchain_core"),
+        ("langchain", "from fineflow.backends.transformers import TransformersEngine"),
+        ("adapters.langchain.models", "from fineflow.langchain import ChatEngine"),
+        ("", "from fineflow.engines import TransformersEngine"),
         ("", "import wrapt"),
     ],
 )

@@ -1,0 +1,32 @@
+"""LangChain components on engines in this process: ``from fineflow.langchain import ChatEngine, EngineEmbeddings``.
+
+They are ordinary components of LangChain; the engines are those of ``fineflow.engines``. A name raises ImportError,
+saying what to install, when LangChain is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fineflow._lazy import Lazy, lazily
+
+if TYPE_CHECKING:
+    from fineflow.adapters.langchain.chat import ChatEngine
+    from fineflow.adapters.langchain.completion import EngineLLM
+    from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+    from fineflow.adapters.langchain.rerank import EngineCrossEncoder, EngineReranker
+
+__all__ = ["ChatEngine", "EngineCrossEncoder", "EngineEmbeddings", "EngineLLM", "EngineReranker"]
+
+_HERE, _EXTRA, _NEEDS = "fineflow.adapters.langchain", "langchain", ("langchain_core",)
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "ChatEngine": Lazy(f"{_HERE}.chat", _EXTRA, _NEEDS),
+        "EngineCrossEncoder": Lazy(f"{_HERE}.rerank", _EXTRA, _NEEDS),
+        "EngineEmbeddings": Lazy(f"{_HERE}.embeddings", _EXTRA, _NEEDS),
+        "EngineLLM": Lazy(f"{_HERE}.completion", _EXTRA, _NEEDS),
+        "EngineReranker": Lazy(f"{_HERE}.rerank", _EXTRA, _NEEDS),
+    },
+)
