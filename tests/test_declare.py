@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fineflow.declare import declared, effects, pure, resource_name
+from fineflow.declare import declared, effects, external, pure, resource_name
 from fineflow.ir import Effect
 
 
@@ -86,6 +86,22 @@ def test_bad_declarations_say_what_to_do() -> None:
         pure(3)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="wrap it in a function"):
         pure(_Callable())
+
+
+def test_messages_say_what_came_and_stay_short() -> None:
+    runnables = pytest.importorskip("langchain_core.runnables")
+    chain = runnables.RunnableLambda(str.upper) | runnables.RunnableLambda(str.lower)
+    with pytest.raises(TypeError) as caught:
+        pure(chain)
+    assert str(caught.value) == (
+        "a function is expected to declare effects of, not a RunnableSequence: declare the functions that it is made of"
+    )
+    with pytest.raises(TypeError, match=r"takes reads and writes by name, @effects\(reads=...\).*, not len; .*@pure"):
+        effects(len)
+    with pytest.raises(TypeError, match=r"by name.*, not 'index'"):
+        effects("index")
+    with pytest.raises(TypeError, match="not about a RunnableSequence"):
+        external(chain)
 
 
 class _Callable:

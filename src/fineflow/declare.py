@@ -38,13 +38,19 @@ def pure(func: F) -> F:
     return func
 
 
-def effects(*, reads: Any = None, writes: Any = None) -> Callable[[F], F]:
+def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[[F], F]:
     """Declares which resource a function reads or writes, and that it has no other side effects.
 
     A resource is any object (a store, a client; compared by identity) or a name; a list, tuple or set of them means
     each of them. Reading and writing the same resource is writing it. ``Effects`` names one resource: a function that
-    touches several is kept opaque, which is always safe. Raises ValueError if neither is given.
+    touches several is kept opaque, which is always safe. Raises ValueError if neither is given, and TypeError for
+    positional arguments, as without parentheses.
     """
+    if misplaced:
+        raise TypeError(
+            "effects() takes reads and writes by name, @effects(reads=...) or @effects(writes=...), "
+            f"not {_kind(misplaced[0])}; a function without side effects is declared @pure"
+        )
     read, written = _several(reads), _several(writes)
     if not read and not written:
         raise ValueError(
@@ -79,7 +85,7 @@ def external(kind: C) -> C:
     one of them needs its own declaration. Returns the class. Raises TypeError if ``kind`` is not a class.
     """
     if not isinstance(kind, type):
-        raise TypeError(f"@external declares something about a class, not about {kind!r}")
+        raise TypeError(f"@external declares something about a class, not about {_kind(kind)}")
     _external.add(kind)
     return kind
 
@@ -110,6 +116,14 @@ def declared(func: Any) -> Effects | None:
     return None
 
 
+def _kind(value: Any) -> str:
+    """A value in a message: functions by name, plain values as they are, others by their class; never a long repr."""
+    if isinstance(value, str | int | float | None):
+        return repr(value)
+    name = getattr(value, "__qualname__", None)
+    return name if callable(value) and isinstance(name, str) else f"a {type(value).__name__}"
+
+
 def _several(resources: Any) -> tuple[Any, ...]:
     if resources is None:
         return ()
@@ -118,7 +132,8 @@ def _several(resources: Any) -> tuple[Any, ...]:
 
 def _declare(func: Any, found: Effects, resources: tuple[Any, ...]) -> None:
     if not callable(func):
-        raise TypeError(f"a function is expected to declare effects of, not {func!r}")
+        hint = ": declare the functions that it is made of" if hasattr(func, "invoke") else ""
+        raise TypeError(f"a function is expected to declare effects of, not {_kind(func)}{hint}")
     target = func.__func__ if isinstance(func, MethodType) else func
     key = id(target)
 
@@ -130,6 +145,6 @@ def _declare(func: Any, found: Effects, resources: tuple[Any, ...]) -> None:
     try:
         reference = weakref.ref(target, forget)
     except TypeError:
-        raise TypeError(f"effects cannot be declared of {func!r}: wrap it in a function of your own") from None
+        raise TypeError(f"effects cannot be declared of {_kind(func)}: wrap it in a function of your own") from None
     with _lock:
         _declared[key] = (reference, found, resources)
