@@ -121,7 +121,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, str | int | float | None):
         return repr(value)
     name = getattr(value, "__qualname__", None)
-    return name if callable(value) and isinstance(name, str) else f"a {type(value).__name__}"
+    return name if callable(value) and isinstance(name, str) else f"a {value.__class__.__name__}"
 
 
 def _several(resources: Any) -> tuple[Any, ...]:

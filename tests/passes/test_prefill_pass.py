@@ -105,7 +105,7 @@ def test_a_known_variable_behind_the_late_one_is_left_out() -> None:
     segments = (("text", LONG), ("variable", "context"), ("variable", "topic"))
     begin = prefill(graph(*segments, topic=Ref("input", "topic")))["llm.partial_prefill"]
     assert dict(begin.args) == {}
-    assert begin.params["late"] == ("context", "topic")
+    assert begin.params == {"late": ("context",), "unread": ("topic",)}
 
 
 def test_a_pure_function_of_the_input_is_no_reason_to_wait() -> None:

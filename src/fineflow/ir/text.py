@@ -20,7 +20,7 @@ from fineflow.ir.spec import bodies
 
 WIDTH = 120
 _LIMITS = (58, 5)  # the columns for name and depth grow with their content up to these widths
-_INTERNAL = frozenset({"by", "how", "key", "leaf", "pairwise", "received", "verdict"})  # of use to programs only
+_INTERNAL = frozenset({"by", "how", "key", "leaf", "pairwise", "received", "unread", "verdict"})  # for programs only
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
 _HEADINGS = ("name", "depth")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.edit import WEIGHTS, ancestors, in_bodies, replaced
@@ -35,8 +35,8 @@ def prefill(graph: Graph) -> Graph:
             f"{p.name.removesuffix('.prefill')}.partial_prefill",
             Op.PARTIAL_PREFILL,
             {arg: ref for arg, ref in rendered.args.items() if arg in known},
-            # Whatever is not needed for the beginning is as good as late.
-            {"late": tuple(sorted(_variable(arg) for arg in rendered.args if arg not in known))},
+            # What is known, but not needed for the beginning, is left out as well.
+            {"late": _variables(late), "unread": _variables(rendered.args.keys() - known - late)},
             p.effects,
             span=p.span,
             engine=p.engine,
@@ -59,6 +59,10 @@ def _takes_time(p: Primitive) -> bool:
 
 def _variable(arg: str) -> str:
     return arg.removeprefix("key:")
+
+
+def _variables(args: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(map(_variable, args)))
 
 
 def _beginning(rendered: Primitive, late: Set[str]) -> tuple[list[tuple[str, str]], str]:

@@ -45,7 +45,8 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
     template = p.meta["template"]
     plain(fields(args))
     placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
-    late = {n: [HumanMessage(_LATE)] if n in placeholders else _LATE for n in p.params["late"]}
+    missing = (*p.params["late"], *p.params["unread"])
+    late = {n: [HumanMessage(_LATE)] if n in placeholders else _LATE for n in missing}
     prompt = p.component._convert_input(template.format_prompt(**fields(args), **late))
     known, mark, _ = p.component.prompt_text(prompt.to_messages()).partition(_LATE)
     if not mark:
