@@ -52,13 +52,16 @@ class Summary:
     """What is kept of a call when it has ended: figures, none of its values.
 
     claimed: results of the graph that stock took. missed: calls of stock for which there was nothing. unclaimed:
-    results of the graph that stock never asked for. surprises: what failed while running ahead, shortened.
+    results of the graph that stock never asked for. surprises: what failed while running ahead, shortened. broken:
+    those of them that were neither a component's failure nor a decision to leave something to stock; in a call that
+    succeeded they are faults of fineflow.
     """
 
     claimed: int = 0
     missed: int = 0
     unclaimed: int = 0
     surprises: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
 
 def equal(left: Any, right: Any) -> bool:

@@ -19,7 +19,7 @@ from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.query import Call as Call
-from fineflow.runtime.query import Ended
+from fineflow.runtime.query import Ended, LeftToStock
 from fineflow.runtime.streams import Stream
 
 _SHOWN = 200  # characters of a surprise that are kept
@@ -107,44 +107,48 @@ class Execution:
             return
         try:
             value = self.call.kernels[p.op](p, {name: self._value(ref) for name, ref in p.args.items()}, self)
+            if inspect.iscoroutine(value):
+                limit = self.call.limit if p.op is not Op.MAP else None
+                value = self.call.spawn(value, self.level + p.depth, limit, name=p.name)
         except BaseException as error:  # not observable: stock will meet it in its own time, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
-            self._surprise(p, error)
+            self._surprise(p, error, ours=True)
             return
         if isinstance(value, Work):
-            self._follow(p, value.entry.done, value.view)
-        elif inspect.iscoroutine(value):
-            limit = self.call.limit if p.op is not Op.MAP else None
-            self._follow(p, self.call.spawn(value, self.level + p.depth, limit, name=p.name))
+            self._follow(p, value.entry.done, value)
         elif asyncio.isfuture(value):
             self._follow(p, value)
         else:
             self.complete(p, value)
 
-    def _follow(self, p: Primitive, future: asyncio.Future[Any], view: Callable[[Any], Any] | None = None) -> None:
+    def _follow(self, p: Primitive, future: asyncio.Future[Any], work: Work | None = None) -> None:
         if future.done():
-            self._settle(p, future, view)
+            self._settle(p, future, work)
         else:
-            future.add_done_callback(lambda done: self._settle(p, done, view))
+            future.add_done_callback(lambda done: self._settle(p, done, work))
 
-    def _settle(self, p: Primitive, future: asyncio.Future[Any], view: Callable[[Any], Any] | None) -> None:
+    def _settle(self, p: Primitive, future: asyncio.Future[Any], work: Work | None) -> None:
         if future.cancelled() or self.call.claims.closed:
             return
         error = future.exception()
+        ours = work is not None and not work.entry.begun and not work.entry.by_stock
         if error is None:
             try:
-                value = future.result() if view is None else view(future.result())
+                value = future.result() if work is None else work.view(future.result())
             except Exception as failure:
-                error = failure
+                error, ours = failure, True
             else:
                 self.complete(p, value)
                 return
-        self._surprise(p, error)
+        self._surprise(p, error, ours=ours)
 
-    def _surprise(self, p: Primitive, error: BaseException) -> None:
+    def _surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
         text = f"{p.name}: {type(error).__name__}: {error}"
-        self.call.surprises.append(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+        text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        self.call.surprises.append(text)
+        if ours and not isinstance(error, LeftToStock):
+            self.call.broken.append(text)
         self.complete(p, Failed(error))
 
     def complete(self, p: Primitive, value: Any) -> None:
@@ -205,6 +209,8 @@ class Execution:
                 entry.task = self.spawn(self._produce(p, entry, start), p)
             except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
                 entry.fail(error)
+                if entry.stream is not None:
+                    entry.stream.close(error)
                 raise
         return entry
 

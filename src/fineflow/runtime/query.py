@@ -34,7 +34,8 @@ class Call:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
     tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
-    surprises: list[str] = field(default_factory=list)  # failures of fineflow's own, for strict mode and statistics
+    surprises: list[str] = field(default_factory=list)  # what failed while running ahead
+    broken: list[str] = field(default_factory=list)  # those that are faults of fineflow if the call succeeds
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
@@ -71,7 +72,7 @@ class Call:
     def summary(self) -> Summary:
         """What is worth knowing of the call so far."""
         claims = self.claims
-        return Summary(claims.claimed, claims.missed, len(claims.unclaimed()), tuple(self.surprises))
+        return Summary(claims.claimed, claims.missed, len(claims.unclaimed()), tuple(self.surprises), tuple(self.broken))
 
     def close(self) -> Summary:
         """Cancels what still runs, without waiting for it, and lets go of all values."""
@@ -103,6 +104,10 @@ def _mark(level: int, label: str, name: str) -> None:
     depth.set(level)
     query.set(label)
     events.about(name)
+
+
+class LeftToStock(Exception):
+    """A kernel raises it: the primitive had better not run ahead in this call; the text says why."""
 
 
 class Ended(Exception):

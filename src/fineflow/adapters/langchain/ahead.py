@@ -8,12 +8,9 @@ from typing import Any
 from fineflow.adapters.langchain.shadows import CHANGED
 from fineflow.adapters.purity import is_plain
 from fineflow.runtime.executor import Execution
+from fineflow.runtime.query import LeftToStock
 
 Args = Mapping[str, Any]
-
-
-class LeftToStock(Exception):
-    """The primitive had better not run ahead in this call; the text says why."""
 
 
 def fields(args: Args) -> dict[str, Any]:

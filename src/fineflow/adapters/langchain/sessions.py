@@ -80,7 +80,9 @@ class Session:
                 threading.Event().wait()
             raise
         finally:
-            self.ended(_close(call))
+            summary = _close(call)
+            self.ended(summary)
+        self._check(summary)
 
     @asynccontextmanager
     async def on_loop(
@@ -104,7 +106,17 @@ class Session:
             Execution(plan.e_graph, call, _given(input)).start()
             yield shadow
         finally:
-            self.ended(await call.aclose())
+            summary = await call.aclose()
+            self.ended(summary)
+        self._check(summary)
+
+    def _check(self, summary: Summary) -> None:
+        """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself."""
+        if summary.broken:
+            text = f"{type(self.runnable).__name__}: while running ahead, {summary.broken[0]}"
+            if self.strict:
+                raise PlanningError(f"{text}; without strict=True this is a warning")
+            warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)
 
     def _shadow(self, plan: Plan, call: Call) -> Any:
         """The copy of the object that stock runs, or None where this call had better be stock's alone."""
