@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
 from pass_shapes import (
@@ -91,7 +92,9 @@ def test_gain(chain: Any, expected: tuple[bool, bool]) -> None:
 
 def test_a_prompt_that_can_be_prefilled_is_a_gain() -> None:
     chain = (
-        RunnablePassthrough.assign(context=RunnablePick("question") | ask("classify {question}") | chat())
+        RunnablePassthrough.assign(
+            context=RunnablePick("question") | ask("classify {question}") | chat() | StrOutputParser()
+        )
         | ask("Answer briefly and only from what is given: {context} {question}")
         | engine_chat()
     )

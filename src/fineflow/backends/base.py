@@ -66,7 +66,8 @@ class BatchEngine(Protocol):
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
         """Results in the order of ``items``. EMBED items: ``(kind, text)`` with kind ``"query"`` or ``"document"``,
         results vectors (lists of float). RERANK items: ``(query, document)`` texts, results scores (float, higher
-        is better), each independent of the other items of the batch."""
+        is better), each independent of the other items of the batch.
+        """
         ...
 
     async def aclose(self) -> None: ...

@@ -18,9 +18,10 @@ _QUERIES = 64  # vectors of queries that are kept: the documents of one query ma
 class EmbeddingSimilarityEngine:
     """Serves RERANK by an engine that serves EMBED: items ``(query, document)`` texts, results cosines from -1 to 1.
 
-    Each distinct text of a batch is embedded once, and a query that was scored lately not again. ``submit`` runs the embedding; None calls the engine itself, whose
-    owner thread orders it with other work, and ``queue_of(embedding).submit`` shares the engine's batches with
-    everybody else. The embedding engine is not closed with this one.
+    Each distinct text of a batch is embedded once, and a query that was scored lately not again. ``submit`` runs the
+    embedding; None calls the engine itself, whose owner thread orders it with other work, and
+    ``queue_of(embedding).submit`` shares the engine's batches with everybody else. The embedding engine is not closed
+    with this one.
     """
 
     ops = frozenset({Op.RERANK})

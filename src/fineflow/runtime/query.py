@@ -72,7 +72,8 @@ class Call:
     def summary(self) -> Summary:
         """What is worth knowing of the call so far."""
         claims = self.claims
-        return Summary(claims.claimed, claims.missed, len(claims.unclaimed()), tuple(self.surprises), tuple(self.broken))
+        unclaimed = len(claims.unclaimed())
+        return Summary(claims.claimed, claims.missed, unclaimed, tuple(self.surprises), tuple(self.broken))
 
     def close(self) -> Summary:
         """Cancels what still runs, without waiting for it, and lets go of all values."""

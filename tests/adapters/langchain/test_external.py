@@ -17,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 import fineflow
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
+from fineflow.testing.langchain import FakeChat
 
 
 class Own(BaseChatModel):
@@ -123,6 +124,26 @@ def test_declared_it_runs_early() -> None:
     assert not decodes(Other()), "what a subclass overrides was not declared"
     assert len(decodes(Other(), assume_pure=True)) == 3
     assert_same(lambda: chain(Declared()), {"q": "?"}, strict=True)
+
+
+def test_a_message_that_goes_on_unparsed_does_not_make_more_calls() -> None:
+    def make(model: FakeChat) -> Runnable[Any, Any]:
+        ask = ChatPromptTemplate.from_template
+        return (
+            RunnablePassthrough.assign(a=ask("first {q}") | model)
+            | RunnablePassthrough.assign(b=ask("second {q}") | model | StrOutputParser())
+            | ask("third {a} {b}")
+            | model
+            | model
+        )
+
+    counts = []
+    for optimized in (False, True):
+        model = FakeChat(default="so it is")
+        runnable = fineflow.optimize(make(model), strict=True) if optimized else make(model)
+        runnable.invoke({"q": "?"})
+        counts.append(model.meter.calls)
+    assert counts == [4, 4]
 
 
 def test_only_classes_are_declared() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fineflow.adapters.langchain.shadows import CHANGED
 from fineflow.adapters.purity import is_plain
 from fineflow.runtime.executor import Execution
-from fineflow.runtime.query import LeftToStock
+from fineflow.runtime.query import LeftToStock as LeftToStock
 
 Args = Mapping[str, Any]
 

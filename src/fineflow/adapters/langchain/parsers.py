@@ -53,8 +53,8 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> S
     if getattr(parser, "pydantic_object", None) is not None:
         raise NotLowered("a pydantic model may have validators of the user's")
     kind = TEXT if isinstance(parser, StrOutputParser) else VALUE
-    items = type(parser).__name__ if type(parser).__name__ == "LineListOutputParser" else ""
-    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **({"items": "lines"} if items else {}))
+    items: dict[str, Any] = {"items": "lines"} if type(parser).__name__ == "LineListOutputParser" else {}
+    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **items)
 
 
 def _same(parser: Any, shadows: Any) -> Any:

@@ -18,7 +18,7 @@ from langchain_core.prompts import (
     SystemMessagePromptTemplate,
 )
 
-from fineflow.adapters.base import PROMPT, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import MESSAGE, PROMPT, Builder, Leaf, NotLowered, Row, Symbol
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import Op
 
@@ -35,10 +35,15 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) 
     if b.options:
         raise NotLowered("keyword arguments are bound to a prompt")
     _check(template)
+    if isinstance(value, Leaf) and value.kind == MESSAGE:
+        raise NotLowered("it reads a model's message, to which stock adds an id when it gets it")
     if isinstance(value, Leaf):
         args = {"value": value.ref}  # a whole dict, or the text itself for a template of one variable
     else:
-        args = {f"key:{name}": b.whole(b.pick(value, name)).ref for name in template.input_variables}
+        picked = {name: b.pick(value, name) for name in template.input_variables}
+        if any(isinstance(part, Leaf) and part.kind == MESSAGE for part in picked.values()):
+            raise NotLowered("it reads a model's message, to which stock adds an id when it gets it")
+        args = {f"key:{name}": b.whole(part).ref for name, part in picked.items()}
         for name in (*template.optional_variables, *template.partial_variables):
             if name in value.fields:
                 args[f"key:{name}"] = b.whole(value.fields[name]).ref
@@ -47,16 +52,17 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) 
     # Where the prompt begins with what may come late, there is nothing to be had in advance.
     known = "value" not in args and ("rest" not in args or args["rest"].name == "input")
     segments = tuple(_segments(template)) if known else ()
-    return b.add(Op.RENDER, args, component=template, kind=PROMPT, **({"segments": segments} if segments else {}))
+    told: dict[str, Any] = {"segments": segments} if segments else {}
+    return b.add(Op.RENDER, args, component=template, kind=PROMPT, **told)
 
 
 def _segments(template: Any) -> Iterator[tuple[str, str]]:
     """The prompt as text and variables, in the order in which they stand in it."""
     if isinstance(template, PromptTemplate):
-        for text, name, _, _ in Formatter().parse(template.template):
+        for text, name, form, conversion in Formatter().parse(template.template):
             yield "text", text
-            if name is not None:
-                yield ("text", "") if name in template.partial_variables else ("variable", name)
+            if name is not None and name not in template.partial_variables:
+                yield ("formatted" if form or conversion else "variable"), name
         return
     for message in template.messages:
         if isinstance(message, BaseMessage):
