@@ -31,7 +31,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "runtime.events": (),
     "passes": ("ir", "backends.base", *LEAVES),
     "adapters": ("ir", "backends.base", "runtime", *LEAVES),
-    "adapters.langchain": ("ir", "backends.base", "runtime", "adapters.base", "adapters.purity", *LEAVES),
+    "adapters.langchain": ("ir", "backends.base", "runtime", "adapters.base", "adapters.purity", "adapters.items", "adapters.json_items", *LEAVES),
     "observe": ("ir", "runtime", *LEAVES),
     "testing": ("", "ir", "api", "explanation", "adapters", "backends", "observe", "passes", "runtime", *LEAVES),
     "api": ("ir", "explanation", "adapters", "backends.base", "passes", "runtime", *LEAVES),

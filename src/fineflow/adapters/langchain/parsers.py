@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from langchain_core.output_parsers import (
@@ -15,36 +15,32 @@ from langchain_core.output_parsers import (
 )
 
 from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.items import CommaSeparated, Lines, Markdown, Numbered, Splitter
+from fineflow.adapters.json_items import JsonItems
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import Op
 
+SPLITTERS: dict[str, Callable[[Any], Splitter[Any]]] = {
+    "lines": lambda parser: Lines(),
+    "values": lambda parser: CommaSeparated(eager=True),
+    "points": lambda parser: Numbered(),
+    "bullets": lambda parser: Markdown(),
+    "elements": lambda parser: JsonItems(parser.parse),
+}
+"""What takes the items out of a text while it comes, by what an item is called."""
 
-class Lines:
-    """Incremental ``text.strip().split("\\n")`` without empty lines.
 
-    A line is final when its newline *and* a later non-blank character have come: before that, stock's ``strip`` of
-    the whole text could still take blanks off its end, or drop it.
-    """
-
-    def __init__(self) -> None:
-        self._pending = ""
-        self._started = False
-
-    def push(self, text: str) -> Iterator[str]:
-        """The lines that this piece of text makes final."""
-        self._pending += text
-        if not self._started:
-            self._pending = self._pending.lstrip()
-            self._started = bool(self._pending)
-        settled = len(self._pending.rstrip())
-        cut = self._pending.rfind("\n", 0, settled)
-        if cut >= 0:
-            lines, self._pending = self._pending[:cut], self._pending[cut + 1 :]
-            yield from filter(None, lines.split("\n"))
-
-    def close(self) -> Iterator[str]:
-        """The lines that the end of the text makes final."""
-        yield from filter(None, self._pending.rstrip().split("\n"))
+def _items(parser: BaseOutputParser[Any]) -> str:
+    """What the items of the parser's list are called; "" if it makes no list whose items are known one by one."""
+    if isinstance(parser, (NumberedListOutputParser, MarkdownListOutputParser)):
+        usual = type(parser).model_fields["pattern"].default
+        name = "points" if isinstance(parser, NumberedListOutputParser) else "bullets"
+        return name if parser.pattern == usual else ""
+    if isinstance(parser, CommaSeparatedListOutputParser):
+        return "values"
+    if isinstance(parser, JsonOutputParser):
+        return "elements"
+    return "lines" if type(parser).__name__ == "LineListOutputParser" else ""
 
 
 def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> Symbol:
@@ -53,8 +49,9 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> S
     if getattr(parser, "pydantic_object", None) is not None:
         raise NotLowered("a pydantic model may have validators of the user's")
     kind = TEXT if isinstance(parser, StrOutputParser) else VALUE
-    items: dict[str, Any] = {"items": "lines"} if type(parser).__name__ == "LineListOutputParser" else {}
-    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **items)
+    items = _items(parser)
+    told: dict[str, Any] = {"items": items} if items else {}
+    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **told)
 
 
 def _same(parser: Any, shadows: Any) -> Any:
