@@ -21,7 +21,9 @@ from langchain_core.runnables import (
 from pipelines import ENTRIES, QUESTION, ask, echo, store, two
 
 from fineflow import optimize
+from fineflow.runtime.loop import engine_loop
 from fineflow.testing.differential import differences, observe
+from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
 
@@ -93,3 +95,17 @@ def test_threads_share_one_object() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(call, range(8)))
     assert found == [two().invoke({"question": f"number {i}"}) for i in range(8)]
+
+
+def test_a_stream_that_is_collected_on_the_runtimes_thread() -> None:
+    """Closing stock's stream waits for its threads, and those wait for the runtime: it must not be the one to close."""
+    gate = Gate()
+    chain = RunnableParallel(
+        a=ask("{question}") | FakeChat(default="one two"), b=ask("{question}") | FakeChat(gate=gate)
+    )
+    box = [_mine(chain).stream(QUESTION)]
+    assert list(next(box[0])) == ["a"]
+    gate.wait_arrived(1)
+    engine_loop().call_soon_threadsafe(box.clear)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), engine_loop()).result(5)
+    gate.open()

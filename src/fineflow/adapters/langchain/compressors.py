@@ -81,11 +81,11 @@ def _shadow_compressor(compressor: Any, s: Shadows) -> Any:
     leaf = s.leaf
     copy = compressor.model_copy()
 
-    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
         return s.claim(leaf, (list(documents), query), own, clean)[1]
 
-    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
         return (await s.aclaim(leaf, (list(documents), query), own, clean))[1]
 
@@ -121,12 +121,12 @@ def _tap_compressor(compressor: Any, s: Shadows) -> Any:
     leaf = s.leaf
     copy = compressor.model_copy()
 
-    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         value = compressor.compress_documents(documents, query, callbacks)
-        s.on_loop(lambda: s.call.feed(leaf, list(value)))
+        s.feed(leaf, list(value))
         return value
 
-    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         value = await compressor.acompress_documents(documents, query, callbacks)
         s.call.feed(leaf, list(value))
         return value

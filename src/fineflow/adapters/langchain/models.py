@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dis
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import lru_cache
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
-from langchain_core.outputs import ChatResult, LLMResult
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
 from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, believed, keeps_promise
@@ -21,8 +20,8 @@ from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import PURE, Effect, Effects, Op
+from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry
-from fineflow.runtime.loop import iterate_sync
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
@@ -39,13 +38,14 @@ def model_effects(model: Any, b: Builder) -> Effects:
     if starts_runs(model):
         raise NotLowered(f"{type(model).__name__} started a run of its own inside a call, which only stock can place")
     believed(model, _INNER, b)
-    if why := keeps_state(type(model)):
+    kind: Any = type(model)
+    if why := keeps_state(kind):
         raise NotLowered(f"{type(model).__name__} {why}, so its answers may depend on the order of calls")
     return Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
 
 
 @lru_cache(maxsize=512)
-def keeps_state(kind: type) -> str:
+def keeps_state(kind: Any) -> str:
     """Why a model class looks as if a call changed the model; "" if it does not.
 
     Looks for stores to attributes and for ``next()`` in the bytecode of the class's own inner methods.
@@ -118,8 +118,8 @@ def _takes_manager(method: Any) -> bool:
     return "run_manager" in _signature_parameters(method)
 
 
-def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
-    leaf, loop = s.leaf, s.call.loop
+def _shadow_chat(model: Any, s: Shadows) -> Any:
+    leaf = s.leaf
     model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
     copy = model.model_copy()
     assemble = model.assemble if assembles(model) else None
@@ -130,10 +130,10 @@ def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
     def as_chunks(entry: Entry) -> bool:
         return clean(entry) and entry.stream is not None
 
-    def result_of(entry: Entry, result: Any) -> ChatResult:
+    def result_of(entry: Entry, result: Any) -> Any:
         return assemble(result) if entry.chunked and assemble is not None else result
 
-    def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+    def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         manager = {"run_manager": run_manager} if _takes_manager(model._generate) else {}
         key = (messages, stop, kwargs)
         entry, result = s.claim(leaf, key, lambda: model._generate(messages, stop=stop, **manager, **kwargs), as_result)
@@ -141,7 +141,7 @@ def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
             entry.replay.replay(run_manager)
         return result_of(entry, result)
 
-    async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+    async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         manager = {"run_manager": run_manager} if _takes_manager(model._agenerate) else {}
         key = (messages, stop, kwargs)
         entry, result = await s.aclaim(
@@ -153,15 +153,15 @@ def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
 
     def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
         key = (messages, stop, kwargs)
-        entry, mine = s.on_loop(lambda: s.call.claims.claim(leaf, Arguments(key), as_chunks))
+        entry, mine = s.claim_stream(leaf, key, as_chunks)
         given = 0
         if not mine:
-            for chunk in _live(entry):
+            for chunk in _live(entry, s.bridge):
                 given += 1
                 yield chunk
             if _whole_stream(entry):
                 return
-            entry = s.on_loop(lambda: s.own_entry(leaf, key))
+            entry, _ = s.claim_stream(leaf, key, _never)
         manager = {"run_manager": run_manager} if run_manager is not None else {}
         pieces = []
         for chunk in model._stream(messages, stop=stop, **manager, **kwargs):
@@ -169,7 +169,7 @@ def _shadow_chat(model: BaseChatModel, s: Shadows) -> Any:
             if len(pieces) > given:
                 yield chunk
         entry.chunked = True
-        loop.call_soon_threadsafe(entry.finish, pieces)
+        s.bridge.post(entry.finish, pieces)
 
     async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
         key = (messages, stop, kwargs)
@@ -201,25 +201,30 @@ def _whole_stream(entry: Entry) -> bool:
     return entry.begun and clean(entry)
 
 
-def _live(entry: Entry) -> Iterator[Any]:
+def _never(entry: Entry) -> bool:
+    return False
+
+
+def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
     """The pieces that the graph gets, as they come, up to a failure that is not the component's."""
     assert entry.stream is not None
     try:
-        yield from iterate_sync(entry.stream.read)
+        yield from bridge.items(entry.stream.read)
     except GeneratorExit:
         raise
+    except Unreachable:
+        entry.begun = False  # as far as anybody can tell from here
     except BaseException:
         if _whole_stream(entry):
             raise
 
 
-async def _alive(entry: Entry) -> AsyncIterator[Any]:
+async def _alive(entry: Entry) -> AsyncGenerator[Any, None]:
     """The same on the query's event loop."""
     assert entry.stream is not None
     try:
-        async with aclosing(entry.stream.read()) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        async for chunk in entry.stream.read():  # which holds nothing that would have to be closed
+            yield chunk
     except (GeneratorExit, asyncio.CancelledError):
         raise
     except BaseException:
@@ -235,7 +240,7 @@ def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
     def whole(entry: Entry) -> bool:
         return clean(entry) and not entry.chunked
 
-    def _generate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
+    def _generate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         entry, result = s.claim(
             leaf,
             (prompts, stop, kwargs),
@@ -246,7 +251,7 @@ def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
             entry.replay.replay(run_manager)
         return result
 
-    async def _agenerate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
+    async def _agenerate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         entry, result = await s.aclaim(
             leaf,
             (prompts, stop, kwargs),

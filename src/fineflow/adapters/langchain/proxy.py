@@ -17,6 +17,7 @@ from fineflow.adapters.langchain.plan import Plan, Planner
 from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
+from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.loop import on_engine_loop
 
@@ -67,7 +68,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
     def _self_stream(self, plan: Plan, input: Any, config: RunnableConfig | None) -> Iterator[Any]:
         with self._self_session.sync(plan, input, config, streaming=True) as shadow:
-            yield from shadow.stream(input, config)
+            chunks: Any = shadow.stream(input, config)
+            yield from Chunks(chunks)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         plan = self._self_plan(input, kwargs, sync=False)

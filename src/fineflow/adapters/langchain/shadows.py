@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from fineflow.adapters.base import Row, find
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Call
 
@@ -38,6 +40,7 @@ class Shadows:
         self._touched = touched
         self._path: tuple[str, ...] = ()
         self.call = call
+        self.bridge = Bridge(call)
 
     @property
     def leaf(self) -> str:
@@ -52,9 +55,8 @@ class Shadows:
                 return obj
             if self._objects.get(leaf) is not obj:
                 raise Stale(leaf)
-            if leaf in self._tapped:
-                row = find(self._rows, obj) if not isinstance(obj, Runnable) else None
-                return row.shadow(obj, self) if row is not None else Tap(obj, leaf, self.call)
+            if leaf in self._tapped and isinstance(obj, Runnable):
+                return Tap(obj, leaf, self)
             row = find(self._rows, obj)
             if row is None:  # a method has been put on it since
                 raise Stale(leaf)
@@ -92,10 +94,8 @@ class Shadows:
         entry.finish(result)
         return entry, result
 
-    def claim(self, leaf: str, key: Any, own: Callable[[], Any], usable: Usable) -> tuple[Entry, Any]:
+    def claim(self, leaf: str, key: Any, own: Callable[[], T], usable: Usable) -> tuple[Entry, T]:
         """For sync leaves: the same from a thread that is not the event loop's."""
-        if _on(self.call.loop):  # which may not wait for itself
-            return self.own_entry(leaf, key), own()
 
         async def take() -> tuple[Entry, bool]:
             entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
@@ -105,25 +105,50 @@ class Shadows:
                     return self.own_entry(leaf, key), True
             return entry, mine
 
-        entry, mine = asyncio.run_coroutine_threadsafe(take(), self.call.loop).result()
+        if self.bridge.here:  # may not wait for itself
+            return self.nobodys_entry(), own()
+        try:
+            entry, mine = self.bridge.outcome(take())
+        except Unreachable:
+            return self.nobodys_entry(), own()
         if not mine:
             _raise_stop(entry.done.exception())
-            return entry, entry.done.result()
+            return entry, cast(T, entry.done.result())
         try:
             result = own()
-        except BaseException as error:
-            self.call.loop.call_soon_threadsafe(entry.fail, error)
+        except BaseException:
+            # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
+            self.bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
             raise
-        self.call.loop.call_soon_threadsafe(entry.finish, result)
+        self.bridge.post(entry.finish, result)
         return entry, result
+
+    def claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
+        """For sync leaves that stream: the entry, and whether stock has to do the work."""
+        try:
+            return self.bridge.run(lambda: self.call.claims.claim(leaf, Arguments(key), usable))
+        except Unreachable:
+            return self.nobodys_entry(), True
 
     def own_entry(self, leaf: str, key: Any) -> Entry:
         """An entry for work that stock does itself, whatever the graph has. On the query's event loop."""
         return self.call.claims.claim(leaf, Arguments(key), _never)[0]
 
-    def on_loop(self, function: Callable[[], T]) -> T:
-        """Runs a quick function on the query's event loop, from another thread."""
-        return _on_loop(self.call.loop, function)
+    def nobodys_entry(self) -> Entry:
+        """An entry for work that stock does itself, and that the graph will not hear of."""
+        return Entry(None, self.call.loop.create_future(), shared=False)
+
+    def feed(self, leaf: str, value: Any) -> None:
+        """Feeds the graph from another thread than the event loop's.
+
+        Waits until the graph has dispatched what it can, so that it reaches the next leaf before stock does.
+        """
+        with suppress(Unreachable):
+            self.bridge.run(lambda: self.call.feed(leaf, value))
+
+
+class _Failed(Exception):
+    """What the graph sees of a failure that stock has seen itself."""
 
 
 def _raise_stop(error: BaseException | None) -> None:
@@ -136,30 +161,17 @@ def _never(entry: Entry) -> bool:
     return False
 
 
-def _on(loop: asyncio.AbstractEventLoop) -> bool:
-    return asyncio._get_running_loop() is loop
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
-    if _on(loop):
-        return function()
-
-    async def run() -> T:
-        return function()
-
-    return asyncio.run_coroutine_threadsafe(run(), loop).result()
-
-
 class Tap(Runnable[Any, Any]):
     """An opaque step, run by stock exactly as it is; what it returned is fed to the graph.
 
     Opens no run of its own and passes everything through, so that nobody can tell it from the step.
     """
 
-    def __init__(self, step: Runnable[Any, Any], leaf: str, call: Call) -> None:
+    def __init__(self, step: Runnable[Any, Any], leaf: str, shadows: Shadows) -> None:
         self.step = step
         self.leaf = leaf
-        self.call = call
+        self.shadows = shadows
+        self.call = shadows.call
 
     def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
         return self.step.get_name(suffix, name=name)
@@ -168,7 +180,7 @@ class Tap(Runnable[Any, Any]):
         before = dict(input) if isinstance(input, dict) else None
         value = self.step.invoke(input, config, **kwargs)
         self._compare(before, input)
-        self._feed_from_thread(value)
+        self.shadows.feed(self.leaf, value)
         return value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -197,7 +209,7 @@ class Tap(Runnable[Any, Any]):
         for chunk in chunks:
             yield chunk
             whole.add(chunk)
-        self._feed_from_thread(whole.value)
+        self.shadows.feed(self.leaf, whole.value)
 
     async def _awatched(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
         whole = _Sum()
@@ -212,10 +224,6 @@ class Tap(Runnable[Any, Any]):
             return
         if len(before) != len(now) or any(now.get(key, before) is not value for key, value in before.items()):
             self.call.tables[CHANGED] = self.leaf
-
-    def _feed_from_thread(self, value: Any) -> None:
-        # Waits until the graph has dispatched what it can, so that the graph reaches the next leaf before stock does.
-        _on_loop(self.call.loop, lambda: self.call.feed(self.leaf, value))
 
 
 class _Sum:

@@ -89,7 +89,7 @@ def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder
 def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
     from fineflow.adapters.langchain.shadows import Tap
 
-    return Tap(step, s.leaf, s.call)
+    return Tap(step, s.leaf, s)
 
 
 def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
@@ -97,7 +97,7 @@ def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
     if func is None or b.options:
         raise NotLowered("an async function" if func is None else "keyword arguments are bound to a function")
     if type(func) is itemgetter:
-        _, keys = func.__reduce__()
+        keys: tuple[Any, ...] = func.__reduce__()[1]  # type: ignore[assignment]
         if len(keys) == 1 and isinstance(keys[0], str):
             return b.pick(value, keys[0])
     if hasattr(step, "afunc"):
