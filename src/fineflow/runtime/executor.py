@@ -22,6 +22,7 @@ from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import Ended, LeftToStock
 from fineflow.runtime.streams import Stream
 
+_ABSENT: Any = object()
 _SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
@@ -185,7 +186,13 @@ class Execution:
 
     def _value(self, ref: Ref) -> Any:
         value = self.values[ref.name]
-        return value if ref.key is None else value[ref.key]
+        if ref.key is None:
+            return value
+        # Whatever a class of the user's does besides when it is asked: a dict may grow by it.
+        found = dict.get(value, ref.key, _ABSENT) if isinstance(value, dict) else _ABSENT
+        if found is _ABSENT:
+            raise LeftToStock(f"{ref.name} is not a dict with {ref.key!r}")
+        return found
 
     def work(
         self,

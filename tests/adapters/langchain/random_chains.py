@@ -324,8 +324,7 @@ class _Drawing:
             branches, made = self.branches(keys)
             return ("assign", branches), {**keys, **made}
         if kind == "parallel":
-            branches, made = self.branches(keys)
-            self.several = True
+            branches, made = self.branches(keys, beside=True)
             kept = (("question", ("pick", "question")), ("topic", ("getter", "topic")))
             return ("parallel", kept + branches), {"question": TEXT, "topic": TEXT, **made}
         if kind == "opaque":
@@ -348,10 +347,11 @@ class _Drawing:
         wild = ("add a key", "change a key", "change documents")
         return str(self.pick(*calm, *(() if self.side_by_side else wild)))
 
-    def branches(self, keys: Keys) -> tuple[tuple[tuple[str, Spec], ...], Keys]:
+    def branches(self, keys: Keys, *, beside: bool = False) -> tuple[tuple[tuple[str, Spec], ...], Keys]:
         count = self.pick(1, 1, 2, 3)
-        self.several |= count > 1
-        outer, self.side_by_side = self.side_by_side, self.side_by_side or count > 1
+        beside = beside or count > 1
+        self.several |= beside
+        outer, self.side_by_side = self.side_by_side, self.side_by_side or beside
         found: list[tuple[str, Spec]] = []
         made: Keys = {}
         for _ in range(count):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -17,8 +18,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from langchain_core.runnables.config import ensure_config
 from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
-from fineflow import optimize
-from fineflow.declare import external
+from fineflow import external, optimize
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat, FakeReranker
 
@@ -334,3 +334,25 @@ def test_a_step_that_changes_the_dict_does_not_make_more_calls(kind: str) -> Non
 
     same(make, entries=DIRECT)
     assert {m.meter.calls for m in model} == {2}
+
+
+def test_reading_does_not_make_a_dict_grow() -> None:
+    for entry in DIRECT:
+        seen = []
+        for optimized in (False, True):
+            value: Any = defaultdict(lambda: "made up", QUESTION)
+            one = RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo))
+            two = {"b": RunnablePick("missing"), "c": ask("{question} {other}") | FakeChat(answers=echo)}
+            chain = one | RunnablePassthrough.assign(**two)
+            mine = optimize(chain, strict=True, eager=True) if optimized else chain
+            seen.append((observe(mine, entry, value).error, sorted(value)))
+        assert seen[0] == seen[1]
+
+
+def test_a_pure_function_asks_for_a_key_that_is_not_there() -> None:
+    def make() -> Any:
+        return RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo)) | RunnablePassthrough.assign(
+            b=RunnableLambda(lambda x: x.get("missing", "nothing")) | FakeChat(answers=echo)
+        )
+
+    same(make)

@@ -11,8 +11,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from pipelines import QUESTION, ask, echo, same, store
 
-from fineflow import explain, optimize
-from fineflow.declare import external
+from fineflow import explain, external, optimize
 from fineflow.testing.langchain import FakeChat, FakeReranker
 
 

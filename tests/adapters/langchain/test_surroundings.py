@@ -25,7 +25,7 @@ from langchain_core.runnables import (
 )
 from pipelines import DIRECT, QUESTION, ask, echo, same, two
 
-from fineflow import explain, optimize
+from fineflow import explain, external, optimize
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat
 
@@ -42,6 +42,7 @@ class OwnAinvoke(FakeChat):
         return AIMessage("awaited: " + (await super().ainvoke(*args, **kwargs)).text)
 
 
+@external
 class NoManager(FakeChat):
     def _generate(self, messages: Any, stop: Any = None, **kwargs: Any) -> ChatResult:  # type: ignore[override]
         assert "run_manager" not in kwargs
@@ -51,6 +52,7 @@ class NoManager(FakeChat):
         return await super()._agenerate(messages, stop)
 
 
+@external
 class OnlyGenerates(FakeChat):
     """Reports tokens to its run manager, retries, and has an async half that is the sync one in a thread."""
 

@@ -15,7 +15,10 @@ Args = Mapping[str, Any]
 
 def fields(args: Args) -> dict[str, Any]:
     """The named values among the arguments, as one dict."""
-    found = dict(args["rest"]) if "rest" in args else {}
+    rest = args.get("rest", {})
+    if not isinstance(rest, dict):
+        raise LeftToStock("what holds its other variables is not a dict")
+    found = dict.copy(rest)
     found.update({name[4:]: value for name, value in args.items() if name.startswith("key:")})
     return found
 

@@ -14,13 +14,16 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.runnables import Runnable
 
+from fineflow.adapters.items import Splitter
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, fields, plain
 from fineflow.adapters.langchain.model_kernels import Source, decode, partial_decode, partial_prefill, prefill
-from fineflow.adapters.langchain.parsers import Lines
+from fineflow.adapters.langchain.parsers import SPLITTERS
 from fineflow.adapters.langchain.retrieval_kernels import aggregate, embed, rerank, search
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.executor import Execution, Kernel
 from fineflow.runtime.streams import Stream
+
+_ABSENT: Any = object()
 
 
 def render(p: Primitive, args: Args, run: Execution) -> Any:
@@ -33,19 +36,21 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
     source = args["text"]
     if isinstance(source, Source):
         items: Stream[Any] = Stream()
-        run.spawn(_split(source, Lines(), items), p)
+        run.spawn(_split(source, SPLITTERS[p.params["items"]](p.component), items), p)
         return items
     generation = ChatGeneration(message=source) if isinstance(source, BaseMessage) else Generation(text=source)
     return p.component.parse_result([generation])
 
 
-async def _split(source: Source, splitter: Lines, items: Stream[Any]) -> None:
+async def _split(source: Source, splitter: Splitter[Any], items: Stream[Any]) -> None:
     try:
         async for piece in source.read():
             for item in splitter.push(piece):
                 items.put(item)
         for item in splitter.close():
             items.put(item)
+        if splitter.contradicted:
+            raise LeftToStock("the whole text says something else than its beginning did")
     except BaseException as error:
         items.close(error)
         if not isinstance(error, Exception):
@@ -71,7 +76,11 @@ def record(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def pick(p: Primitive, args: Args, run: Execution) -> Any:
-    return args["record"][p.params["key"]]
+    record, key = args["record"], p.params["key"]
+    found = dict.get(record, key, _ABSENT) if isinstance(record, dict) else _ABSENT
+    if found is _ABSENT:
+        raise LeftToStock(f"what it picks from is not a dict with {key!r}")
+    return found
 
 
 def each(p: Primitive, args: Args, run: Execution) -> Awaitable[list[Any]]:
