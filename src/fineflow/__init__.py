@@ -1,8 +1,8 @@
 """fineflow: LangChain pipelines on your own models, sooner, with the same answer.
 
-    import fineflow
-    rag = fineflow.optimize(chain)
-    print(fineflow.explain(chain))
+import fineflow
+rag = fineflow.optimize(chain)
+print(fineflow.explain(chain))
 """
 
 from fineflow.api import explain, optimize

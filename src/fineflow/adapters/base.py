@@ -74,8 +74,7 @@ class Row:
     def matches(self, obj: Any) -> bool:
         kind = type(obj)
         return issubclass(kind, self.base) and all(
-            _same_method(kind, self.base, name) and name not in getattr(obj, "__dict__", ())
-            for name in self.methods
+            _same_method(kind, self.base, name) and name not in getattr(obj, "__dict__", ()) for name in self.methods
         )
 
 
@@ -147,9 +146,7 @@ class Builder:
 
     def body(self) -> Builder:
         """A builder for a graph inside the current primitive: the same place, a program order of its own."""
-        return Builder(
-            self.rows, self.assume_pure, objects=self.objects, path=self.path, resources=self.resources
-        )
+        return Builder(self.rows, self.assume_pure, objects=self.objects, path=self.path, resources=self.resources)
 
     @contextmanager
     def inside(self, step: str, label: str | None = None) -> Iterator[None]:

@@ -27,7 +27,13 @@ from fineflow.testing.differential import ALL, CONFIGS, PROBE, assert_same
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeRetriever, FakeVectorStore
 
 QUESTION = {"question": "What is the capital of France?"}
-WORDS = "Paris is the capital of France|Lyon is a town|Rome is the capital of Italy|France is large|cheese".split("|")
+WORDS = [
+    "Paris is the capital of France",
+    "Lyon is a town",
+    "Rome is the capital of Italy",
+    "France is large",
+    "cheese",
+]
 ANSWERS = {
     "classify": '{"kind": "fact", "parts": [1, 2]}',
     "3 different versions": "capital France\n\nwhich town is the capital\n  France capital city  \n",
@@ -55,9 +61,7 @@ def format_docs(docs: list[Document]) -> str:
 
 
 def multi_query(*, original: bool = True) -> MultiQueryRetriever:
-    return MultiQueryRetriever.from_llm(
-        store().as_retriever(search_kwargs={"k": 2}), chat(), include_original=original
-    )
+    return MultiQueryRetriever.from_llm(store().as_retriever(search_kwargs={"k": 2}), chat(), include_original=original)
 
 
 def assistant(parser: type = StrOutputParser) -> Runnable[Any, Any]:
@@ -77,13 +81,15 @@ def assistant(parser: type = StrOutputParser) -> Runnable[Any, Any]:
 
 
 def branch() -> Runnable[Any, Any]:
-    return RunnableBranch((lambda x: "France" in x["question"], ask("Answer {question}") | chat()), chat() | (lambda m: m))
+    return RunnableBranch(
+        (lambda x: "France" in x["question"], ask("Answer {question}") | chat()), chat() | (lambda m: m)
+    )
 
 
 def two_models() -> Runnable[Any, Any]:
-    return RunnablePassthrough.assign(a=ask("Answer {question}") | chat() | StrOutputParser()) | RunnablePassthrough.assign(
-        b=ask("list {question}") | chat() | CommaSeparatedListOutputParser()
-    )
+    return RunnablePassthrough.assign(
+        a=ask("Answer {question}") | chat() | StrOutputParser()
+    ) | RunnablePassthrough.assign(b=ask("list {question}") | chat() | CommaSeparatedListOutputParser())
 
 
 SHAPES: dict[str, Any] = {
@@ -93,47 +99,61 @@ SHAPES: dict[str, Any] = {
     "sequence": lambda: ask("Answer {question}") | chat() | StrOutputParser(),
     "message out": lambda: two_models() | ask("Answer {a} {b}") | chat(),
     "bound": lambda: two_models() | ask("Answer {a} {b}") | chat().bind(stop=["is"]) | StrOutputParser(),
-    "parallel": lambda: RunnableParallel(a=two_models(), b=ask("related {question}") | chat() | JsonOutputParser())
-    | RunnablePassthrough.assign(c=ask("Answer {a}") | chat() | StrOutputParser()),
+    "parallel": lambda: (
+        RunnableParallel(a=two_models(), b=ask("related {question}") | chat() | JsonOutputParser())
+        | RunnablePassthrough.assign(c=ask("Answer {a}") | chat() | StrOutputParser())
+    ),
     "pick": lambda: two_models() | RunnablePick("a"),
     "pick several": lambda: two_models() | RunnablePick(["a", "question"]) | ask("Answer {a}") | chat(),
     "passthrough": lambda: RunnablePassthrough() | two_models() | RunnablePassthrough(),
     "multi query": lambda: RunnableLambda(itemgetter("question")) | multi_query(),
     "multi query without the original": lambda: RunnableLambda(itemgetter("question")) | multi_query(original=False),
-    "compression pipeline": lambda: RunnableLambda(itemgetter("question"))
-    | ContextualCompressionRetriever(
-        base_retriever=multi_query(),
-        base_compressor=DocumentCompressorPipeline(transformers=[FakeReranker(top_n=3), FakeReranker(top_n=1)]),
+    "compression pipeline": lambda: (
+        RunnableLambda(itemgetter("question"))
+        | ContextualCompressionRetriever(
+            base_retriever=multi_query(),
+            base_compressor=DocumentCompressorPipeline(transformers=[FakeReranker(top_n=3), FakeReranker(top_n=1)]),
+        )
     ),
     "branch": lambda: two_models() | branch(),
-    "fallback": lambda: two_models()
-    | (ask("fail {question}") | chat()).with_fallbacks([ask("Answer {question}") | chat()])
-    | StrOutputParser(),
-    "retry": lambda: two_models() | RunnablePassthrough.assign(
-        c=ask("Answer {a}") | chat().with_retry(stop_after_attempt=2) | StrOutputParser()
+    "fallback": lambda: (
+        two_models()
+        | (ask("fail {question}") | chat()).with_fallbacks([ask("Answer {question}") | chat()])
+        | StrOutputParser()
+    ),
+    "retry": lambda: (
+        two_models()
+        | RunnablePassthrough.assign(c=ask("Answer {a}") | chat().with_retry(stop_after_attempt=2) | StrOutputParser())
     ),
     "lambda returns a runnable": lambda: two_models() | RunnableLambda(lambda x: ask("Answer {a}") | chat()),
     "with_config": lambda: (two_models() | ask("Answer {a}") | chat()).with_config(
         tags=["outer"], metadata={"m": 1}, run_name="named"
     ),
-    "history": lambda: RunnablePassthrough.assign(
-        history=RunnableLambda(lambda x: [HumanMessage("hi"), AIMessage("hello")])
-    )
-    | RunnablePassthrough.assign(a=ask("Answer {question}") | chat() | StrOutputParser())
-    | ChatPromptTemplate.from_messages([("system", "be kind"), MessagesPlaceholder("history"), ("human", "{a}")])
-    | chat(),
-    "stateful models": lambda: RunnablePassthrough.assign(
-        a=ask("{question}") | FakeListChatModel(responses=["one", "two"]) | StrOutputParser()
-    )
-    | RunnablePassthrough.assign(b=PromptTemplate.from_template("{question}") | FakeListLLM(responses=["three", "four"])),
-    "one retriever": lambda: RunnablePassthrough.assign(a=ask("Answer {question}") | chat() | StrOutputParser())
-    | RunnablePassthrough.assign(
-        docs=RunnablePick("question") | FakeRetriever(documents=[Document(page_content=w) for w in WORDS])
+    "history": lambda: (
+        RunnablePassthrough.assign(history=RunnableLambda(lambda x: [HumanMessage("hi"), AIMessage("hello")]))
+        | RunnablePassthrough.assign(a=ask("Answer {question}") | chat() | StrOutputParser())
+        | ChatPromptTemplate.from_messages([("system", "be kind"), MessagesPlaceholder("history"), ("human", "{a}")])
+        | chat()
+    ),
+    "stateful models": lambda: (
+        RunnablePassthrough.assign(
+            a=ask("{question}") | FakeListChatModel(responses=["one", "two"]) | StrOutputParser()
+        )
+        | RunnablePassthrough.assign(
+            b=PromptTemplate.from_template("{question}") | FakeListLLM(responses=["three", "four"])
+        )
+    ),
+    "one retriever": lambda: (
+        RunnablePassthrough.assign(a=ask("Answer {question}") | chat() | StrOutputParser())
+        | RunnablePassthrough.assign(
+            docs=RunnablePick("question") | FakeRetriever(documents=[Document(page_content=w) for w in WORDS])
+        )
     ),
     "the model fails": lambda: two_models() | RunnablePassthrough.assign(c=ask("fail {question}") | chat()),
     "an early model fails": lambda: RunnablePassthrough.assign(c=ask("fail {question}") | chat()) | two_models(),
-    "a parser fails": lambda: RunnablePassthrough.assign(c=ask("Answer {question}") | chat() | JsonOutputParser())
-    | two_models(),
+    "a parser fails": lambda: (
+        RunnablePassthrough.assign(c=ask("Answer {question}") | chat() | JsonOutputParser()) | two_models()
+    ),
     "a variable is missing": lambda: two_models() | ask("Answer {nothing}") | chat(),
     "a key is missing": lambda: two_models() | RunnableLambda(itemgetter("nothing")) | chat(),
 }
@@ -148,9 +168,14 @@ RACES = {
 # When an input of a batch fails, stock stops the others at the end of the same step; here each input is a call of its
 # own. So failing shapes, and models that count calls, are compared with one input.
 ALONE = (
-    "the model fails", "an early model fails", "a parser fails", "a variable is missing", "a key is missing", "fallback",
+    "the model fails",
+    "an early model fails",
+    "a parser fails",
+    "a variable is missing",
+    "a key is missing",
+    "fallback",
     "stateful models",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("eager", [False, True])
