@@ -16,10 +16,6 @@ pytestmark = pytest.mark.upstream
 # object's own method, goes through the spy a second time.
 KNOWN = {f"{SUITE}/test_runnable.py::test_default_method_implementations"}
 
-# Runs a sync stream inside a coroutine under a watchdog that forbids waiting for locks there. With `eager=True` the
-# graph works on another thread, and the caller waits for it; by default such a chain has no plan worth running.
-KNOWN_EAGER = {f"{SUITE}/test_runnable.py::test_streaming_a_reasoning_block_then_text_adds_the_text_once[False]"}
-
 ROUTED = ("-p", "fineflow.testing.routing")
 
 
@@ -51,15 +47,14 @@ def test_same_outcomes_when_routed(folder: Path, baseline: Run, options: dict[st
     assert total >= 300, "the plugin routed hardly anything"
 
     different = _differences(baseline, routed)
-    known = KNOWN | KNOWN_EAGER if options.get("eager") else KNOWN
-    unexpected = sorted(different - known)
+    unexpected = sorted(different - KNOWN)
     if unexpected:
         # Some upstream tests compare clock times. A difference counts when it is there again with the machine quiet.
         print("again, alone:", *unexpected, sep="\n  ")
         again = run(folder, *arguments, tests=tuple(unexpected))
         unexpected = sorted(_differences(run(folder, tests=tuple(unexpected)), again))
         assert not unexpected, f"other outcome when routed: {unexpected}\n{again.output[-8000:]}"
-    assert known & baseline.outcomes.keys() <= different, "a test listed as impossible passes: take it off the list"
+    assert KNOWN & baseline.outcomes.keys() <= different, "a test listed as impossible passes: take it off the list"
 
 
 def test_the_known_difference_holds_for_a_proxy_that_does_nothing(folder: Path) -> None:

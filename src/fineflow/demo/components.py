@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -116,11 +117,13 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
 
 
 def _quiet_loading() -> None:
-    """Switches off the bars that the libraries show while loading, before they are imported: ours is enough.
+    """Switches off the bars that the libraries show while loading: ours is enough.
 
     Not for models that may have to be downloaded first; then theirs say more.
     """
     import_module("huggingface_hub.utils").disable_progress_bars()
+    if "transformers" in sys.modules:  # asks only when it is imported
+        import_module("transformers.utils.logging").disable_progress_bar()
 
 
 def _name(value: str | None, bundled: str) -> str:

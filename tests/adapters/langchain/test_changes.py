@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, cast
 
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
@@ -16,6 +16,8 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 from fineflow import optimize
+from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
 
@@ -146,3 +148,43 @@ def test_changes_between_calls_are_noticed(change: str, entry: str) -> None:
     for stock, found in zip(*seen, strict=True):
         assert not differences(stock, found), "\n".join(differences(stock, found))
     assert calls[0] == calls[1], "no call of a model that stock does not make"
+
+
+# --- components of this process are set up differently by a step ----------------------------------------------------
+
+
+class Showing:
+    """An engine whose answers show how they were sampled, and the prompt."""
+
+    name = "showing"
+    block_size = 4
+    can_prefill = False
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        return "".join(message.content for message in messages)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
+        text = f"[{sampling.temperature} {''.join(map(chr, tokens))}]"
+        yield Delta(text, tuple(map(ord, text)), "stop", len(tokens))
+
+    async def aclose(self) -> None: ...
+
+
+def test_a_model_that_a_step_sets_up_differently() -> None:
+    """The call depends on nothing of the step, and may run before it. (The run shows the settings of the beginning.)"""
+
+    def make() -> Any:
+        model = ChatEngine(engine=cast(LLMEngine, Showing()), temperature=0.0)
+
+        def warmer(value: Any) -> str:
+            model.temperature = 1.0
+            return "warmer"
+
+        one = RunnablePassthrough.assign(a=ask("one {question}") | model | StrOutputParser())
+        two = RunnablePassthrough.assign(b=RunnableLambda(warmer))
+        return one | two | RunnablePassthrough.assign(c=ask("two {question}") | model | StrOutputParser())
+
+    same(make, entries=DIRECT, handler=None)

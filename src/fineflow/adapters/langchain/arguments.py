@@ -33,6 +33,13 @@ class Arguments:
         return f"Arguments({self.now!r})"
 
 
+def settings(component: Any) -> dict[str, Any]:
+    """The fields of a component that say how it works: part of the arguments of what runs before earlier user code."""
+    kinds = (str, int, float, list, type(None))
+    fields = {name: getattr(component, name) for name in type(component).model_fields}
+    return {name: value for name, value in fields.items() if isinstance(value, kinds)}
+
+
 def frozen(value: Any) -> Any:
     """The containers, messages and documents in ``value`` copied, so that changes in place do not reach the result."""
     kind = type(value)

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Record, Row, Symbol, believed, keeps_promise
+from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.rerank import EngineReranker
@@ -83,11 +84,11 @@ def _shadow_compressor(compressor: Any, s: Shadows) -> Any:
 
     def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
-        return s.claim(leaf, (list(documents), query), own, clean)[1]
+        return s.claim(leaf, (list(documents), query, settings(compressor)), own, clean)[1]
 
     async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
-        return (await s.aclaim(leaf, (list(documents), query), own, clean))[1]
+        return (await s.aclaim(leaf, (list(documents), query, settings(compressor)), own, clean))[1]
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
     return copy

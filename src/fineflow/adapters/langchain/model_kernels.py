@@ -16,7 +16,7 @@ from langchain_core.utils._signature import _signature_parameters
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.models import assembles
+from fineflow.adapters.langchain.models import assembles, call_of
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
@@ -75,7 +75,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
             return await _consume(entry, _chunks(model, prompt, stop, options, run))
         return await _generate(model, prompt, stop, options, recorder, run)
 
-    work = run.work(p, Arguments((prompt, stop, options)), start, stream=streams)
+    work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams)
     if work.replay is None:
         work.replay = Recorder(model)
     return Work(work, lambda result: _message(model, work, result))

@@ -13,7 +13,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
 from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, believed, keeps_promise
-from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
@@ -114,6 +114,15 @@ def assembles(model: Any) -> bool:
     return keeps_promise(type(model), "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
 
 
+def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]:
+    """What a call of the model is compared by.
+
+    A model in this process may run before an earlier opaque step, which could set it up differently.
+    """
+    ours = isinstance(model, (ChatEngine, EngineLLM))
+    return prompt, stop, options, settings(model) if ours else None
+
+
 def _takes_manager(method: Any) -> bool:
     return "run_manager" in _signature_parameters(method)
 
@@ -135,7 +144,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
 
     def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         manager = {"run_manager": run_manager} if _takes_manager(model._generate) else {}
-        key = (messages, stop, kwargs)
+        key = call_of(model, messages, stop, kwargs)
         entry, result = s.claim(leaf, key, lambda: model._generate(messages, stop=stop, **manager, **kwargs), as_result)
         if entry.replay is not None:
             entry.replay.replay(run_manager)
@@ -143,7 +152,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
 
     async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         manager = {"run_manager": run_manager} if _takes_manager(model._agenerate) else {}
-        key = (messages, stop, kwargs)
+        key = call_of(model, messages, stop, kwargs)
         entry, result = await s.aclaim(
             leaf, key, lambda: model._agenerate(messages, stop=stop, **manager, **kwargs), as_result
         )
@@ -152,7 +161,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
         return result_of(entry, result)
 
     def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
-        key = (messages, stop, kwargs)
+        key = call_of(model, messages, stop, kwargs)
         entry, mine = s.claim_stream(leaf, key, as_chunks)
         given = 0
         if not mine:
@@ -172,7 +181,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
         s.bridge.post(entry.finish, pieces)
 
     async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
-        key = (messages, stop, kwargs)
+        key = call_of(model, messages, stop, kwargs)
         entry, mine = s.call.claims.claim(leaf, Arguments(key), as_chunks)
         given = 0
         if not mine:
@@ -243,7 +252,7 @@ def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
     def _generate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         entry, result = s.claim(
             leaf,
-            (prompts, stop, kwargs),
+            call_of(model, prompts, stop, kwargs),
             lambda: model._generate(prompts, stop=stop, run_manager=run_manager, **kwargs),
             whole,
         )
@@ -254,7 +263,7 @@ def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
     async def _agenerate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         entry, result = await s.aclaim(
             leaf,
-            (prompts, stop, kwargs),
+            call_of(model, prompts, stop, kwargs),
             lambda: model._agenerate(prompts, stop=stop, run_manager=run_manager, **kwargs),
             whole,
         )

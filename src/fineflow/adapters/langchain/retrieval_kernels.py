@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
-from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.compressors import scorer_of
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retrievers import Ready, with_vector
@@ -117,7 +117,7 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
             return list(await in_thread(lambda: component.compress_documents(docs, query)))
         return list(await component.acompress_documents(docs, query))
 
-    entry = run.work(p, Arguments((docs, query)), start)
+    entry = run.work(p, Arguments((docs, query, settings(p.component))), start)
     if entry.replay is None:
         entry.replay = Recorder(p.component)
     return Work(entry, list)
