@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from fineflow.adapters.purity.tables import GETTERS
 from fineflow.adapters.purity.values import NULL, SHARED, Impure, Kind, Value, immutable, is_scalar, join
@@ -126,7 +126,7 @@ class Analysis:
         raise Impure(f"reads {what}, which can change")
 
     def load_global(self, owner: FunctionType, name: str) -> Value:
-        scope, builtin = owner.__globals__, owner.__builtins__  # type: ignore[attr-defined]
+        scope, builtin = owner.__globals__, cast(Any, owner).__builtins__
         if type(scope) is not dict or type(builtin) is not dict:
             raise Impure("runs in an unusual namespace")
         obj = scope.get(name, _ABSENT)
@@ -141,7 +141,7 @@ class Analysis:
             if func is None:
                 return False
             here = func.__globals__.get(name, _ABSENT)
-            return same(func.__builtins__.get(name, _ABSENT) if here is _ABSENT else here)  # type: ignore[attr-defined]
+            return same(cast(Any, func).__builtins__.get(name, _ABSENT) if here is _ABSENT else here)
 
         self.pins["global", id(owner), name] = holds
         return self.known(obj, f"global {name}")
