@@ -122,8 +122,8 @@ def _quiet_loading() -> None:
     Not for models that may have to be downloaded first; then theirs say more.
     """
     import_module("huggingface_hub.utils").disable_progress_bars()
-    if "transformers" in sys.modules:  # asks only when it is imported
-        import_module("transformers.utils.logging").disable_progress_bar()
+    if (transformers := sys.modules.get("transformers")) is not None:  # it asks only when it is imported
+        transformers.utils.logging.disable_progress_bar()
 
 
 def _name(value: str | None, bundled: str) -> str:
