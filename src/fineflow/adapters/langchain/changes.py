@@ -7,6 +7,8 @@ it runs in the graph, too.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 from fineflow.adapters.langchain.recorder import lessons
@@ -19,35 +21,40 @@ _READ = (
     *("vectorstore", "llm_chain", "retriever", "include_original", "base_retriever", "base_compressor"),
     *("transformers", "model", "embeddings"),
 )
-_ABSENT: Any = object()
+_DICT = attrgetter("__dict__")
 
 
 class Snapshot:
-    """What was read of some objects when they were planned."""
+    """What was read of some objects when they were planned.
+
+    Every call asks whether it still holds, so it is kept flat: compared by a few loops that run in C.
+    """
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self._lessons = lessons()
-        self._seen: list[tuple[Any, str, Any, tuple[Any, ...] | None]] = []
-        for obj in objects:
-            known = getattr(obj, "__dict__", {})
-            self._seen += [(obj, name, known[name], _parts(known[name])) for name in _READ if name in known]
+        self._objects = [obj for obj in objects if hasattr(obj, "__dict__")]
+        self._dicts = [obj.__dict__ for obj in self._objects]
+        read = [(known, name) for known in self._dicts for name in _READ if name in known]
+        self._owners = [known for known, _ in read]
+        self._names = [name for _, name in read]
+        self._values = [known[name] for known, name in read]
+        self._lists = [value for value in self._values if type(value) in (list, tuple, dict)]
+        self._mappings = [value for value in self._lists if type(value) is dict]
+        self._lengths = [len(value) for value in self._lists]
+        self._parts = [*chain.from_iterable(self._lists), *chain.from_iterable(map(dict.values, self._mappings))]
 
     def holds(self) -> bool:
         """Whether all of it is still the same, by identity, as are the parts of lists and dicts."""
-        if self._lessons != lessons():
+        try:
+            return self._lessons == lessons() and self._same()
+        except RuntimeError:  # another thread is changing one of the dicts
             return False
-        for obj, name, value, parts in self._seen:
-            now = obj.__dict__.get(name, _ABSENT)
-            if now is not value:
-                return False
-            if parts is not None:
-                current = _parts(now) or ()
-                if len(parts) != len(current) or any(a is not b for a, b in zip(parts, current, strict=True)):
-                    return False
-        return True
 
-
-def _parts(value: Any) -> tuple[Any, ...] | None:
-    if type(value) is dict:
-        return (*value, *value.values())
-    return tuple(value) if type(value) in (list, tuple) else None
+    def _same(self) -> bool:
+        now = chain(chain.from_iterable(self._lists), chain.from_iterable(map(dict.values, self._mappings)))
+        return (
+            all(map(is_, map(_DICT, self._objects), self._dicts))  # pydantic may put another in its place
+            and all(map(is_, map(dict.get, self._owners, self._names), self._values))
+            and list(map(len, self._lists)) == self._lengths
+            and all(map(is_, now, self._parts))
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableSequence
@@ -17,8 +18,9 @@ from fineflow.ir.edit import critical_path
 from fineflow.options import Options
 
 
+@cache
 def rows() -> tuple[Row, ...]:
-    """Everything that is recognised; of langchain-classic only what is installed."""
+    """Everything that is recognised; of langchain-classic only what is installed, which the first call imports."""
     return (
         *structure.ROWS,
         *prompts.ROWS,

@@ -13,7 +13,7 @@ import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.langchain.plan import Plan, Planner
+from fineflow.adapters.langchain.plan import Plan, Planner, rows
 from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
@@ -30,6 +30,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
     def __init__(self, wrapped: Runnable[Any, Any], options: Options, planner: Planner) -> None:
         super().__init__(wrapped)
+        rows()  # what planning has to import is imported now, not in the first call
         self._self_options = options
         self._self_planner = planner
         self._self_plans: dict[bool, Plan | None] = {}

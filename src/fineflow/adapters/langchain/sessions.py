@@ -16,7 +16,6 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -32,7 +31,6 @@ from fineflow.runtime.executor import Call, Execution
 from fineflow.runtime.loop import engine_loop, exiting, on_engine_loop
 
 _numbers = itertools.count(1)
-_rows = cache(rows)  # what is installed does not change, and every call asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class Session:
     def _shadow(self, plan: Plan, call: Call) -> Any:
         """The copy of the object that stock runs, or None where this call had better be stock's alone."""
         try:
-            return Shadows(_rows(), plan.objects, plan.touched, call).tapping(plan.tapped).of(self.runnable)
+            return Shadows(rows(), plan.objects, plan.touched, call).tapping(plan.tapped).of(self.runnable)
         except Stale:  # the user has put another component in: it is planned again for the next call
             self.stale()
             return None
