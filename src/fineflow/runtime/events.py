@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,21 @@ class Interval:
     origin: str = ""
 
 
+class Meter(Protocol):
+    """Learns from measurements what work costs (``runtime.costs``). Called from any thread, for every piece of work."""
+
+    def observe(self, engine: str, op: Any, size: float | None, seconds: float) -> None:
+        """The engine took so long for work of this size, time in queues not included. op: an ``Op``."""
+        ...
+
+    def observe_size(self, engine: str, op: Any, name: str, size: float) -> None:
+        """The primitive ``name`` gave the engine work of this size."""
+        ...
+
+
+meters: list[Meter] = []
+"""Who is told by ``measured`` and ``sized``. Whoever appends one leaves it there."""
+
 _listeners: list[Callable[[Interval], None]] = []
 _lock = threading.Lock()
 _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
@@ -47,6 +63,18 @@ def report(interval: Interval) -> None:
     """Hands an interval to every listener. Called from any thread."""
     for listener in tuple(_listeners):
         listener(interval)
+
+
+def measured(engine: str, op: Any, size: float | None, seconds: float) -> None:
+    """Tells the meters what work of this size took, for engines below the layer that knows them."""
+    for meter in meters:
+        meter.observe(engine, op, size, seconds)
+
+
+def sized(engine: str, op: Any, size: float, name: str | None = None) -> None:
+    """Tells the meters how large the work of a primitive was: of the current task's where no name is given."""
+    for meter in meters:
+        meter.observe_size(engine, op, _subject.get() if name is None else name, size)
 
 
 def origin() -> str:

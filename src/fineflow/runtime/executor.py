@@ -18,6 +18,7 @@ from typing import Any
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
+from fineflow.runtime.costs import costs
 from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import Ended, LeftToStock
 from fineflow.runtime.streams import Stream
@@ -239,6 +240,8 @@ class Execution:
                 raise
         else:
             entry.finish(result)
+            if p.engine and p.meta.get("foreign"):
+                costs.observe(p.engine, p.op, None, perf_counter() - begun)
         finally:
             if events.listening() and p.engine and p.meta.get("foreign"):
                 now = perf_counter()

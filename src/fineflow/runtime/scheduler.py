@@ -20,6 +20,7 @@ from fineflow.backends.base import BatchEngine
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.runtime import events
+from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import on_engine_loop, run_async, run_sync
 from fineflow.runtime.policy import Policy, Take, Waiting, by_depth
 
@@ -112,6 +113,7 @@ class EngineQueue:
         self._settle_on_loop()
         request = _Request(next(self._numbers), op, items, label or op.value)
         self._requests[request.number] = request
+        events.sized(self.engine.name, op, len(items))
         if self._server is None:
             # A context of its own: the server outlives the call that happened to start it.
             self._server = asyncio.create_task(self._serve(), context=contextvars.Context())
@@ -172,6 +174,7 @@ class EngineQueue:
         except BaseException as error:  # also a KeyboardInterrupt: it must not end everybody's loop
             self._fail(batch, error)
         else:
+            costs.observe(self.engine.name, batch[0][0].op, len(items), time.perf_counter() - start)
             offset = 0
             for request, count in batch:
                 request.add(results[offset : offset + count])

@@ -31,6 +31,7 @@ from fineflow.backends.transformers.manager import Manager
 from fineflow.backends.transformers.request import Output, Request, check
 from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError
+from fineflow.ir import Op
 from fineflow.runtime import events
 
 
@@ -131,8 +132,10 @@ class TransformersEngine:
         if not self.can_prefill or self.cached(tokens) >= whole:
             return
         # Two tokens, because the blocks of a request are registered only after a step that it survives.
-        async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (_, outputs):
+        events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
+        async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (request, outputs):
             await self._next(outputs)
+            self._prefilled(request)
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
@@ -146,9 +149,12 @@ class TransformersEngine:
         detokenizer, stops = Detokenizer(self._decode), StopStrings(sampling.stop)
         async with self._submitted(tokens, sampling, priority) as (request, outputs):
             news: list[int] = []
-            reason = None
+            reason, steps, first = None, 0, 0.0
             while reason is None:
                 output = await self._next(outputs)
+                if not steps and output.tokens:
+                    first = self._prefilled(request)
+                steps += len(output.tokens)
                 news += output.tokens
                 text = stops.push(detokenizer.push(output.tokens))
                 if stops.hit:
@@ -156,6 +162,10 @@ class TransformersEngine:
                 elif output.finished:
                     text += stops.finish()
                     reason = "stop" if output.tokens and output.tokens[-1] in self._eos else "length"
+                if reason and first:
+                    events.sized(self.name, Op.PREFILL, len(tokens))
+                    events.sized(self.name, Op.DECODE, steps)
+                    events.measured(self.name, Op.DECODE, steps, time.perf_counter() - first)
                 if text or reason:
                     yield Delta(text, tuple(news), reason, len(tokens), max(request.cached_tokens, 0))
                     news = []
@@ -188,6 +198,14 @@ class TransformersEngine:
             manager.withdraw(request)
             if events.listening():
                 self._report(request, "decode" if eos else "prefill", queued)
+
+    def _prefilled(self, request: Request) -> float:
+        """Tells what computing the prompt took, up to the first token; the time now."""
+        now = time.perf_counter()
+        events.measured(
+            self.name, Op.PREFILL, len(request.tokens) - max(request.cached_tokens, 0), now - request.started
+        )
+        return now
 
     async def _next(self, outputs: asyncio.Queue[Output]) -> Output:
         output = await outputs.get()
