@@ -30,12 +30,17 @@ Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
 """Runs one primitive. Returns the value, or an awaitable of it; called on the query's event loop."""
 
 
+_Slot = str | tuple[str, str | None]
+"""What a primitive waits for: the value of another one, or what that releases early (a field; the items: None)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Wiring:
     """What of a graph is the same for every execution of it."""
 
-    missing: Mapping[str, int]  # primitive -> how many others it waits for
-    followers: Mapping[str, tuple[Primitive, ...]]
+    missing: Mapping[str, int]  # primitive -> how many slots it waits for
+    followers: Mapping[_Slot, tuple[Primitive, ...]]
+    early: Mapping[str, tuple[_Slot, ...]]  # primitive -> what of its value others read as soon as it is released
     ready: tuple[Primitive, ...]
 
 
@@ -43,20 +48,31 @@ def _wiring(graph: Graph) -> _Wiring:
     found = graph.__dict__.get("_wiring")  # kept where the graph keeps its own cached properties
     if found is None:
         missing: dict[str, int] = {}
-        followers: dict[str, list[Primitive]] = {}
+        followers: dict[_Slot, list[Primitive]] = {}
+        early: dict[str, list[_Slot]] = {}
         for p in graph:
-            needs = {ref.name for ref in p.args.values()} | set(p.after)
+            needs: set[_Slot] = {_slot(ref) for ref in p.args.values()} | set(p.after)
             if p.params.get("by") == "stock":
                 needs = set()  # it is fed when stock has run it, whatever the graph knows by then
             needs.difference_update(graph.inputs)
             missing[p.name] = len(needs)
-            for name in needs:
-                followers.setdefault(name, []).append(p)
+            for slot in needs:
+                followers.setdefault(slot, []).append(p)
+        for slot in followers:
+            if isinstance(slot, tuple):
+                early.setdefault(slot[0], []).append(slot)
         found = _Wiring(
-            missing, {name: tuple(ps) for name, ps in followers.items()}, tuple(p for p in graph if not missing[p.name])
+            missing,
+            {slot: tuple(ps) for slot, ps in followers.items()},
+            {name: tuple(slots) for name, slots in early.items()},
+            tuple(p for p in graph if not missing[p.name]),
         )
         graph.__dict__["_wiring"] = found
     return found
+
+
+def _slot(ref: Ref) -> _Slot:
+    return (ref.name, ref.key) if ref.stream else ref.name
 
 
 class Execution:
@@ -74,9 +90,10 @@ class Execution:
         self.level = level  # depth of the primitive that this graph is the body of
         self.call = call
         self.values: dict[str, Any] = dict(inputs)
+        self.released: dict[_Slot, Any] = {}
         self._finished = finished
-        self._followers = _wiring(graph).followers
-        self._missing = dict(_wiring(graph).missing)
+        self._wiring = _wiring(graph)
+        self._missing = dict(self._wiring.missing)
         self._ready: deque[Primitive] = deque()
         self._running = False
 
@@ -84,7 +101,7 @@ class Execution:
         """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
         if self.graph.output.name in self.values:
             self._finish()
-        self._ready.extend(_wiring(self.graph).ready)
+        self._ready.extend(self._wiring.ready)
         self._drain()
 
     def _drain(self) -> None:
@@ -158,13 +175,33 @@ class Execution:
         if self.call.claims.closed:
             return
         self.values[p.name] = value
-        for follower in self._followers.get(p.name, ()):
-            self._missing[follower.name] -= 1
-            if not self._missing[follower.name]:
-                self._ready.append(follower)
+        self._arrived(p.name)
+        for slot in self._wiring.early.get(p.name, ()):
+            if slot not in self.released:  # whoever waits for a part has it in the whole
+                self._arrived(slot)
         if p.name == self.graph.output.name:
             self._finish()
         self._drain()
+
+    def release(self, p: Primitive, key: str | None, value: Any) -> None:
+        """A part of a primitive's value is there before the whole: the field ``key``, or the stream of items (None).
+
+        Dispatches those who read that part with ``stream``. What is released again replaces what others read later.
+        """
+        if self.call.claims.closed:
+            return
+        slot = (p.name, key)
+        known = slot in self.released
+        self.released[slot] = value
+        if not known:
+            self._arrived(slot)
+            self._drain()
+
+    def _arrived(self, slot: _Slot) -> None:
+        for follower in self._wiring.followers.get(slot, ()):
+            self._missing[follower.name] -= 1
+            if not self._missing[follower.name]:
+                self._ready.append(follower)
 
     def _finish(self) -> None:
         if self._finished is None:
@@ -179,18 +216,22 @@ class Execution:
 
     def _failed(self, p: Primitive) -> Failed | None:
         """The failure of a step before: then this one has failed too, as stock would never get to it."""
-        for name in (*(ref.name for ref in p.args.values()), *p.after):
-            found = self.values.get(name)
+        slots = (_slot(ref) for ref in p.args.values())
+        for slot in (*(slot for slot in slots if slot not in self.released), *p.after):
+            found = self.values.get(slot if isinstance(slot, str) else slot[0])
             if isinstance(found, Failed):
                 return found
         return None
 
     def _value(self, ref: Ref) -> Any:
+        slot = (ref.name, ref.key)
+        if ref.stream and slot in self.released:
+            return self.released[slot]
         value = self.values[ref.name]
         if ref.key is None:
             return value
         # Whatever a class of the user's does besides when it is asked: a dict may grow by it.
-        found = dict.get(value, ref.key, _ABSENT) if isinstance(value, dict) else _ABSENT
+        found = dict.get(value, ref.key, _ABSENT) if isinstance(value, dict) else self.released.get(slot, _ABSENT)
         if found is _ABSENT:
             raise LeftToStock(f"{ref.name} is not a dict with {ref.key!r}")
         return found
