@@ -6,7 +6,7 @@ that work on the item starts before the text is complete. For every text and eve
 * what ``push`` released, followed by what ``close`` releases, is the list that the parser makes of the whole text;
 * what ``push`` released alone is a prefix of that list.
 
-So it is, without exception, for `Lines`, `Split`, `CommaSeparated`, `Numbered` and `Markdown`. For JSON (and for
+So it is, without exception, for `Lines`, `Split`, `SplitLines`, `CommaSeparated`, `Numbered` and `Markdown`. For JSON (and for
 ``CommaSeparated(eager=True)``) no release could promise that: langchain repairs malformed JSON by cutting text off its
 end, and looks for another answer behind the next code fence, so some continuation changes every item. There the promise
 holds for every well-formed text and for every beginning of one (an answer cut short); where other texts break it,
@@ -47,6 +47,28 @@ class Splitter(Protocol[T_co]):
         ...
 
 
+class _Stripped:
+    """``text.strip()``: what of the text is now certain to be part of it."""
+
+    def __init__(self) -> None:
+        self._begun = False  # whether a non-blank character has come
+        self._blanks: list[str] = []  # white space held back, for the text may end with it
+
+    def push(self, text: str) -> str:
+        """What this piece settles."""
+        if not self._begun:
+            text = text.lstrip()
+            self._begun = bool(text)
+        kept = text.rstrip()
+        blanks = text[len(kept) :]
+        if not kept:
+            self._blanks.append(blanks)
+            return ""
+        settled = "".join([*self._blanks, kept])
+        self._blanks = [blanks]
+        return settled
+
+
 class Split:
     """``text.split(separator)``, or ``text.strip().split(separator)`` with ``strip``; ``None`` splits at white space.
 
@@ -63,17 +85,15 @@ class Split:
         if separator == "":
             raise ValueError("expected a separator to split at, or None for white space; got an empty string")
         self._separator = separator
-        self._strip = strip and separator is not None  # splitting at white space strips by itself
+        self._stripped = _Stripped() if strip and separator is not None else None  # at white space it strips by itself
         self._keep_empty = keep_empty
         self._open: list[str] = []  # the item that is not final yet, in pieces
         self._tail = ""  # its last characters, in which a separator may have begun
-        self._begun = False  # whether a non-blank character has come
-        self._blanks: list[str] = []  # white space held back, for the text may end with it
 
     def push(self, text: str) -> Iterator[str]:
         """The items that this piece of text makes final."""
-        if self._strip:
-            text = self._settled(text)
+        if self._stripped is not None:
+            text = self._stripped.push(text)
         if self._separator is None:
             return iter(self._words(text))
         window = self._tail + text
@@ -91,20 +111,6 @@ class Split:
         rest = "".join(self._open)
         return iter([rest] if rest or (self._keep_empty and self._separator is not None) else [])
 
-    def _settled(self, text: str) -> str:
-        """What is now certain to be part of the stripped text."""
-        if not self._begun:
-            text = text.lstrip()
-            self._begun = bool(text)
-        kept = text.rstrip()
-        blanks = text[len(kept) :]
-        if not kept:
-            self._blanks.append(blanks)
-            return ""
-        settled = "".join([*self._blanks, kept])
-        self._blanks = [blanks]
-        return settled
-
     def _words(self, text: str) -> list[str]:
         if not re.search(r"\s", text):
             self._open.append(text)
@@ -113,6 +119,75 @@ class Split:
         words = text.split()
         self._open = [] if text[-1].isspace() else [words.pop()]
         return words
+
+
+class SplitLines:
+    """``text.splitlines()``, or ``text.strip().splitlines()`` with ``strip``.
+
+    A line is final when its end has come, of which there are eleven kinds; with ``strip`` only when a later non-blank
+    character has come too.
+    """
+
+    contradicted = False
+    _ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
+
+    def __init__(self, *, strip: bool = False) -> None:
+        self._stripped = _Stripped() if strip else None
+        self._open: list[str] = []  # the line that has not ended, in pieces
+        self._returned = False  # whether the text so far ends with a carriage return: a newline belongs to it
+
+    def push(self, text: str) -> Iterator[str]:
+        """The lines that this piece of text ends."""
+        if self._stripped is not None:
+            text = self._stripped.push(text)
+        if not text:
+            return iter(())
+        if self._returned and text[0] == "\n":
+            text = text[1:]
+        self._returned = text.endswith("\r")
+        if not self._ENDS.search(text):
+            self._open.append(text)
+            return iter(())
+        whole = "".join([*self._open, text])
+        lines = whole.splitlines()
+        self._open = [] if self._ENDS.fullmatch(whole[-1]) else [lines.pop()]
+        return iter(lines)
+
+    def close(self) -> Iterator[str]:
+        """The last line, if nothing ended it."""
+        rest = "".join(self._open)
+        return iter([rest] if rest else [])
+
+
+class Each:
+    """The items of another splitter, each by itself: those for which ``keep`` is true, changed by ``change``."""
+
+    def __init__(
+        self,
+        inner: Splitter[str],
+        keep: Callable[[str], Any] | None = None,
+        change: Callable[[str], str] | None = None,
+    ) -> None:
+        self._inner = inner
+        self._keep = keep
+        self._change = change
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the other splitter released something that is not in its list."""
+        return self._inner.contradicted
+
+    def push(self, text: str) -> Iterator[str]:
+        """The items that this piece of text makes final."""
+        return self._each(self._inner.push(text))
+
+    def close(self) -> Iterator[str]:
+        """The items that the end of the text makes final."""
+        return self._each(self._inner.close())
+
+    def _each(self, items: Iterator[str]) -> Iterator[str]:
+        kept = (item for item in items if self._keep is None or self._keep(item))
+        return kept if self._change is None else map(self._change, kept)
 
 
 class Lines(Split):
