@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
+    from fineflow.backends.emulated import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
     from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
 __all__ = [
     "CrossEncoderEngine",
     "EmbeddingSimilarityEngine",
+    "EmulatedEmbedding",
+    "EmulatedLLM",
+    "EmulatedReranker",
+    "BatchProfile",
+    "LLMProfile",
     "SentenceTransformerEngine",
     "TransformersEngine",
     "bundled_minilm",
 ]
 
+_EMULATED = Lazy("fineflow.backends.emulated")
 _TEXT = Lazy("fineflow.backends.sentence_transformers", "sentence-transformers", ("sentence_transformers",))
 
 __getattr__, __dir__ = lazily(
@@ -30,6 +37,11 @@ __getattr__, __dir__ = lazily(
     {
         "CrossEncoderEngine": _TEXT,
         "EmbeddingSimilarityEngine": Lazy("fineflow.backends.similarity"),
+        "EmulatedEmbedding": _EMULATED,
+        "EmulatedLLM": _EMULATED,
+        "EmulatedReranker": _EMULATED,
+        "BatchProfile": _EMULATED,
+        "LLMProfile": _EMULATED,
         "SentenceTransformerEngine": _TEXT,
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it

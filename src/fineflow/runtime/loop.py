@@ -13,6 +13,7 @@ import contextvars
 import os
 import queue
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -53,6 +54,7 @@ class _Runtime:
 
 
 _runtime: _Runtime | None = None
+_hosts: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 _exiting = False
 _lock = threading.Lock()
 
@@ -99,9 +101,16 @@ def exiting() -> bool:
     return _exiting
 
 
+def host_engines(loop: asyncio.AbstractEventLoop) -> None:
+    """Has engines and queues that are used from ``loop`` live on it instead of the runtime's own (virtual time)."""
+    _hosts.add(loop)
+
+
 def on_engine_loop() -> bool:
-    """Whether the calling thread is the runtime's, which must never block."""
-    return _runtime is not None and threading.current_thread() is _runtime.thread
+    """Whether the calling thread is the runtime's, which must never block, or runs a loop that hosts engines."""
+    if _runtime is not None and threading.current_thread() is _runtime.thread:
+        return True
+    return bool(_hosts) and asyncio._get_running_loop() in _hosts
 
 
 class _Work(Generic[T]):

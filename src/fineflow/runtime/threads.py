@@ -17,7 +17,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import count
 from time import monotonic
 from typing import Any, TypeVar
@@ -55,34 +55,37 @@ class _Worker:
 
 
 class _Pool:
-    """The workers of this process."""
+    """The workers of this process.
+
+    Without a lock, by single operations that Python does in one go: Python may collect an abandoned stream wherever
+    something is allocated, and closing it can mean to wait for threads that are about to come here.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._idle: list[_Worker] = []  # the one that became idle last is taken first
         self._busy: set[_Worker] = set()
 
     def submit(self, job: _Job) -> None:
-        with self._lock:
-            found = self._idle.pop() if self._idle else None
-            worker = found or _Worker(self)
-            self._busy.add(worker)
+        try:
+            worker, new = self._idle.pop(), False
+        except IndexError:
+            worker, new = _Worker(self), True
+        self._busy.add(worker)
         worker.box.put(job)
-        if found is None:
+        if new:
             worker.thread.start()
 
     def idle(self, worker: _Worker) -> None:
-        with self._lock:
-            self._busy.discard(worker)
-            self._idle.append(worker)
+        self._busy.discard(worker)
+        self._idle.append(worker)
 
     def retire(self, worker: _Worker) -> bool:
         """Whether the worker may end: nobody has taken it meanwhile."""
-        with self._lock:
-            if worker in self._idle:
-                self._idle.remove(worker)
-                return True
+        try:
+            self._idle.remove(worker)
+        except ValueError:
             return False
+        return True
 
     def drain(self, seconds: float) -> None:
         """Waits for calls under way, but not for ever."""
@@ -95,7 +98,7 @@ _pool = _Pool()
 
 
 def _forget() -> None:
-    # A forked child has none of the threads, and the lock may be held by one that does not exist.
+    # A forked child has none of the threads.
     global _pool
     _pool = _Pool()
 
@@ -118,7 +121,8 @@ async def in_thread(function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     _pool.submit(_job(function, contextvars.copy_context(), loop, done))
-    return await done
+    with getattr(loop, "outside", nullcontext)():  # a loop with a clock of its own has to know
+        return await done
 
 
 def _job(

@@ -118,7 +118,7 @@ class FakeChat(BaseChatModel):
         with self.meter.work(prompt_text(messages)):
             if self.gate is not None:
                 await self.gate.wait()
-            start = time.perf_counter() + self.prefill
+            start = asyncio.get_running_loop().time() + self.prefill
             await _asleep_until(start)
             for i, chunk in enumerate(self._chunks(messages, stop)):
                 if self.token_gate is not None:
@@ -157,5 +157,5 @@ def _sleep_until(deadline: float) -> None:
 
 
 async def _asleep_until(deadline: float) -> None:
-    if (seconds := deadline - time.perf_counter()) > 0:
+    if (seconds := deadline - asyncio.get_running_loop().time()) > 0:
         await asyncio.sleep(seconds)

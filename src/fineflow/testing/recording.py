@@ -8,7 +8,6 @@ concurrent in stock already, so they are compared as a multiset, in an arbitrary
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,10 +56,11 @@ class Event:
 
 
 class _Records:
+    # Without a lock: while an event is written down Python may collect an abandoned stream, which ends its runs then
+    # and there, on the same thread or on others that it waits for.
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
-        self._lock = threading.Lock()
 
     def _add(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         run_id, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
@@ -68,13 +68,11 @@ class _Records:
         serialized = data.pop("serialized", None)  # how a component would be rebuilt, not what was run
         if name.endswith("_start") and not data.get("name"):  # models tell their name only there
             data["name"] = _class_name(serialized)
-        with self._lock:
-            self.events.append(Event(name, run_id, parent, {k: canonical(v) for k, v in data.items()}))
+        self.events.append(Event(name, run_id, parent, {k: canonical(v) for k, v in data.items()}))
 
     def clear(self) -> None:
         """Forgets the events so far."""
-        with self._lock:
-            self.events.clear()
+        self.events.clear()
 
 
 def _class_name(serialized: Any) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import math
-import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
@@ -22,13 +20,8 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field
 
+from fineflow.backends.emulated import overlap, word_vector
 from fineflow.testing.gates import Gate, Meter
-
-
-def overlap(query: str, text: str) -> float:
-    """The share of the query's words that the text contains: the fakes' notion of relevance, between 0 and 1."""
-    words = set(re.findall(r"\w+", query.lower()))
-    return len(words & set(re.findall(r"\w+", text.lower()))) / len(words) if words else 0.0
 
 
 def wait(gate: Gate | None, seconds: float) -> None:
@@ -64,12 +57,7 @@ class FakeEmbeddings(Embeddings):
 
     def vector(self, text: str) -> list[float]:
         """The vector of a text. A text without words counts as one word."""
-        total = [0.0] * self.dimensions
-        for word in re.findall(r"\w+", text.lower()) or [text]:
-            digest = hashlib.shake_128(word.encode()).digest(self.dimensions)
-            total = [t + byte / 127.5 - 1.0 for t, byte in zip(total, digest, strict=True)]
-        norm = math.sqrt(math.fsum(t * t for t in total))
-        return [t / norm for t in total]
+        return word_vector(text, self.dimensions)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         with self.meter.work(f"{len(texts)} documents"):

@@ -78,7 +78,7 @@ class Routing:
         self.options = dict(options or {})
         self.calls: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end makes calls
         self._shims: list[tuple[type, str, Callable[..., Any]]] = []
 
     def install(self) -> None:

@@ -1,0 +1,25 @@
+"""Emulated engines: real results, queues and batches, while the time that work takes follows a latency profile.
+
+For tests and benchmarks without an accelerator. Time is ``asyncio.sleep`` of the loop that the engine is used on, so it
+is real time, or virtual time in ``fineflow.testing.virtual``. What is computed is computed really: texts come from a
+script, vectors from hashes of words, scores from shared words. Figures got this way are emulated, and say so.
+"""
+
+from __future__ import annotations
+
+from fineflow.backends.emulated.batches import EmulatedEmbedding, EmulatedReranker, overlap, word_vector
+from fineflow.backends.emulated.llm import EmulatedLLM
+from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER, LLAMA_2_7B, BatchProfile, LLMProfile
+
+__all__ = [
+    "CROSS_ENCODER",
+    "EMBEDDER",
+    "LLAMA_2_7B",
+    "BatchProfile",
+    "EmulatedEmbedding",
+    "EmulatedLLM",
+    "EmulatedReranker",
+    "LLMProfile",
+    "overlap",
+    "word_vector",
+]

@@ -1,0 +1,89 @@
+"""Emulated embedding models and rerankers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER, BatchProfile
+from fineflow.ir import Op
+
+
+class _EmulatedBatches:
+    """What both batch engines share."""
+
+    ops: ClassVar[frozenset[Op]]
+
+    def __init__(self, profile: BatchProfile, name: str) -> None:
+        self.profile = profile
+        self.name = name
+        self.max_batch = profile.max_batch
+        self.batches: list[int] = []  # sizes, in order
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        """Runs a batch (``BatchEngine.execute``)."""
+        if op not in self.ops:
+            raise ValueError(f"{self.name!r} does not serve {op.value!r}; it serves: {', '.join(sorted(self.ops))}")
+        self.batches.append(len(items))
+        await asyncio.sleep(self.profile.seconds(len(items)))
+        return [self.compute(item) for item in items]
+
+    def compute(self, item: Any) -> Any:
+        """The result of one item."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Nothing to free."""
+
+
+class EmulatedEmbedding(_EmulatedBatches):
+    """Serves EMBED: ``word_vector`` of each text."""
+
+    ops = frozenset({Op.EMBED})
+
+    def __init__(
+        self, profile: BatchProfile = EMBEDDER, *, name: str = "emulated-embedding", dimensions: int = 32
+    ) -> None:
+        super().__init__(profile, name)
+        self.dimensions = dimensions
+
+    def compute(self, item: tuple[str, str]) -> list[float]:
+        return word_vector(item[1], self.dimensions)
+
+
+class EmulatedReranker(_EmulatedBatches):
+    """Serves RERANK: ``overlap`` of each pair of query and document."""
+
+    ops = frozenset({Op.RERANK})
+
+    def __init__(self, profile: BatchProfile = CROSS_ENCODER, *, name: str = "emulated-reranker") -> None:
+        super().__init__(profile, name)
+
+    def compute(self, item: tuple[str, str]) -> float:
+        return overlap(*item)
+
+
+def word_vector(text: str, dimensions: int = 32) -> list[float]:
+    """The sum of vectors that come from hashes of the words, of unit length: who shares words is near each other.
+
+    A text without words counts as one word.
+    """
+    total = [0.0] * dimensions
+    for word in re.findall(r"\w+", text.lower()) or [text]:
+        digest = hashlib.shake_128(word.encode()).digest(dimensions)
+        total = [t + byte / 127.5 - 1.0 for t, byte in zip(total, digest, strict=True)]
+    norm = math.sqrt(math.fsum(t * t for t in total))
+    return [t / norm for t in total]
+
+
+def overlap(query: str, text: str) -> float:
+    """The share of the query's words that the text contains, between 0 and 1."""
+    words = set(re.findall(r"\w+", query.lower()))
+    return len(words & set(re.findall(r"\w+", text.lower()))) / len(words) if words else 0.0
