@@ -43,6 +43,33 @@ async def test_result_exception_and_context() -> None:
     assert PROBE.get() == "caller"
 
 
+async def test_a_call_may_end_while_a_thread_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may collect an abandoned stream right there, whose end waits for calls under way."""
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    gate, ended, in_time = Gate(), threading.Event(), []
+    first = asyncio.create_task(in_thread(gate.wait_sync))
+    await gate.arrived(1)
+    (worker,) = threads._pool._busy
+
+    class Slow(threads._Worker):
+        def __init__(self, pool: threads._Pool) -> None:
+            gate.open()
+            in_time.append(ended.wait(10.0))
+            super().__init__(pool)
+
+    def idle(self: threads._Pool, found: threads._Worker) -> None:
+        become_idle(self, found)
+        ended.set()
+
+    become_idle = threads._Pool.idle
+    monkeypatch.setattr(threads._Pool, "idle", idle)
+    monkeypatch.setattr(threads, "_Worker", Slow)
+    assert await in_thread(lambda: 1) == 1
+    await first
+    assert in_time == [True]
+    assert worker in threads._pool._idle
+
+
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 async def test_exceptions_that_end_threads_arrive_too(kind: type[BaseException]) -> None:
     def fail() -> None:

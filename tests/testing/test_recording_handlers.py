@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
+import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 
 from fineflow.testing.canonical import canonical
 from fineflow.testing.langchain import FakeChat, FakeRetriever
@@ -60,6 +63,34 @@ async def test_tokens_are_seen_only_when_streaming() -> None:
     handler.clear()
     await chain().ainvoke("cats", {"callbacks": [handler]})
     assert "on_llm_new_token" not in [event.name for event in handler.events]
+
+
+class Collecting:
+    """A value whose text takes so much memory that Python collects what has been abandoned."""
+
+    def __repr__(self) -> str:
+        gc.collect()
+        return "collecting"
+
+
+def test_an_abandoned_stream_may_be_collected_while_an_event_is_written_down() -> None:
+    handler = RecordingHandler()
+
+    def several(_: Any) -> Iterator[int]:
+        yield from (1, 2)
+
+    stream = (RunnableLambda(several) | RunnablePassthrough()).stream("x", {"callbacks": [handler]})
+    assert next(stream) == 1
+    cycle: list[Any] = [stream]
+    cycle.append(cycle)
+    del stream, cycle
+    writing = threading.Thread(
+        target=handler.on_text, args=(Collecting(),), kwargs={"run_id": uuid.uuid4()}, daemon=True
+    )
+    writing.start()
+    writing.join(10.0)
+    assert not writing.is_alive()
+    assert [event.name for event in handler.events][-4:] == ["on_chain_end"] * 3 + ["on_text"]
 
 
 def test_an_error_is_type_and_message() -> None:

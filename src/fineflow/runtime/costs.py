@@ -130,7 +130,7 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end is measured, too
         self._models: dict[tuple[str, Op], _Model] = {}
         self._sizes: dict[tuple[str, Op, str], tuple[int, float]] = {}  # (how many, mean); "" is all of the engine
 

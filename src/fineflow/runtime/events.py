@@ -1,15 +1,16 @@
 """What engines and graph schedulers report while they work, for whoever listens.
 
-Costs nothing when nobody listens. Times are ``time.perf_counter()`` seconds.
+Costs nothing when nobody listens. Times are those of ``now()``: ``time.perf_counter()`` seconds but in virtual time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 
@@ -48,11 +49,16 @@ meters: list[Meter] = []
 """Who is told by ``measured`` and ``sized``. Whoever appends one leaves it there."""
 
 _listeners: list[Callable[[Interval], None]] = []
-_lock = threading.Lock()
 _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
 
 
 _subject: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_subject", default="")
+
+
+def now() -> float:
+    """Seconds on the clock of the intervals: that of the running event loop where it has one of its own."""
+    loop = asyncio._get_running_loop()
+    return loop.time() if loop is not None and getattr(loop, "virtual", False) else perf_counter()
 
 
 def listening() -> bool:
@@ -106,10 +112,8 @@ def labelled(label: str) -> Iterator[None]:
 def record() -> Iterator[list[Interval]]:
     """Collects the intervals of everything that runs meanwhile, from all threads."""
     found: list[Interval] = []
-    with _lock:
-        _listeners.append(found.append)
+    _listeners.append(found.append)
     try:
         yield found
     finally:
-        with _lock:
-            _listeners.remove(found.append)
+        _listeners.remove(found.append)

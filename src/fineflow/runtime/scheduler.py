@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import itertools
 import threading
-import time
 import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -44,7 +43,7 @@ class _Request:
         self.query = query.get() or f"request {number}"
         self.depth = depth.get()
         self.origin = events.origin()
-        self.queued = time.perf_counter()
+        self.queued = events.now()
         self.taken = 0
         self.results: list[Any] = []
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -158,7 +157,7 @@ class EngineQueue:
             if request.taken == len(request.items):
                 self._requests.pop(request.number, None)
         items = [item for part in parts for item in part]
-        start = time.perf_counter()
+        start = events.now()
         try:
             results = await self.engine.execute(batch[0][0].op, items)
             if len(results) != len(items):
@@ -174,13 +173,13 @@ class EngineQueue:
         except BaseException as error:  # also a KeyboardInterrupt: it must not end everybody's loop
             self._fail(batch, error)
         else:
-            costs.observe(self.engine.name, batch[0][0].op, len(items), time.perf_counter() - start)
+            costs.observe(self.engine.name, batch[0][0].op, len(items), events.now() - start)
             offset = 0
             for request, count in batch:
                 request.add(results[offset : offset + count])
                 offset += count
         if events.listening():
-            self._report(batch, number, start, time.perf_counter())
+            self._report(batch, number, start, events.now())
 
     def _fail(self, batch: list[tuple[_Request, int]], error: BaseException) -> None:
         for request, _ in batch:
@@ -219,7 +218,7 @@ def _check(takes: Sequence[Take], waiting: Sequence[Waiting], slots: int) -> Non
 
 
 _queues: weakref.WeakValueDictionary[int, EngineQueue] = weakref.WeakValueDictionary()
-_queues_lock = threading.Lock()
+_queues_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
 
 
 def queue_of(engine: BatchEngine) -> EngineQueue:
@@ -229,7 +228,5 @@ def queue_of(engine: BatchEngine) -> EngineQueue:
     an engine's id cannot be taken over by another object while its queue exists.
     """
     with _queues_lock:
-        found = _queues.get(id(engine))
-        if found is None:
-            found = _queues[id(engine)] = EngineQueue(engine)
-        return found
+        found = _queues.get(id(engine)) or EngineQueue(engine)
+        return _queues.setdefault(id(engine), found)

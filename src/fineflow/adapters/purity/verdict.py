@@ -48,7 +48,7 @@ class Verdict:
 
 
 _cache: weakref.WeakKeyDictionary[FunctionType, Verdict] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for verdicts
 
 
 def analyse(func: Callable[..., Any]) -> Verdict:

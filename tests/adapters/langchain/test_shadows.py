@@ -1,0 +1,42 @@
+"""Claims of stock where it can be surprised by them: on the thread of the loop that would have to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+
+import pytest
+
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.runtime.query import Call
+from fineflow.runtime.streams import Stream
+
+KEY = ("prompt",)
+
+
+@pytest.fixture
+async def shadows() -> Shadows:
+    """Those of a call whose graph works on the leaf "model", without ever coming to an end."""
+    call = Call(asyncio.get_running_loop(), {}, True, True, False, contextvars.copy_context(), "query")
+    entry, _ = call.claims.expect("model", Arguments(KEY), shared=False)
+    entry.stream = Stream()
+    return Shadows((), {}, frozenset(), call)
+
+
+async def test_a_claim_on_the_loops_own_thread_does_not_wait(shadows: Shadows) -> None:
+    """Python may collect an abandoned stream of stock's there, which claims on its way to its end."""
+    _, result = shadows.claim("model", KEY, lambda: "stock's own", lambda entry: True)
+    assert result == "stock's own"
+
+
+async def test_a_stream_on_the_loops_own_thread_is_stocks(shadows: Shadows) -> None:
+    _, mine = shadows.claim_stream("model", KEY, lambda entry: True)
+    assert mine
+
+
+async def test_feeding_on_the_loops_own_thread_reaches_the_graph(shadows: Shadows) -> None:
+    fed: list[str] = []
+    shadows.call.waiting["step"] = [fed.append]
+    shadows.feed("step", "value")
+    assert fed == ["value"]
