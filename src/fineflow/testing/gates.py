@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
+
+from fineflow.runtime.events import now
 
 
 class _Signal:
@@ -127,7 +128,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work. Times are ``time.perf_counter()`` seconds."""
+    """One piece of work. Times are ``time.perf_counter()`` seconds, or virtual ones."""
 
     label: str
     start: float
@@ -157,13 +158,13 @@ class Meter:
             self.in_flight += 1
             self.peak = max(self.peak, self.in_flight)
             self.labels.append(label)
-        start = time.perf_counter()
+        start = now()
         try:
             yield
         finally:
             with self._signal.lock:
                 self.in_flight -= 1
-                self.spans.append(Span(label, start, time.perf_counter()))
+                self.spans.append(Span(label, start, now()))
                 self._signal.changed()
 
     def wait_idle(self, timeout: float = 10.0) -> None:

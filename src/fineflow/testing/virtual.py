@@ -47,6 +47,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     takes longer than ``patience`` seconds of real time.
     """
 
+    virtual = True
+
     def __init__(self, *, patience: float = _PATIENCE_SECONDS) -> None:
         self._now = 0
         self._threads = 0  # pieces of work in threads whose end has not arrived yet
