@@ -14,6 +14,7 @@ from fineflow.backends.emulated import CROSS_ENCODER, EMBEDDER, LLAMA_2_7B
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
 from fineflow.errors import BackendError
 from fineflow.ir import Op
+from fineflow.runtime import events
 from fineflow.testing import virtual
 
 ROUND = LLMProfile(iteration=1.0, prefill_token=0.01, decode_sequence=0.1, prefill_tokens=100, sequences=4, blocks=64)
@@ -234,3 +235,19 @@ def test_the_profile_fits_the_split_prefills_of_the_paper(first: int, second: in
 def test_the_profile_fits_the_batches_of_the_paper(batch: int, seconds: float) -> None:
     assert EMBEDDER.seconds(batch) * 48 / batch == pytest.approx(seconds)
     assert CROSS_ENCODER.max_batch == 16
+
+
+def test_work_is_told_on_the_virtual_clock() -> None:
+    llm = engine("a b")
+
+    async def main() -> None:
+        await asyncio.sleep(10)
+        await asyncio.gather(say(llm, "w " * 10), llm.prefill(llm.encode(WORDS)))
+
+    with events.record() as seen:
+        timed(main())
+    assert [(i.lane, i.label) for i in seen] == [("emulated-llm", "prefill"), ("emulated-llm", "decode")]
+    assert [(i.queued, i.start, i.end) for i in seen] == [
+        (10, about(10), about(10 + 1.42)),
+        (10, about(10), about(10 + 1.42 + 1.1)),
+    ]

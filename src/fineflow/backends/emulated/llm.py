@@ -6,12 +6,15 @@ import asyncio
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import BackendError
+from fineflow.ir import Op
+from fineflow.runtime import events
 
 # A timer, though a short one: in virtual time it goes off when everybody has done what they do at this moment.
 _GATHERING_SECONDS = 1e-6
@@ -30,6 +33,7 @@ class _Request:
     left: int = 0  # prompt tokens that are not prefilled
     cached: int = 0
     said: int = 0
+    started: float | None = None  # when it left the queue
     shared: list[int] = field(default_factory=list)  # blocks of the prompt that others may use, too
     outputs: asyncio.Queue[int] = field(default_factory=asyncio.Queue)  # tokens as they come; at last _END
 
@@ -98,11 +102,10 @@ class EmulatedLLM:
         """Prefills the whole blocks of a prompt's beginning that are not kept already."""
         whole = tokens[: len(tokens) // self.block_size * self.block_size]
         if self.can_prefill and self.cached(whole) < len(whole):
-            request = self._submit(whole, (), priority)
-            try:
+            events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
+            with self._submitted(whole, (), priority) as request:
                 await request.outputs.get()
-            finally:
-                self._withdraw(request)
+                self._prefilled(request)
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
@@ -112,16 +115,18 @@ class EmulatedLLM:
         cuts = [said.find(stop) for stop in sampling.stop if stop in said]
         answer = self.encode(said[: min(cuts)] if cuts else said)
         reason = "stop" if len(answer) <= sampling.max_tokens else "length"
-        request = self._submit(tokens, answer[: sampling.max_tokens], priority)
-        try:
-            count = len(request.answer)
+        with self._submitted(tokens, answer[: sampling.max_tokens], priority) as request:
+            count, first, token = len(request.answer), 0.0, _END
             for i in range(max(count, 1)):
                 token = await request.outputs.get()
-                text, news = (self._texts[token], (token,)) if token != _END else ("", ())
-                end = (reason, len(tokens), request.cached) if i + 1 >= count else ()
-                yield Delta(text, news, *end)
-        finally:
-            self._withdraw(request)
+                first = first if i else self._prefilled(request)
+                if i + 1 < count:
+                    yield Delta(self._texts[token], (token,))
+            events.sized(self.name, Op.PREFILL, len(tokens))
+            events.sized(self.name, Op.DECODE, count)
+            events.measured(self.name, Op.DECODE, count, events.now() - first)
+            text, news = (self._texts[token], (token,)) if count else ("", ())
+            yield Delta(text, news, reason, len(tokens), request.cached)
 
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are kept now."""
@@ -163,6 +168,27 @@ class EmulatedLLM:
             self._server = loop.create_task(self._serve())
         return request
 
+    @contextmanager
+    def _submitted(self, tokens: Sequence[int], answer: Sequence[int], priority: int) -> Iterator[_Request]:
+        """A request on its way, withdrawn and reported at the end of the block."""
+        queued = events.now()
+        request = self._submit(tokens, answer, priority)
+        try:
+            yield request
+        finally:
+            self._withdraw(request)
+            if events.listening():
+                label, end = events.subject("decode" if answer else "prefill"), events.now()
+                start = end if request.started is None else request.started
+                events.report(events.Interval(self.name, label, queued, start, end, origin=events.origin()))
+
+    def _prefilled(self, request: _Request) -> float:
+        """Tells what computing the prompt took, up to the first token; the time now."""
+        now, started = events.now(), request.started or 0.0
+        events.began(now - started)
+        events.measured(self.name, Op.PREFILL, len(request.tokens) - request.cached, now - started)
+        return now
+
     def _withdraw(self, request: _Request) -> None:
         if request in self._waiting:
             self._waiting.remove(request)
@@ -195,7 +221,7 @@ class EmulatedLLM:
             for block in found:
                 self._kept[block] += 1
             request.shared, request.cached = found, len(found) * self.block_size
-            request.left = len(request.tokens) - request.cached
+            request.left, request.started = len(request.tokens) - request.cached, events.now()
             self._running.append(self._waiting.pop(0))
 
     def _make_room(self, blocks: int, wanted: set[int]) -> bool:
