@@ -1,50 +1,191 @@
-"""Pass 4, decode pipelining (Ayo, section 4.3): a generated list is consumed while it is being generated."""
+"""Pass 4, decode pipelining (Ayo, section 4.3): what a model generates is consumed while it is being generated.
+
+Two rewrites. Each item of a generated list goes to the MAP that consumes the list, and each field of a generated object
+to those who read just this field, as soon as no later token can change it. Whoever reads the list or the object as a
+whole gets it when it is complete, as before.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from fineflow.ir import Graph, Note, Op, Primitive
-from fineflow.ir.edit import in_bodies, replaced
+from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
+from fineflow.ir.edit import fresh, in_bodies, weight
 
 
 def decode(graph: Graph) -> Graph:
-    """DECODE → list-producing PARSE → MAP becomes PARTIAL_DECODE → PARSE ... → MAP over a stream of items."""
+    """DECODE → PARSE → consumers becomes PARTIAL_DECODE → PARSE ... → consumers of its items or fields."""
     graph = in_bodies(decode, graph)
-    changes: dict[str, tuple[Primitive, ...]] = {}
-    notes: list[Note] = []
-    for consumer in graph:
-        if consumer.op is not Op.MAP:
-            continue
-        parse = graph.by_name.get(consumer.args["items"].name)
-        made = graph.by_name.get(next(iter(parse.args.values())).name) if parse and parse.op is Op.PARSE else None
-        if parse is None or made is None or made.op is not Op.DECODE:
-            notes.append(Note("decode", consumer.name, False, "its items are not parsed from what a model writes"))
-            continue
-        if refusal := _refusal(parse, made, graph):
-            notes.append(Note("decode", made.name, False, refusal))
-            continue
-        changes[made.name] = (made.with_(op=Op.PARTIAL_DECODE),)
-        args = {name: replace(ref, stream=True) for name, ref in parse.args.items()}
-        changes[parse.name] = (parse.with_(args=args),)
-        args = {name: replace(ref, stream=name == "items") for name, ref in consumer.args.items()}
-        changes[consumer.name] = (consumer.with_(args=args),)
-        unit = str(parse.params["items"]).removesuffix("s")
-        text = f"each {unit} goes to {consumer.name} as soon as no later token can change it"
-        notes.append(Note("decode", made.name, True, text))
-    return graph.with_primitives(replaced(graph, changes), notes)
+    made = _Made(graph)
+    for p in graph:
+        if p.params.get("items"):
+            made.consume(p)
+        elif p.op is Op.MAP and not graph.by_name.get(p.args["items"].name, p).params.get("items"):
+            made.refuse(p)
+    if not made.notes:
+        return graph
+    return graph.with_primitives(made.primitives(), made.notes)
 
 
-def _refusal(parse: Primitive, made: Primitive, graph: Graph) -> str:
-    if not parse.params.get("items"):
-        return f"it is not known when an item of {type(parse.component).__name__} is final"
-    if why := made.meta.get("whole"):
-        return str(why)
-    if graph.output.name in (made.name, parse.name):
-        return "it is the answer as a whole"
-    for name in (n for p in (made, parse) for n in graph.users.get(p.name, ())):
-        reader = graph[name]
-        piecewise = [(arg, ref.name) for arg, ref in reader.args.items() if ref.name in (made.name, parse.name)]
-        if piecewise != [("items", parse.name)] * (reader.op is Op.MAP) and name != parse.name:
-            return f"{name} reads it as a whole"
-    return ""
+class _Made:
+    """The graph in the making."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.notes: list[Note] = []
+        self._changed: dict[str, Primitive] = {}
+        self._before: dict[str, Primitive] = {}  # reader -> the record of the fields that it reads
+        self._useful, self._writing = _downstream(graph)
+
+    def primitives(self) -> Iterator[Primitive]:
+        """All of them, in program order."""
+        for p in self.graph:
+            if p.name in self._before:
+                yield self._before[p.name]
+            yield self._changed.get(p.name, p)
+
+    def refuse(self, consumer: Primitive) -> None:
+        """Says why a MAP has to wait for all of its items."""
+        parse = self.graph.by_name.get(consumer.args["items"].name)
+        source = self._source(parse) if parse is not None else ()
+        if parse is not None and source:
+            what = type(parse.component).__name__ if parse.op is Op.PARSE else parse.name
+            self._note(source[-1], False, f"it is not known when an item of {what} is final")
+        else:
+            self._note(consumer, False, "its items are not parsed from what a model writes")
+
+    def consume(self, parse: Primitive) -> None:
+        """Lets those who read items or fields of ``parse`` have them while its text is written."""
+        readers = [self.graph[name] for name in self.graph.users.get(parse.name, ())]
+        items = [p for p in readers if p.op is Op.MAP and p.args["items"] == Ref(parse.name)]
+        splitters = parse.meta.get("splitters", ())
+        fields = {p.name: keys for p in readers if "fields" in splitters and (keys := _fields(p, parse))}
+        if not items and not fields:
+            return
+        source = self._source(parse)
+        if not source:
+            for consumer in items:
+                self._note(consumer, False, "its items are not parsed from what a model writes")
+            return
+        early = items or [p for p in readers if p.name in fields]
+        writing = [p for p in early if p.name in self._writing and (p not in items or _writes(p))]
+        early = [p for p in early if p.name in self._useful and p not in writing]
+        for p in writing:
+            self._note(source[-1], False, f"{p.name} leads to a write, which waits for all that comes before it")
+        if early:
+            self._stream(parse, source, early, {} if items else fields)
+        elif items and not writing:
+            self._note(source[-1], False, f"nothing that {items[0].name} does with an item takes time")
+
+    def _stream(
+        self, parse: Primitive, source: list[Primitive], early: list[Primitive], fields: dict[str, frozenset[str]]
+    ) -> None:
+        unit = "fields" if fields else str(parse.params["items"])
+        self._change(parse, params={**parse.params, "items": unit})
+        for p in (parse, *source[:-1]):
+            current = self._changed.get(p.name, p)
+            self._change(p, args={name: replace(ref, stream=True) for name, ref in current.args.items()})
+        written = source[-1]
+        self._change(written, op=Op.PARTIAL_DECODE)
+        over = {p.name for p in (parse, *source)}
+        for p in early:
+            if fields:
+                self._reads_fields(p, parse, fields[p.name])
+            else:
+                self._change(p, args={**self._now(p).args, "items": Ref(parse.name, stream=True)})
+            self._change(p, after=tuple(name for name in self._now(p).after if name not in over))
+        self._note(written, True, self._told(parse, written, early, fields, unit.removesuffix("s")))
+
+    def _reads_fields(self, reader: Primitive, parse: Primitive, keys: frozenset[str]) -> None:
+        """Has a reader wait only for the fields that it reads."""
+        now = self._now(reader)
+        args = {n: replace(r, stream=True) if r.name == parse.name and r.key else r for n, r in now.args.items()}
+        if now.args.get("value") == Ref(parse.name):
+            record = {f"key:{key}": Ref(parse.name, key, stream=True) for key in sorted(keys)}
+            if reader.op is Op.RENDER:
+                args = record
+            else:
+                names = {*self.graph.by_name, *(p.name for p in self._before.values())}
+                name = fresh(f"{reader.name}.fields", names)
+                self._before[reader.name] = Primitive(name, Op.RECORD, record, span=reader.span)
+                args["value"] = Ref(name)
+        self._change(reader, args=args)
+
+    def _source(self, parse: Primitive) -> list[Primitive]:
+        """What the text comes through on its way from a DECODE, and that at last; [] if it comes from elsewhere."""
+        found: list[Primitive] = []
+        ref = _only(parse)
+        while ref is not None and ref.key is None and (made := self.graph.by_name.get(ref.name)):
+            found.append(made)
+            if made.op is Op.DECODE:
+                return found
+            ref = _only(made) if made.meta.get("through") else None
+        return []
+
+    def _told(
+        self,
+        parse: Primitive,
+        written: Primitive,
+        early: list[Primitive],
+        fields: dict[str, frozenset[str]],
+        unit: str,
+    ) -> str:
+        names = [p.name for p in early]
+        if fields:
+            given = "; ".join(f"{', '.join(sorted(fields[name]))} to {name}" for name in names)
+            text = f"each field goes on as soon as its value is complete: {given}"
+        else:
+            text = f"each {unit} goes to {' and '.join(names)} as soon as no later token can change it"
+        rest = [name for name in self.graph.users.get(parse.name, ()) if name not in names]
+        if rest:
+            text += f"; {' and '.join(rest)} waits for the whole" if len(rest) == 1 else f"; {len(rest)} wait for it all"
+        if why := written.meta.get("whole"):
+            text += f"; in calls that stream, as {why}"
+        return text
+
+    def _now(self, p: Primitive) -> Primitive:
+        return self._changed.get(p.name, p)
+
+    def _change(self, p: Primitive, **changes: object) -> None:
+        self._changed[p.name] = self._now(p).with_(**changes)
+
+    def _note(self, p: Primitive, done: bool, reason: str) -> None:
+        self.notes.append(Note("decode", p.name, done, reason))
+
+
+def _only(p: Primitive) -> Ref | None:
+    """The one thing that a primitive reads."""
+    refs = tuple(p.args.values())
+    return refs[0] if len(refs) == 1 else None
+
+
+def _fields(reader: Primitive, parse: Primitive) -> frozenset[str]:
+    """The fields that a primitive reads of the object; empty if it may read anything, or is run by stock."""
+    if reader.effects.kind is Effect.OPAQUE:
+        return frozenset()
+    refs = [(arg, ref) for arg, ref in reader.args.items() if ref.name == parse.name]
+    whole = [arg for arg, ref in refs if ref.key is None]
+    keys = {ref.key for _, ref in refs if ref.key is not None}
+    if whole:
+        keys |= set(reader.meta.get("reads") or ()) if whole == ["value"] else set()
+        if whole != ["value"] or not reader.meta.get("reads"):
+            return frozenset()
+    return frozenset(keys)
+
+
+def _downstream(graph: Graph) -> tuple[set[str], set[str]]:
+    """The primitives that take time or lead to some that do; and those that write or lead to some that do."""
+    useful: set[str] = set()
+    writing: set[str] = set()
+    for p in reversed(graph.primitives):
+        users = graph.users.get(p.name, ())
+        if weight(p) > 0 or not useful.isdisjoint(users):
+            useful.add(p.name)
+        if _writes(p) or not writing.isdisjoint(users):
+            writing.add(p.name)
+    return useful, writing
+
+
+def _writes(p: Primitive) -> bool:
+    return Effect.WRITE in (p.effects.kind, *(effect.kind for effect in p.effects.also))

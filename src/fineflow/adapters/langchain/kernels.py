@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.runnables import Runnable
 
-from fineflow.adapters.items import Splitter
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, fields, plain
-from fineflow.adapters.langchain.model_kernels import Source, decode, partial_decode, partial_prefill, prefill
-from fineflow.adapters.langchain.parsers import SPLITTERS
+from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
+from fineflow.adapters.langchain.model_kernels import decode, partial_decode, partial_prefill, prefill
+from fineflow.adapters.langchain.parse_kernels import parse, pieces
 from fineflow.adapters.langchain.retrieval_kernels import aggregate, embed, rerank, search
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.executor import Execution, Kernel
-from fineflow.runtime.streams import Stream
 
 _ABSENT: Any = object()
 
@@ -32,43 +28,20 @@ def render(p: Primitive, args: Args, run: Execution) -> Any:
     return p.component._format_prompt_with_error_handling(value)
 
 
-def parse(p: Primitive, args: Args, run: Execution) -> Any:
-    source = args["text"]
-    if isinstance(source, Source):
-        items: Stream[Any] = Stream()
-        run.spawn(_split(source, SPLITTERS[p.params["items"]](p.component), items), p)
-        return items
-    generation = ChatGeneration(message=source) if isinstance(source, BaseMessage) else Generation(text=source)
-    return p.component.parse_result([generation])
-
-
-async def _split(source: Source, splitter: Splitter[Any], items: Stream[Any]) -> None:
-    try:
-        async for piece in source.read():
-            for item in splitter.push(piece):
-                items.put(item)
-        for item in splitter.close():
-            items.put(item)
-        if splitter.contradicted:
-            raise LeftToStock("the whole text says something else than its beginning did")
-    except BaseException as error:
-        items.close(error)
-        if not isinstance(error, Exception):
-            raise
-    else:
-        items.close()
-
-
 def call(p: Primitive, args: Args, run: Execution) -> Any:
     """A user function that was found, or declared, to be pure."""
     verdict = p.meta.get("verdict")
     if verdict is not None and not verdict.still_holds():
         raise LeftToStock("something that the function's verdict rests on has changed")
-    plain(args["value"])
-    value = p.component.func(args["value"])
-    if isinstance(value, Runnable):
-        raise LeftToStock("the function returned a runnable")
-    return value
+
+    def called(given: Any) -> Any:
+        plain(given)
+        value = p.component.func(given)
+        if isinstance(value, Runnable):
+            raise LeftToStock("the function returned a runnable")
+        return value
+
+    return pieces(p, args["value"], called, run)
 
 
 def record(p: Primitive, args: Args, run: Execution) -> Any:
@@ -81,6 +54,16 @@ def pick(p: Primitive, args: Args, run: Execution) -> Any:
     if found is _ABSENT:
         raise LeftToStock(f"what it picks from is not a dict with {key!r}")
     return found
+
+
+def choose(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
+    current(run)
+    return run.choose(p, args, _holds)
+
+
+def _holds(value: Any) -> bool:
+    plain(value)  # whether it counts as true is for nobody to notice
+    return bool(value)
 
 
 def each(p: Primitive, args: Args, run: Execution) -> Awaitable[list[Any]]:
@@ -102,4 +85,5 @@ KERNELS: dict[Op, Kernel] = {
     Op.RERANK: rerank,
     Op.AGGREGATE: aggregate,
     Op.MAP: each,
+    Op.CONDITION: choose,
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os.path
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 from langchain_core.utils._signature import _signature_parameters
 
@@ -33,26 +35,55 @@ def prefill(p: Primitive, args: Args, run: Execution) -> Any:
     return [prompt.to_string()]
 
 
-_LATE = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
+_MARK = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
 
 
-def partial_prefill(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
-    """Prefills the text of the prompt in front of the first late variable.
+class _Late(str):
+    """The mark, whatever format a template asks for."""
+
+    def __format__(self, spec: str) -> str:
+        return self
+
+    def __repr__(self) -> str:
+        return self
+
+
+_LATE = _Late(_MARK)
+
+
+def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
+    """Prefills the text of the prompt in front of the first late variable; 0 where the whole prompt is there already.
 
     The whole prompt is rendered, chat template included, with a mark in place of what is late, and cut at the mark:
-    so the known beginning is a prefix of the final text whatever the templates do around it.
+    so the known beginning is a prefix of the final text whatever the templates do around it. Of several templates it
+    is the beginning that they have in common.
     """
-    template = p.meta["template"]
+    if p.meta["until"] in run.values:
+        return 0  # its own request is on the way, and computes all of it
     plain(fields(args))
-    placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
-    missing = (*p.params["late"], *p.params["unread"])
-    late = {n: [HumanMessage(_LATE)] if n in placeholders else _LATE for n in missing}
-    prompt = p.component._convert_input(template.format_prompt(**fields(args), **late))
-    known, mark, _ = p.component.prompt_text(prompt.to_messages()).partition(_LATE)
-    if not mark:
+    texts = [text for template in p.meta["templates"] for text in _texts(p, template, fields(args))]
+    if not p.meta["whole"] and not any(_MARK in text for text in texts):
         raise LeftToStock("the prompt does not show its late variable")
-    warmed: Awaitable[Any] = p.component.awarm(known)
-    return warmed
+    return p.component.awarm(os.path.commonprefix(texts).partition(_MARK)[0])
+
+
+def _texts(p: Primitive, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
+    """What the model would read, with marks for what is late. Who says what a late message says is not known either:
+    one text for each that the chat template accepts."""
+    late = (*p.params["late"], *p.params["unread"])
+    placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
+    kinds = (HumanMessage, AIMessage) if placeholders.intersection(late) else (HumanMessage,)
+    refusals: list[Exception] = []
+    for kind in kinds:
+        values = {**known, **{name: [kind(_MARK)] if name in placeholders else _LATE for name in late}}
+        try:
+            prompt = p.component._convert_input(template.format_prompt(**values))
+            chat = isinstance(p.component, BaseChatModel)
+            yield p.component.prompt_text(prompt.to_messages()) if chat else prompt.to_string()
+        except Exception as error:
+            refusals.append(error)
+    if len(refusals) == len(kinds):
+        raise LeftToStock(f"the prompt cannot be written without what is late: {refusals[0]}")
 
 
 def decode(p: Primitive, args: Args, run: Execution) -> Work:
@@ -169,9 +200,14 @@ def _message(model: Any, entry: Entry, result: Any) -> Any:
     return message
 
 
-def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
-    """The text of a decode, piece by piece."""
-    entry = decode(p, args, run).entry
+def partial_decode(p: Primitive, args: Args, run: Execution) -> Work:
+    """A decode whose text is released piece by piece: in one piece, at its end, where stock does not stream the model.
+
+    The message that a model generates need not equal the sum of what it streams. So a model that does not ``assemble``
+    is made to stream only in calls in which stock makes it stream, too, and gets its answer from those pieces.
+    """
+    work = decode(p, args, run)
+    entry = work.entry
 
     async def text() -> AsyncIterator[str]:
         if entry.stream is not None:
@@ -180,14 +216,19 @@ def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
         else:
             yield _text(_message(p.component, entry, await asyncio.shield(entry.done)))
 
-    return Source(text)
+    async def whole() -> Any:
+        return work.view(await asyncio.shield(entry.done))
+
+    run.release(p, None, Source(text, whole))
+    return work
 
 
+@dataclass(frozen=True, slots=True)
 class Source:
-    """A stream's origin: called once by the primitive that reads it."""
+    """A text that still comes. read: its pieces, from the first. whole: what is there at the end, a text or message."""
 
-    def __init__(self, read: Callable[[], AsyncIterator[str]]) -> None:
-        self.read = read
+    read: Callable[[], AsyncIterator[str]]
+    whole: Callable[[], Awaitable[Any]]
 
 
 def _text(message: Any) -> str:

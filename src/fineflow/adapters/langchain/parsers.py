@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from langchain_core.output_parsers import (
@@ -11,46 +12,52 @@ from langchain_core.output_parsers import (
     JsonOutputParser,
     MarkdownListOutputParser,
     NumberedListOutputParser,
+    PydanticOutputParser,
     StrOutputParser,
 )
 
 from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, NotLowered, Row, Symbol
 from fineflow.adapters.items import CommaSeparated, Lines, Markdown, Numbered, Splitter
-from fineflow.adapters.json_items import JsonItems
+from fineflow.adapters.json_items import JsonFields, JsonItems
 from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.langchain.structured import plain_model
 from fineflow.ir import Op
 
-SPLITTERS: dict[str, Callable[[Any], Splitter[Any]]] = {
-    "lines": lambda parser: Lines(),
-    "values": lambda parser: CommaSeparated(eager=True),
-    "points": lambda parser: Numbered(),
-    "bullets": lambda parser: Markdown(),
-    "elements": lambda parser: JsonItems(parser.parse),
-}
+Splitters = Mapping[str, Callable[[], Splitter[Any]]]
 """What takes the items out of a text while it comes, by what an item is called."""
 
+_POINTS = NumberedListOutputParser.model_fields["pattern"].default
+_BULLETS = MarkdownListOutputParser.model_fields["pattern"].default
 
-def _items(parser: BaseOutputParser[Any]) -> str:
-    """What the items of the parser's list are called; "" if it makes no list whose items are known one by one."""
-    if isinstance(parser, (NumberedListOutputParser, MarkdownListOutputParser)):
-        usual = type(parser).model_fields["pattern"].default
-        name = "points" if isinstance(parser, NumberedListOutputParser) else "bullets"
-        return name if parser.pattern == usual else ""
+
+def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
+    """Of a parser; {} if it makes nothing whose items are known one by one."""
+    if isinstance(parser, NumberedListOutputParser):
+        return {"points": Numbered} if parser.pattern == _POINTS else {}
+    if isinstance(parser, MarkdownListOutputParser):
+        return {"bullets": Markdown} if parser.pattern == _BULLETS else {}
     if isinstance(parser, CommaSeparatedListOutputParser):
-        return "values"
+        return {"values": partial(CommaSeparated, eager=True)}
+    if isinstance(parser, PydanticOutputParser):
+        return {"fields": partial(JsonFields, JsonOutputParser().parse)}
     if isinstance(parser, JsonOutputParser):
-        return "elements"
-    return "lines" if type(parser).__name__ == "LineListOutputParser" else ""
+        return {"elements": partial(JsonItems, parser.parse), "fields": partial(JsonFields, parser.parse)}
+    return {"lines": Lines} if type(parser).__name__ == "LineListOutputParser" else {}
 
 
 def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> Symbol:
     if not isinstance(value, Leaf):
         raise NotLowered("parses a record")
-    if getattr(parser, "pydantic_object", None) is not None:
-        raise NotLowered("a pydantic model may have validators of the user's")
+    told: dict[str, Any] = {}
+    if isinstance(parser, StrOutputParser):
+        told["through"] = True  # what it is given in pieces it passes on in pieces
+    if isinstance(parser, PydanticOutputParser):
+        if not plain_model(parser.pydantic_object):
+            raise NotLowered("its model has validators, aliases or types of its own, which are user code")
+        told["model"] = parser.pydantic_object
+    if splitters := _splitters(parser):
+        told.update(items=next(iter(splitters)), splitters=splitters)
     kind = TEXT if isinstance(parser, StrOutputParser) else VALUE
-    items = _items(parser)
-    told: dict[str, Any] = {"items": items} if items else {}
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **told)
 
 
@@ -60,15 +67,18 @@ def _same(parser: Any, shadows: Any) -> Any:
 
 _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")
 
-ROWS = tuple(
-    Row(kind, _METHODS, _lower_parser, _same, "parser")
-    for kind in (
-        StrOutputParser,
-        JsonOutputParser,
-        CommaSeparatedListOutputParser,
-        NumberedListOutputParser,
-        MarkdownListOutputParser,
-    )
+ROWS = (
+    *(
+        Row(kind, _METHODS, _lower_parser, _same, "parser")
+        for kind in (
+            StrOutputParser,
+            JsonOutputParser,
+            CommaSeparatedListOutputParser,
+            NumberedListOutputParser,
+            MarkdownListOutputParser,
+        )
+    ),
+    Row(PydanticOutputParser, (*_METHODS, "_parse_obj", "_parser_exception"), _lower_parser, _same, "parser"),
 )
 
 

@@ -53,6 +53,8 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) 
     known = "value" not in args and ("rest" not in args or args["rest"].name == "input")
     segments = tuple(_segments(template)) if known else ()
     told: dict[str, Any] = {"segments": segments} if segments else {}
+    if "value" in args and not template.optional_variables and not template.partial_variables:
+        told["reads"] = frozenset(template.input_variables)  # of a dict; what else is in it makes no difference
     return b.add(Op.RENDER, args, component=template, kind=PROMPT, **told)
 
 

@@ -1,0 +1,35 @@
+"""What functions of the user's make of a text or of a parsed model, where that is known to the item or field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
+from fineflow.adapters.idioms import CONTENT, attribute_idiom, list_idiom
+from fineflow.adapters.items import Splitter
+
+
+def list_made(func: Any, value: Symbol) -> dict[str, Any]:
+    """What to tell of a CALL of the function: its items and what takes them out of a text. {} if it makes no list.
+
+    Only where it gets what it expects, a text or a message.
+    """
+    idiom = list_idiom(func) if isinstance(value, Leaf) and value.kind in (TEXT, MESSAGE) else None
+    if idiom is None or (idiom.of == CONTENT) != (isinstance(value, Leaf) and value.kind == MESSAGE):
+        return {}
+    splitters: dict[str, Callable[[], Splitter[Any]]] = {idiom.items: idiom.splitter}
+    return {"items": idiom.items, "splitters": splitters}
+
+
+def model_field(func: Any, value: Symbol, b: Builder) -> str:
+    """The field that the function reads of a parsed pydantic model; "" if it does anything else."""
+    if not isinstance(value, Leaf) or value.ref.key is not None:
+        return ""
+    made = next((p for p in reversed(b.primitives) if p.name == value.ref.name), None)
+    model = made.meta.get("model") if made is not None else None
+    if model is None:
+        return ""
+    name = func.__reduce__()[1][0] if type(func) is attrgetter else attribute_idiom(func)
+    return name if name in model.model_fields else ""
