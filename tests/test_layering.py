@@ -36,6 +36,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "backends.base",
         "runtime",
         "adapters.base",
+        "adapters.closures",
         "adapters.purity",
         "adapters.items",
         "adapters.json_items",

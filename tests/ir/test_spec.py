@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from fineflow import errors
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
-from fineflow.ir.spec import ARGUMENTS, RULES, GraphError, bodies, longest_paths, verify
+from fineflow.ir.spec import ARGUMENTS, RULES, GraphError, arms, bodies, longest_paths, verify
 
 OPAQUE = Effects(Effect.OPAQUE)
 INPUT = {"x": Ref("input")}
@@ -66,6 +67,24 @@ BROKEN = {
         "a map has one body",
     ),
     "a condition without arms": (graph(Primitive("a", Op.CONDITION, INPUT, body={})), "a map has one body"),
+    "a condition without a test": (
+        graph(Primitive("a", Op.CONDITION, INPUT, body={"else": body("x")})),
+        "a map has one body",
+    ),
+    "a condition whose arms have names of their own": (
+        graph(Primitive("a", Op.CONDITION, INPUT, body={"if 1": body("x"), "yes": body("x"), "no": body("x")})),
+        "a map has one body",
+    ),
+    "a condition with an arm that reads something else": (
+        graph(Primitive("a", Op.CONDITION, INPUT, body={at: body("item" if at == "else" else "x") for at in arms(1)})),
+        "a map has one body",
+    ),
+    "opaque without anything opaque in it": (
+        graph(
+            Primitive("a", Op.CONDITION, INPUT, effects=Effects(Effect.OPAQUE), body={at: body("x") for at in arms(1)})
+        ),
+        "what is opaque",
+    ),
     "a body where none belongs": (graph(Primitive("a", Op.PICK, INPUT, body=body("item"))), "a map has one body"),
 }
 
@@ -114,9 +133,9 @@ def test_bodies_are_checked_and_named() -> None:
     invalid = graph(Primitive("each", Op.MAP, {"items": Ref("input")}, body=inner))
     with pytest.raises(GraphError, match=r"\(in the body of each\): search lacks argument 'query'"):
         verify(invalid, after="lower")
-    arms = {"yes": body("x"), "no": inner}
+    parts = {"if 1": body("x"), "then 1": body("x"), "else": replace(inner, inputs=("x",))}
     with pytest.raises(GraphError, match=r"in the body of which"):
-        verify(graph(Primitive("which", Op.CONDITION, INPUT, body=arms)), after="lower")
+        verify(graph(Primitive("which", Op.CONDITION, INPUT, body=parts)), after="lower")
 
 
 def test_what_can_stream() -> None:

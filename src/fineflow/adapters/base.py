@@ -15,7 +15,7 @@ from typing import Any
 from fineflow.declare import declared_external
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
-SHOWN = frozenset({"by", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
+SHOWN = frozenset({"arms", "by", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
 
 TEXT, MESSAGE, PROMPT, VALUE, DOCUMENTS, UNKNOWN = "text", "message", "prompt", "value", "documents", "unknown"
 
@@ -133,20 +133,35 @@ class Builder:
     trail: tuple[str, ...] = ()
     barrier: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # bound keyword arguments on the way to a leaf
-    resources: list[Any] = field(default_factory=list)  # stores met so far, by identity
+    resources: list[tuple[Any, str]] = field(default_factory=list)  # stores met so far, and their names
+    invoked: bool = False  # whether stock calls ``invoke`` here even where the whole object streams
     _taken: set[str] = field(default_factory=set)
 
-    def resource(self, store: Any) -> str:
-        """The name of a store, the same for every primitive that touches it and from run to run."""
-        if not any(store is known for known in self.resources):
-            self.resources.append(store)
-        same = [known for known in self.resources if type(known) is type(store)]
-        number = next(i for i, known in enumerate(same) if known is store)
-        return type(store).__name__ + (f"~{number + 1}" if number else "")
+    def resource(self, store: Any, contents: Any = None) -> str:
+        """The name of a store, the same for every primitive that touches it and from run to run.
 
-    def body(self) -> Builder:
+        contents: what other objects share with it that are ways to the same data (by identity, or a text).
+        """
+        key = store if contents is None else contents
+        for known, name in self.resources:
+            if known is key or (type(key) is str and type(known) is str and known == key):
+                return name
+        kind = type(store).__name__
+        number = sum(name.partition("~")[0] == kind for _, name in self.resources)
+        name = f"{kind}~{number + 1}" if number else kind
+        self.resources.append((key, name))
+        return name
+
+    def body(self, *, invoked: bool = False) -> Builder:
         """A builder for a graph inside the current primitive: the same place, a program order of its own."""
-        return Builder(self.rows, self.assume_pure, objects=self.objects, path=self.path, resources=self.resources)
+        return Builder(
+            self.rows,
+            self.assume_pure,
+            objects=self.objects,
+            path=self.path,
+            resources=self.resources,
+            invoked=self.invoked or invoked,
+        )
 
     @contextmanager
     def inside(self, step: str, label: str | None = None) -> Iterator[None]:
@@ -181,7 +196,9 @@ class Builder:
                 self.trail = trail
         except NotLowered as why:
             del self.primitives[mark[0] :], self.notes[mark[1] :]
-            self.objects, self.barrier, self._taken = mark[2:]
+            self.barrier, self._taken = mark[3:]
+            self.objects.clear()  # in place: builders of bodies share it
+            self.objects.update(mark[2])
             return self.opaque(obj, value, str(why))
 
     def add(
@@ -193,7 +210,7 @@ class Builder:
         effects: Effects = PURE,
         component: Any = None,
         engine: str | None = None,
-        body: Graph | None = None,
+        body: Graph | Mapping[str, Graph] | None = None,
         kind: str = UNKNOWN,
         **params: Any,
     ) -> Leaf:
@@ -226,23 +243,39 @@ class Builder:
         self._taken.add(full)
         return full
 
-    def opaque(self, obj: Any, value: Symbol, reason: str, *, kind: str = UNKNOWN, where: str = "") -> Leaf:
+    def opaque(
+        self, obj: Any, value: Symbol, reason: str, *, kind: str = UNKNOWN, where: str = "", name: str = ""
+    ) -> Leaf:
         """One opaque step: stock runs it and feeds the value that it returned."""
+        made = self.by_stock(obj, value, Effects(Effect.OPAQUE, "", reason), kind=kind, where=where, name=name)
+        last = self.primitives[-1]
+        received = tuple(dict.fromkeys(ref.name for ref, mutable in value.refs() if mutable))
+        self.primitives[-1] = last.with_(meta={**last.meta, "received": received})
+        self.note(made.ref.name, False, reason)
+        return made
+
+    def by_stock(
+        self, obj: Any, value: Symbol, effects: Effects, *, kind: str = UNKNOWN, where: str = "", name: str = ""
+    ) -> Leaf:
+        """One step that stock runs, in its own time; the value that it returned is fed to the graph.
+
+        where: the place of the function, as ``file.py:12``. name: what it is called, if not after the function.
+        """
         given = dict(value.refs())
-        with self.inside("", _short(obj)):
+        leaf, called = self.leaf, name or _short(obj)
+        with self.inside("", called):
             made = self.add(
                 Op.CALL,
                 {f"arg{i}": ref for i, ref in enumerate(given)},
-                effects=Effects(Effect.OPAQUE, "", reason),
+                effects=effects,
                 component=obj,
                 kind=kind,
                 by="stock",
                 where=where,
+                called=called,
             )
         last = self.primitives[-1]
-        received = tuple(dict.fromkeys(ref.name for ref, mutable in given.items() if mutable))
-        self.primitives[-1] = last.with_(meta={**last.meta, "leaf": self.leaf, "received": received})
-        self.note(made.ref.name, False, reason)
+        self.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
         return made
 
     def note(self, where: str, done: bool, reason: str) -> None:
@@ -283,7 +316,7 @@ class Builder:
             if value.rest is None:
                 raise NotLowered(f"reads key {key!r}, which the step before it does not provide")
             value = value.rest
-        kind = TEXT if value.kind == TEXT else UNKNOWN  # a dict of text holds text
+        kind = value.kind if value.kind in (TEXT, MESSAGE) else UNKNOWN  # a dict of text holds text
         if value.ref.key is None:
             return Leaf(Ref(value.ref.name, key), kind)
         return self.add(Op.PICK, {"record": value.ref}, key=key, kind=kind)

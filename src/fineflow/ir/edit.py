@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 
 from fineflow.ir.graph import Graph, Note
-from fineflow.ir.primitive import Op, Primitive
+from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive
+from fineflow.ir.spec import bodies
 
 # What the operations cost relative to each other, as long as no cost model knows better: a decode takes many steps
 # of a large model, the others one pass through a small one or a look-up; data plumbing is free.
@@ -28,10 +30,18 @@ _FRESH = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.PARTIAL_PREFILL, Op.EMBED, 
 def weight(p: Primitive) -> float:
     """The relative cost of one primitive; of a MAP, that of its body (elements run side by side).
 
-    A stage handles only a part of the documents, and what remains for the primitive that it was taken from is small.
+    Of a CONDITION it is that of the tests up to the arm that takes longest. A stage handles only a part of the
+    documents, and what remains for the primitive that it was taken from is small.
     """
     if p.op is Op.MAP and p.body is not None:
         return critical_path(p.body)[0]
+    if p.op is Op.CONDITION:
+        tested, most = 0.0, 0.0
+        for label, body in bodies(p):
+            cost = critical_path(body)[0]
+            most = max(most, tested + cost)
+            tested += cost if label.startswith("if ") else 0.0
+        return most
     cost = WEIGHTS.get(p.op, 0.0)
     if p.params.get("stage"):
         return cost / 2
@@ -59,6 +69,42 @@ def ancestors(graph: Graph, *, order: bool) -> dict[str, frozenset[str]]:
     for p in graph:
         near = [r.name for r in p.args.values()] + (list(p.after) if order else [])
         found[p.name] = frozenset(near).union(*(found[n] for n in near if n in found))
+    return found
+
+
+_STRENGTH = (Effect.OPAQUE, Effect.WRITE, Effect.EXTERNAL, Effect.READ, Effect.PURE)
+
+
+def together(found: Iterable[Effects]) -> Effects:
+    """The effects of several primitives as those of one: the strongest, and ``also`` those on other resources."""
+    parts = [replace(part, also=()) for each in found for part in (each, *each.also)]
+    parts.sort(key=lambda each: _STRENGTH.index(each.kind))
+    if not parts:
+        return PURE
+    others: dict[str, Effects] = {}
+    for part in parts:
+        if part.resource and part.resource != parts[0].resource:
+            others.setdefault(part.resource, part)
+    return replace(parts[0], also=tuple(others.values()))
+
+
+def ending(graph: Graph) -> frozenset[str]:
+    """What has to be over before a graph inside a primitive is: its output, and what later steps may have to wait for."""
+    marked = (p.name for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.touched)
+    return frozenset((graph.output.name, *marked)) - set(graph.inputs)
+
+
+def takes_time(p: Primitive) -> bool:
+    """Whether a value may come late because of this primitive: an engine works, or user code of unknown length."""
+    inner = [q for _, body in bodies(p) for q in body]
+    return WEIGHTS.get(p.op, 0) > 0 or p.effects.kind is Effect.OPAQUE or any(map(takes_time, inner))
+
+
+def fresh(name: str, taken: Container[str]) -> str:
+    """The name, with a number where it is taken."""
+    number, found = 2, name
+    while found in taken:
+        found, number = f"{name}~{number}", number + 1
     return found
 
 

@@ -47,15 +47,23 @@ class Effect(StrEnum):
 class Effects:
     """The effect of a primitive, the resource it touches, and why we believe so.
 
-    ``resource`` names the store or object that READ and WRITE refer to; ``reason`` is shown by ``explain``.
+    ``resource`` names the store or object that READ and WRITE refer to; ``reason`` is shown by ``explain``. ``also``:
+    the effects on further resources, of what touches several.
     """
 
     kind: Effect
     resource: str = ""
     reason: str = ""
+    also: tuple[Effects, ...] = ()
+
+    @property
+    def touched(self) -> tuple[tuple[str, bool], ...]:
+        """Every resource, and whether it is written."""
+        return tuple((e.resource, e.kind is Effect.WRITE) for e in (self, *self.also) if e.resource)
 
     def __str__(self) -> str:
-        return f"{self.kind.value}({self.resource})" if self.resource else self.kind.value
+        own = f"{self.kind.value}({self.resource})" if self.resource else self.kind.value
+        return " ".join([own, *map(str, self.also)])
 
 
 PURE = Effects(Effect.PURE)

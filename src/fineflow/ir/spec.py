@@ -54,7 +54,7 @@ ARGUMENTS: Mapping[Op, Needs] = {
     Op.PICK: Needs(least=1),
     Op.RECORD: Needs(),
     Op.MAP: Needs(every=("items",)),
-    Op.CONDITION: Needs(least=1),
+    Op.CONDITION: Needs(),  # tests and arms may be constant
     Op.AGGREGATE: Needs(least=1),
     Op.TOOL: Needs(),
     Op.CALL: Needs(),
@@ -81,6 +81,7 @@ STREAMS: Mapping[Op, Callable[[Primitive], bool]] = {
     Op.PARTIAL_DECODE: _always,
     Op.MAP: _always,
     Op.PARSE: _reads_stream,
+    Op.CALL: _reads_stream,
     Op.EMBED: _in_stages,
     Op.SEARCH: _in_stages,
 }
@@ -159,7 +160,8 @@ def _arguments(graph: Graph) -> Broken:
 def _effects(graph: Graph) -> Broken:
     for p in graph:
         opaque = p.effects.kind is Effect.OPAQUE
-        if opaque and (p.op is not Op.CALL or p.params.get("by") != "stock"):
+        stock = p.op is Op.CALL and p.params.get("by") == "stock"
+        if opaque and not stock and not any(q.effects.kind is Effect.OPAQUE for _, body in bodies(p) for q in body):
             yield p, f"its effects are {p.effects}, and it would run ahead of stock"
 
 
@@ -180,10 +182,24 @@ def _bodies(graph: Graph) -> Broken:
             elif set(p.body.inputs) != {"item", *p.args} - {"items"}:
                 yield p, f"its body has the inputs {', '.join(p.body.inputs) or 'none'}"
         elif p.op is Op.CONDITION:
-            if not bodies(p):
-                yield p, f"its body is {type(p.body).__name__}"
+            yield from _arms(p)
         elif p.body is not None:
             yield p, f"a {p.op} has a body"
+
+
+def arms(number: int) -> tuple[str, ...]:
+    """The labels of a condition's bodies with so many tests, in the order in which they are got to."""
+    return (*(f"{word} {i}" for i in range(1, number + 1) for word in ("if", "then")), "else")
+
+
+def _arms(p: Primitive) -> Broken:
+    if not isinstance(p.body, Mapping) or not bodies(p):
+        yield p, f"its body is {type(p.body).__name__}"
+    elif tuple(p.body) != (wanted := arms(len(p.body) // 2)) or len(p.body) < 3:
+        yield p, f"its bodies are {', '.join(map(str, p.body))}, expected {', '.join(wanted)}"
+    for label, body in bodies(p):
+        if set(body.inputs) != {*p.args}:
+            yield p, f"its body {label!r} has the inputs {', '.join(body.inputs) or 'none'}"
 
 
 def _depths(graph: Graph) -> Broken:
@@ -207,10 +223,11 @@ RULES: tuple[Rule, ...] = (
     Rule("an order edge comes from an earlier primitive", _order),
     Rule("the output is an input or a primitive of the graph", _output),
     Rule("an op has the arguments it needs", _arguments),
-    Rule("what is opaque is a call that stock runs (by='stock')", _effects),
+    Rule("what is opaque is a call that stock runs (by='stock'), or has one in its bodies", _effects),
     Rule("items are read one by one only from what releases them one by one", _streams),
     Rule(
-        "a map has one body that reads 'item' and its other arguments, a condition one per arm, no other op any",
+        "a map has one body that reads 'item' and its other arguments, a condition bodies 'if 1', 'then 1', ..., 'else' "
+        "that read its arguments, no other op any",
         _bodies,
     ),
     Rule("depth is the longest path to the output", _depths, since="bind"),

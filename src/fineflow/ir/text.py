@@ -90,7 +90,7 @@ def _rows(graph: Graph, prefix: str, indent: int) -> Iterator[_Row]:
         yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers)))
         arms = bodies(p)
         for heading, body in arms:
-            inner = f"{numbers[p.name]}." if len(arms) == 1 else f"{numbers[p.name]}.{heading}."
+            inner = f"{numbers[p.name]}." if len(arms) == 1 else f"{numbers[p.name]}.{heading.replace(' ', '')}."
             yield _Row(indent + 1, f"{heading}:")
             yield from _rows(body, inner, indent + 1)
             yield _Row(indent + 1, f"gives {_ref(body.output, _numbers(body, inner))}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from fineflow.ir import Effect, Graph, Op
-from fineflow.ir.edit import WEIGHTS, in_bodies
-from fineflow.ir.spec import longest_paths
+from collections.abc import Mapping
+
+from fineflow.ir import Graph, Op, Primitive
+from fineflow.ir.edit import WEIGHTS, ending, in_bodies
+from fineflow.ir.spec import bodies, longest_paths
 
 
 def bind(graph: Graph) -> Graph:
@@ -13,21 +15,43 @@ def bind(graph: Graph) -> Graph:
     The graph runs ahead what stock can claim (decodes, searches, reranking) and what leads to it. The rest, such as
     the parsers at the ends, is stock's: it runs there anyway.
     """
-    needed = _needed(graph)
-    marked = (p if p.name in needed else p.with_(params={**p.params, "by": "stock"}) for p in graph)
-    return _deep(graph.with_primitives(marked))
+    return _deep(_marked(graph, answer=False))
 
 
-def _needed(graph: Graph) -> set[str]:
+def _marked(graph: Graph, *, answer: bool) -> Graph:
+    """The graph with what is stock's marked, bodies included. answer: whether its output is needed."""
+    needed, values = _needed(graph, answer)
+    return graph.with_primitives(
+        _with_bodies(p, answer=p.name in values) if p.name in needed else p.with_(params={**p.params, "by": "stock"})
+        for p in graph
+    )
+
+
+def _with_bodies(p: Primitive, *, answer: bool) -> Primitive:
+    if isinstance(p.body, Mapping):  # what its tests say is always needed
+        arms = {at: _marked(body, answer=answer or at.startswith("if ")) for at, body in p.body.items()}
+        return p.with_(body=arms)
+    return p.with_(body=_marked(p.body, answer=answer)) if isinstance(p.body, Graph) else p
+
+
+def _needed(graph: Graph, answer: bool) -> tuple[set[str], set[str]]:
+    """What has to run ahead, and those whose value or end somebody waits for."""
     needed: set[str] = set()
+    values = set(ending(graph)) if answer else set()
     for p in reversed(graph.primitives):
-        if p.effects.kind is Effect.OPAQUE:
+        if p.params.get("by") == "stock":
             continue  # stock runs it, on inputs that stock has made
-        if WEIGHTS.get(p.op, 0) > 0 or p.op in (Op.MAP, Op.PARTIAL_PREFILL) or p.name in needed:
+        if p.name in values or _claimed(p):
             needed.add(p.name)
-            needed.update(ref.name for ref in p.args.values())
-            needed.update(p.after)
-    return needed
+            values.update(ref.name for ref in p.args.values())
+            values.update(p.after)
+    return needed, values
+
+
+def _claimed(p: Primitive) -> bool:
+    """Whether there is anything in it that stock can claim, or that has to be done before it is due."""
+    inner = [q for _, body in bodies(p) for q in body]
+    return WEIGHTS.get(p.op, 0) > 0 or p.op is Op.PARTIAL_PREFILL or any(map(_claimed, inner))
 
 
 def _deep(graph: Graph) -> Graph:

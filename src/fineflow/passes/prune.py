@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import product
 
 from fineflow.ir import Effect, Graph, Note, Primitive
 from fineflow.ir.edit import ancestors, in_bodies, origins, weight
 
-_READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL)
+_READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL, Effect.OPAQUE)
 
 
 def prune(graph: Graph) -> Graph:
@@ -19,7 +20,7 @@ def prune(graph: Graph) -> Graph:
     before = ancestors(graph, order=True)
     held = origins(graph)
     # Only these can conflict with anything that comes later, and there are few of them.
-    awaited = [q for q in graph if q.effects.kind is Effect.OPAQUE or q.effects.resource]
+    awaited = [q for q in graph if q.effects.kind is Effect.OPAQUE or q.effects.touched]
     waits: dict[str, frozenset[str]] = {}  # in the graph that is made: what has finished before a primitive starts
     primitives, notes = [], []
     for p in graph:
@@ -45,9 +46,9 @@ def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[s
             return "it may be a guard, or change what is read"
         if any(not read.isdisjoint(held.get(name, {name})) for name in earlier.meta.get("received", ())):
             return "it was given a value that it could change"
-    same = first.resource and first.resource == second.resource
-    if same and Effect.WRITE in (first.kind, second.kind):
-        return f"both touch {first.resource} and one of them writes"
+    for (name, written), (other, writes) in product(first.touched, second.touched):
+        if name == other and (written or writes):
+            return f"both touch {name} and one of them writes"
     return ""
 
 

@@ -12,16 +12,17 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir.edit import ending
 from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
 from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import Ended, LeftToStock
 from fineflow.runtime.streams import Stream
+from fineflow.runtime.trace import STOCK, Stamp
 
 _ABSENT: Any = object()
 _SHOWN = 200  # characters of a surprise that are kept
@@ -42,6 +43,7 @@ class _Wiring:
     followers: Mapping[_Slot, tuple[Primitive, ...]]
     early: Mapping[str, tuple[_Slot, ...]]  # primitive -> what of its value others read as soon as it is released
     ready: tuple[Primitive, ...]
+    ending: frozenset[str]  # what has to be over for the graph to be
 
 
 def _wiring(graph: Graph) -> _Wiring:
@@ -66,6 +68,7 @@ def _wiring(graph: Graph) -> _Wiring:
             {slot: tuple(ps) for slot, ps in followers.items()},
             {name: tuple(slots) for name, slots in early.items()},
             tuple(p for p in graph if not missing[p.name]),
+            ending(graph),
         )
         graph.__dict__["_wiring"] = found
     return found
@@ -94,12 +97,15 @@ class Execution:
         self._finished = finished
         self._wiring = _wiring(graph)
         self._missing = dict(self._wiring.missing)
+        self._unended = set(self._wiring.ending)
         self._ready: deque[Primitive] = deque()
         self._running = False
+        self._stamps: dict[str, Stamp] = {}
+        call.runs.append((graph, self._stamps))
 
     def start(self) -> None:
         """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
-        if self.graph.output.name in self.values:
+        if not self._unended:
             self._finish()
         self._ready.extend(self._wiring.ready)
         self._drain()
@@ -118,8 +124,10 @@ class Execution:
     def _dispatch(self, p: Primitive) -> None:
         if p.params.get("by") == "stock":
             if p.op is Op.CALL:
-                self.call.waiting.setdefault(p.meta["leaf"], []).append(lambda value: self.complete(p, value))
+                self._stamps[p.name] = self.call.awaited[p.meta["leaf"]] = Stamp(events.now(), STOCK)
+                self.call.want(p.meta["leaf"], lambda value: self.complete(p, value))
             return
+        self._stamps[p.name] = Stamp(events.now())
         failed = self._failed(p)
         if failed is not None:
             self.complete(p, failed)
@@ -127,8 +135,8 @@ class Execution:
         try:
             value = self.call.kernels[p.op](p, {name: self._value(ref) for name, ref in p.args.items()}, self)
             if inspect.iscoroutine(value):
-                limit = self.call.limit if p.op is not Op.MAP else None
-                value = self.call.spawn(value, self.level + p.depth, limit, name=p.name)
+                limit = self.call.limit if p.op not in (Op.MAP, Op.CONDITION) else None
+                value = self.call.spawn(value, self.level + p.depth, limit, name=p.name, stamp=self._stamps[p.name])
         except BaseException as error:  # not observable: stock will meet it in its own time, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
@@ -175,12 +183,15 @@ class Execution:
         if self.call.claims.closed:
             return
         self.values[p.name] = value
+        self._stamps[p.name].ended = events.now()
         self._arrived(p.name)
         for slot in self._wiring.early.get(p.name, ()):
             if slot not in self.released:  # whoever waits for a part has it in the whole
                 self._arrived(slot)
-        if p.name == self.graph.output.name:
-            self._finish()
+        if p.name in self._unended:
+            self._unended.discard(p.name)
+            if not self._unended or (p.name == self.graph.output.name and isinstance(value, Failed)):
+                self._finish()
         self._drain()
 
     def release(self, p: Primitive, key: str | None, value: Any) -> None:
@@ -206,6 +217,7 @@ class Execution:
     def _finish(self) -> None:
         if self._finished is None:
             return
+        self._unended.clear()
         value = self.values[self.graph.output.name]
         if not isinstance(value, Failed):
             try:
@@ -251,6 +263,7 @@ class Execution:
         by. ``stream``: the pieces go to ``entry.stream`` while they come, and the result is the list of them.
         """
         entry, mine = self.call.claims.expect(p.meta["leaf"], key, shared=shared)
+        self._stamps[p.name].works(entry, mine)
         if mine:
             if stream:
                 entry.chunked, entry.stream = True, Stream()
@@ -264,13 +277,13 @@ class Execution:
         return entry
 
     async def _produce(self, p: Primitive, entry: Entry, start: Callable[[Entry], Awaitable[Any]]) -> None:
-        queued = begun = perf_counter()
+        queued = begun = events.now()
         try:
             if self.call.limit is None:
                 result = await start(entry)
             else:
                 async with self.call.limit:
-                    begun = perf_counter()
+                    begun = self._stamps[p.name].begun = events.now()
                     result = await start(entry)
         except BaseException as error:
             told = error.error if isinstance(error, Ended) else error
@@ -282,15 +295,43 @@ class Execution:
         else:
             entry.finish(result)
             if p.engine and p.meta.get("foreign"):
-                costs.observe(p.engine, p.op, None, perf_counter() - begun)
+                costs.observe(p.engine, p.op, None, events.now() - begun)
         finally:
+            now = self._stamps[p.name].ended = events.now()
             if events.listening() and p.engine and p.meta.get("foreign"):
-                now = perf_counter()
                 events.report(events.Interval(p.engine, p.name, queued, begun, now, origin=events.origin()))
 
     def spawn(self, work: Awaitable[Any], p: Primitive) -> asyncio.Task[Any]:
         """A task for (a part of) the primitive, with its depth as priority."""
-        return self.call.spawn(work, self.level + p.depth, name=p.name)
+        return self.call.spawn(work, self.level + p.depth, name=p.name, stamp=self._stamps.get(p.name))
+
+    def choose(self, p: Primitive, args: Mapping[str, Any], holds: Callable[[Any], bool]) -> asyncio.Future[Any]:
+        """Runs the tests of a CONDITION in order until one ``holds``, then the arm of that one alone."""
+        chosen: asyncio.Future[Any] = self.call.loop.create_future()
+
+        def start(label: str, done: Callable[[Any], None]) -> None:
+            Execution(p.body[label], self.call, args, done, self.level + p.depth).start()
+
+        def test(number: int) -> None:
+            def tested(value: Any) -> None:
+                try:
+                    true = not isinstance(value, Failed) and holds(value)
+                except Exception as error:
+                    value = Failed(error)
+                if isinstance(value, Failed):
+                    _resolve(chosen, value)
+                elif true:
+                    start(f"then {number}", lambda value: _resolve(chosen, value))
+                else:
+                    test(number + 1)
+
+            if f"if {number}" in p.body:
+                start(f"if {number}", tested)
+            else:
+                start("else", lambda value: _resolve(chosen, value))
+
+        test(1)
+        return chosen
 
     def each(self, p: Primitive, args: Mapping[str, Any]) -> Awaitable[list[Any]]:
         """Runs the body of a MAP for every element; elements of a stream start as they are released."""

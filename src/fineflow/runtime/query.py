@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineflow.ir import Op
+from fineflow.ir import Graph, Op
 from fineflow.runtime import events
 from fineflow.runtime.claims import Claims, Summary
 from fineflow.runtime.scheduler import depth, query
+from fineflow.runtime.trace import Stamp, Trace
 
 
 @dataclass
@@ -33,22 +34,33 @@ class Call:
     claims: Claims = field(init=False)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
+    fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, which nobody has asked for yet
     tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
     surprises: list[str] = field(default_factory=list)  # what failed while running ahead
     broken: list[str] = field(default_factory=list)  # those that are faults of fineflow if the call succeeds
+    runs: list[tuple[Graph, dict[str, Stamp]]] = field(default_factory=list)  # graphs started so far, with their times
+    awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
+    began: float = field(init=False)  # seconds, as events.now() counts them
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
+        self.began = events.now()
 
     def spawn(
-        self, work: Awaitable[Any], level: int, limit: asyncio.Semaphore | None = None, *, name: str = ""
+        self,
+        work: Awaitable[Any],
+        level: int,
+        limit: asyncio.Semaphore | None = None,
+        *,
+        name: str = "",
+        stamp: Stamp | None = None,
     ) -> asyncio.Task[Any]:
         """A task in its own copy of the caller's context, with its depth as priority; ``limit`` is held meanwhile.
 
-        ``name``: what it works for, shown in timelines.
+        ``name``: what it works for, shown in timelines; ``stamp``: of that run.
         """
         context = self.context.copy()
-        context.run(_mark, level, self.label, name)
+        context.run(_mark, level, self.label, name, stamp)
         task = self.loop.create_task(_run(work, limit), context=context)
         self.tasks.add(task)
 
@@ -64,16 +76,41 @@ class Call:
             task.cancel()
         return task
 
+    def begins(self, leaf: str) -> None:
+        """Stock is about to run the opaque step ``leaf``. From any thread."""
+        stamp = self.awaited.get(leaf)
+        if stamp is not None:
+            stamp.ready = events.now()
+
     def feed(self, leaf: str, value: Any) -> None:
         """Stock ran the opaque step ``leaf``: its value is there."""
+        if leaf not in self.waiting and not self.claims.closed:
+            self.fed[leaf] = value  # stock is ahead: the graph gets there later
         for wanted in self.waiting.pop(leaf, ()):
             wanted(value)
+
+    def want(self, leaf: str, wanted: Callable[[Any], None]) -> None:
+        """Calls ``wanted`` with the value of the opaque step ``leaf``: now if stock has run it, else when it has."""
+        if leaf in self.fed:
+            wanted(self.fed.pop(leaf))
+        else:
+            self.waiting.setdefault(leaf, []).append(wanted)
 
     def summary(self) -> Summary:
         """What is worth knowing of the call so far."""
         claims = self.claims
         unclaimed = len(claims.unclaimed())
-        return Summary(claims.claimed, claims.missed, unclaimed, tuple(self.surprises), tuple(self.broken))
+        return Summary(
+            claims.claimed, claims.missed, unclaimed, tuple(self.surprises), tuple(self.broken), self._trace()
+        )
+
+    def _trace(self) -> Trace:
+        runs = tuple(self.runs)
+        for _, stamps in runs:
+            for stamp in tuple(stamps.values()):
+                stamp.settle()
+        entry = ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
+        return Trace(entry, self.began, events.now(), runs)
 
     def close(self) -> Summary:
         """Cancels what still runs, without waiting for it, and lets go of all values."""
@@ -82,6 +119,7 @@ class Call:
             task.cancel()
         self.claims.close()
         self.waiting.clear()
+        self.fed.clear()
         self.tables.clear()
         return summary
 
@@ -101,10 +139,10 @@ class Call:
         return summary
 
 
-def _mark(level: int, label: str, name: str) -> None:
+def _mark(level: int, label: str, name: str, stamp: Stamp | None) -> None:
     depth.set(level)
     query.set(label)
-    events.about(name)
+    events.about(name, stamp)
 
 
 class LeftToStock(Exception):

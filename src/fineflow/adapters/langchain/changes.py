@@ -16,9 +16,11 @@ from fineflow.adapters.langchain.recorder import lessons
 # What lowering reads of the objects, whatever their kind.
 _READ = (
     *("first", "middle", "last", "steps__", "mapper", "keys", "func", "afunc", "bound", "kwargs"),
+    *("branches", "default"),
     *("input_variables", "optional_variables", "partial_variables", "template", "template_format", "messages"),
     *("rate_limiter", "engine", "pydantic_object"),
     *("vectorstore", "llm_chain", "retriever", "include_original", "base_retriever", "base_compressor"),
+    *("retrievers", "id_key"),
     *("transformers", "model", "embeddings"),
 )
 _DICT = attrgetter("__dict__")

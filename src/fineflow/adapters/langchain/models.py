@@ -84,7 +84,7 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
     options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
     ours = isinstance(model, (ChatEngine, EngineLLM))
     engine = model.engine.name if ours else type(model).__name__
-    inside = "retriever" if "llm_chain" in b.path else ""  # there stock invokes the model even when the chain streams
+    inside = b.invoked or "llm_chain" in b.path  # there stock invokes the model even when the chain streams
     block = model.engine.block_size if isinstance(model, ChatEngine) and model.engine.can_prefill else 0
     prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, block=block)
     return b.add(
@@ -95,7 +95,7 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         effects=effects,
         kind=MESSAGE if isinstance(model, BaseChatModel) else TEXT,
         options=options,
-        invoked=bool(inside),
+        invoked=inside,
         foreign=not ours,
         whole=_whole(model),
     )
