@@ -10,6 +10,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -19,13 +20,36 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 _lock = threading.Lock()
-# id of the function -> the function, its effects, and the resources, kept alive so that their ids stay theirs
-_declared: dict[int, tuple[weakref.ref[Any], Effects, tuple[Any, ...]]] = {}
 
 
 def resource_name(resource: Any) -> str:
     """The name of a resource in ``Effects.resource``: a string is its own name, anything else is named by identity."""
     return resource if isinstance(resource, str) else f"{type(resource).__name__}@{id(resource):x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What was said of one function: the resources it reads and writes, none of either where it is pure.
+
+    Holds the resources themselves, so that their ids stay theirs.
+    """
+
+    reads: tuple[Any, ...] = ()
+    writes: tuple[Any, ...] = ()
+
+    def effects(self, name: Callable[[Any], str] = resource_name) -> Effects:
+        """The same as effects of a primitive; ``name`` gives the name of a resource in the graph."""
+        if not self.reads and not self.writes:
+            return Effects(Effect.PURE, reason="declared pure")
+        written = dict.fromkeys(map(name, self.writes))
+        read = [resource for resource in dict.fromkeys(map(name, self.reads)) if resource not in written]
+        reason = "declared: " + ", ".join([f"reads {r}" for r in read] + [f"writes {w}" for w in written])
+        parts = [Effects(Effect.WRITE, w, reason) for w in written] + [Effects(Effect.READ, r, reason) for r in read]
+        return replace(parts[0], also=tuple(parts[1:]))
+
+
+# id of the function -> the function, and what was said of it
+_declared: dict[int, tuple[weakref.ref[Any], Declaration]] = {}
 
 
 def pure(func: F) -> F:
@@ -34,17 +58,23 @@ def pure(func: F) -> F:
     fineflow may then call it earlier than the framework would, on another thread, or not at all. Returns the
     function itself. Raises TypeError if ``func`` is not callable.
     """
-    _declare(func, Effects(Effect.PURE, reason="declared pure"), ())
+    _declare(func, Declaration())
     return func
 
 
 def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[[F], F]:
-    """Declares which resource a function reads or writes, and that it has no other side effects.
+    """Declares which resources a function reads and writes, and that it has no other side effects.
 
     A resource is any object (a store, a client; compared by identity) or a name; a list, tuple or set of them means
-    each of them. Reading and writing the same resource is writing it. ``Effects`` names one resource: a function that
-    touches several is kept opaque, which is always safe. Raises ValueError if neither is given, and TypeError for
-    positional arguments, as without parentheses.
+    each of them. Reading and writing the same resource is writing it. The function is then no guard (it is not there
+    to keep others from running, by raising), does not change what it is given, and what touches other resources need
+    not wait for it. One that writes is called by the framework alone, where and when the framework always called it.
+    One that only reads may be called as soon as its argument is there, in another thread (a coroutine function: in
+    the caller's event loop), as often as the framework would call it; it may have been called when a step before it
+    fails.
+
+    A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
+    given, and TypeError for positional arguments, as without parentheses.
     """
     if misplaced:
         raise TypeError(
@@ -56,17 +86,11 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
         raise ValueError(
             "effects() was given neither reads nor writes: name a resource, or use @pure for a function without effects"
         )
-    names = {resource_name(r) for r in read} | {resource_name(w) for w in written}
-    if len(names) > 1:
-        text = ", ".join([f"reads {resource_name(r)}" for r in read] + [f"writes {resource_name(w)}" for w in written])
-        found = Effects(Effect.OPAQUE, reason=f"declared: {text}")
-    elif written:
-        found = Effects(Effect.WRITE, names.pop(), f"declared: writes {resource_name(written[0])}")
-    else:
-        found = Effects(Effect.READ, names.pop(), f"declared: reads {resource_name(read[0])}")
+    if any(resource is None for resource in (*read, *written)):
+        raise ValueError("effects() was given None among its resources: name a resource by a string, or by its object")
 
     def decorate(func: F) -> F:
-        _declare(func, found, (*read, *written))
+        _declare(func, Declaration(read, written))
         return func
 
     return decorate
@@ -96,6 +120,12 @@ def declared_external(kind: type) -> bool:
 
 
 def declared(func: Any) -> Effects | None:
+    """The effects declared of a function, resources named by identity; None if nothing was. See ``declaration``."""
+    found = declaration(func)
+    return None if found is None else found.effects()
+
+
+def declaration(func: Any) -> Declaration | None:
     """What was declared about a function, a method of it, a ``functools.partial`` of it, or a runnable's ``func``.
 
     None if nothing was.
@@ -130,7 +160,7 @@ def _several(resources: Any) -> tuple[Any, ...]:
     return tuple(resources) if isinstance(resources, list | tuple | set | frozenset) else (resources,)
 
 
-def _declare(func: Any, found: Effects, resources: tuple[Any, ...]) -> None:
+def _declare(func: Any, found: Declaration) -> None:
     if not callable(func):
         hint = ": declare the functions that it is made of" if hasattr(func, "invoke") else ""
         raise TypeError(f"a function is expected to declare effects of, not {_kind(func)}{hint}")
@@ -147,4 +177,4 @@ def _declare(func: Any, found: Effects, resources: tuple[Any, ...]) -> None:
     except TypeError:
         raise TypeError(f"effects cannot be declared of {_kind(func)}: wrap it in a function of your own") from None
     with _lock:
-        _declared[key] = (reference, found, resources)
+        _declared[key] = (reference, found)

@@ -33,6 +33,10 @@ class Op(StrEnum):
     CALL = "call"  # opaque user code, run by stock and fed to the graph
 
 
+FED = (Op.CALL, Op.INGEST)
+"""What stock runs alone and feeds the graph, where it is marked ``by="stock"``."""
+
+
 class Effect(StrEnum):
     """How a primitive touches the world (docs/design.md, section 4)."""
 

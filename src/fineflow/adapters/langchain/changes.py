@@ -21,7 +21,7 @@ _READ = (
     *("rate_limiter", "engine", "pydantic_object"),
     *("vectorstore", "llm_chain", "retriever", "include_original", "base_retriever", "base_compressor"),
     *("retrievers", "id_key"),
-    *("transformers", "model", "embeddings"),
+    *("transformers", "model", "embeddings", "get_session_history"),
 )
 _DICT = attrgetter("__dict__")
 

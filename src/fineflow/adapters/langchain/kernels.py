@@ -13,11 +13,13 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
+from fineflow.adapters.langchain.functions import read
 from fineflow.adapters.langchain.model_kernels import decode, partial_decode, partial_prefill, prefill
 from fineflow.adapters.langchain.parse_kernels import parse, pieces
 from fineflow.adapters.langchain.retrieval_kernels import aggregate, embed, rerank, search
-from fineflow.ir import Op, Primitive
+from fineflow.ir import Effect, Op, Primitive
 from fineflow.runtime.executor import Execution, Kernel
+from fineflow.runtime.streams import Stream
 
 _ABSENT: Any = object()
 
@@ -29,7 +31,9 @@ def render(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def call(p: Primitive, args: Args, run: Execution) -> Any:
-    """A user function that was found, or declared, to be pure."""
+    """A user function that was found, or declared, to be pure, or declared to read."""
+    if p.effects.kind is Effect.READ:
+        return read(p, args, run)
     verdict = p.meta.get("verdict")
     if verdict is not None and not verdict.still_holds():
         raise LeftToStock("something that the function's verdict rests on has changed")
@@ -67,6 +71,8 @@ def _holds(value: Any) -> bool:
 
 
 def each(p: Primitive, args: Args, run: Execution) -> Awaitable[list[Any]]:
+    if type(args["items"]) not in (list, tuple, Stream):
+        raise LeftToStock("what it maps over is no list")  # and can perhaps be read only once
     return run.each(p, args)
 
 

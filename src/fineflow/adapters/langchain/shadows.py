@@ -55,14 +55,33 @@ class Shadows:
                 return obj
             if self._objects.get(leaf) is not obj:
                 raise Stale(leaf)
-            if leaf in self._tapped and isinstance(obj, Runnable):
+            if leaf in self._tapped and isinstance(obj, Runnable) and not self._has_parts(leaf):
                 return Tap(obj, leaf, self)
             row = find(self._rows, obj)
             if row is None:  # a method has been put on it since
                 raise Stale(leaf)
-            return row.shadow(obj, self)
+            shadow = row.shadow(obj, self)
+            return Tap(shadow, leaf, self) if self.tapped else shadow
         finally:
             self._path = outer
+
+    def under(self, part: str) -> str:
+        """The leaf of a part of the current object."""
+        return "/".join((*self._path, part))
+
+    def part(self, name: str) -> Any:
+        """What was planned as a part of the current object, if the plan changes anything there; else None."""
+        leaf = self.under(name)
+        return self._objects.get(leaf) if leaf in self._touched else None
+
+    @property
+    def tapped(self) -> bool:
+        """Whether stock alone runs the current object, and feeds its value."""
+        return self.leaf in self._tapped
+
+    def _has_parts(self, leaf: str) -> bool:
+        prefix = f"{leaf}/" if leaf else ""
+        return any(other != leaf and other.startswith(prefix) for other in self._touched)
 
     _tapped: frozenset[str] = frozenset()
 
@@ -180,6 +199,7 @@ class Tap(Runnable[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         before = dict(input) if isinstance(input, dict) else None
+        self.call.begins(self.leaf)
         value = self.step.invoke(input, config, **kwargs)
         self._compare(before, input)
         self.shadows.feed(self.leaf, value)
@@ -187,6 +207,7 @@ class Tap(Runnable[Any, Any]):
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         before = dict(input) if isinstance(input, dict) else None
+        self.call.begins(self.leaf)
         value = await self.step.ainvoke(input, config, **kwargs)
         self._compare(before, input)
         self.call.feed(self.leaf, value)
@@ -208,6 +229,7 @@ class Tap(Runnable[Any, Any]):
 
     def _watched(self, chunks: Iterator[Any]) -> Iterator[Any]:
         whole = _Sum()
+        self.call.begins(self.leaf)
         for chunk in chunks:
             yield chunk
             whole.add(chunk)
@@ -215,6 +237,7 @@ class Tap(Runnable[Any, Any]):
 
     async def _awatched(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
         whole = _Sum()
+        self.call.begins(self.leaf)
         async for chunk in chunks:
             yield chunk
             whole.add(chunk)

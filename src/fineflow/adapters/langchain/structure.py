@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from operator import itemgetter
 from typing import Any
 
 from langchain_core.runnables import (
     Runnable,
     RunnableBinding,
-    RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
     RunnablePick,
@@ -17,12 +14,10 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
-from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
-from fineflow.adapters.base import VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.base import Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.langchain.pieces import list_made, model_field
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.purity import analyse
-from fineflow.ir import PURE, Effects, Op
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 
@@ -92,38 +87,6 @@ def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
     return Tap(step, s.leaf, s)
 
 
-def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
-    func = getattr(step, "func", None)
-    if func is None or b.options:
-        raise NotLowered("an async function" if func is None else "keyword arguments are bound to a function")
-    if type(func) is itemgetter:
-        keys: tuple[Any, ...] = func.__reduce__()[1]  # type: ignore[assignment]
-        if len(keys) == 1 and isinstance(keys[0], str):
-            return b.pick(value, keys[0])
-    if hasattr(step, "afunc"):
-        raise NotLowered("has an async function besides the sync one")
-    verdict = analyse(func)
-    where = verdict.location
-    if not (verdict.pure or b.assume_pure):
-        return b.opaque(step, value, verdict.reason, where=where)
-    if verdict.raises and not b.assume_pure:
-        return b.opaque(step, value, "pure, but has a raise or assert: it may be a guard", where=where)
-    if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
-        return b.opaque(step, value, "takes the run's config, or yields", where=where)
-    given = b.whole(value, verdict.keys if verdict.pure else None)
-    reason = verdict.reason if verdict.pure else "assumed pure"
-    with b.inside("", getattr(func, "__name__", "function").replace("<lambda>", "lambda")):
-        return b.add(
-            Op.CALL,
-            {"value": given.ref},
-            effects=Effects(PURE.kind, "", reason),
-            component=step,
-            kind=VALUE,
-            where=where,
-            verdict=verdict if verdict.pure else None,
-        )
-
-
 def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Builder) -> Symbol:
     options, b.options = b.options, {**binding.kwargs, **b.options}
     try:
@@ -170,6 +133,5 @@ ROWS = (
     ),
     Row(RunnablePick, (*RUN, "_pick"), _lower_pick, _same),
     Row(RunnablePassthrough, RUN, _lower_passthrough, _shadow_passthrough),
-    Row(RunnableLambda, (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"), _lower_lambda, _same),
     Row(RunnableBindingBase, (*RUN, "_merge_configs"), _lower_binding, _shadow_binding),
 )

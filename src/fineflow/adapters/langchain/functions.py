@@ -1,0 +1,187 @@
+"""User functions as steps: pure ones run twice, declared reads are claimed, all others are run by stock alone."""
+
+from __future__ import annotations
+
+import copy as copying
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
+
+from fineflow.adapters.base import VALUE, Builder, NotLowered, Row, Symbol
+from fineflow.adapters.langchain import history, ingest
+from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, plain
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
+from fineflow.adapters.langchain.pieces import list_made, model_field
+from fineflow.adapters.langchain.recorder import Recorder, clean, starts_runs
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.purity import analyse
+from fineflow.adapters.purity.keys import keys_read
+from fineflow.declare import Declaration
+from fineflow.ir import PURE, Effects, Op, Primitive
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.threads import in_thread
+
+
+def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    for known in (history.lower_read, history.lower_inner, ingest.lower_write):
+        made = known(step, value, b)
+        if made is not None:
+            return made
+    promise = promised(step)
+    if promise is not None and (promise.reads or promise.writes):
+        return _lower_declared(step, promise, value, b)
+    return _lower_judged(step, value, b)
+
+
+def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    """A function of which nothing was declared but perhaps that it is pure."""
+    func = getattr(step, "func", None)
+    if func is None or b.options:
+        raise NotLowered("an async function" if func is None else "keyword arguments are bound to a function")
+    if type(func) is itemgetter:
+        keys: tuple[Any, ...] = func.__reduce__()[1]  # type: ignore[assignment]
+        if len(keys) == 1 and isinstance(keys[0], str):
+            return b.pick(value, keys[0])
+    if not hasattr(step, "afunc") and (name := model_field(func, value, b)):
+        return b.pick(value, name)
+    if hasattr(step, "afunc"):
+        raise NotLowered("has an async function besides the sync one")
+    verdict = analyse(func)
+    where = verdict.location
+    if not (verdict.pure or b.assume_pure):
+        return b.opaque(step, value, verdict.reason, where=where)
+    if verdict.raises and not b.assume_pure:
+        return b.opaque(step, value, "pure, but has a raise or assert: it may be a guard", where=where)
+    if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
+        return b.opaque(step, value, "takes the run's config, or yields", where=where)
+    given = b.whole(value, verdict.keys if verdict.pure else None)
+    reason = verdict.reason if verdict.pure else "assumed pure"
+    with b.inside("", _name(func)):
+        return b.add(
+            Op.CALL,
+            {"value": given.ref},
+            effects=Effects(PURE.kind, "", reason),
+            component=step,
+            kind=VALUE,
+            where=where,
+            verdict=verdict if verdict.pure else None,
+            **({"reads": verdict.keys, **list_made(func, value)} if verdict.pure else {}),
+        )
+
+
+def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: Builder) -> Symbol:
+    """A function that touches nothing but the resources named. One that writes is stock's to call."""
+    effects = declared_effects(promise, b)
+    func = functions_of(step)[0]
+    where = place(func)
+    if promise.writes:
+        return b.by_stock(step, value, effects, where=where)
+    if why := _stays(step, b):
+        made = b.by_stock(step, value, effects, where=where)
+        b.note(made.ref.name, False, why)
+        return made
+    keys = _keys(step)
+    given = b.whole(value, keys)
+    leaf = b.leaf
+    with b.inside("", _name(func)):
+        made = b.add(
+            Op.CALL, {"value": given.ref}, effects=effects, component=step, kind=VALUE, where=where, keys=keys
+        )
+    last = b.primitives[-1]
+    b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
+    return made
+
+
+def _stays(step: RunnableLambda[Any, Any], b: Builder) -> str:
+    """Why a function that only reads is nevertheless called in its place; "" if it may be called early."""
+    functions = functions_of(step)
+    if b.options:
+        return "keyword arguments are bound to it, so it is called in its place"
+    if any(accepts_config(func) or accepts_run_manager(func) for func in functions):
+        return "takes the run's config, which only its place has, so it is called there"
+    if any(inspect.isgeneratorfunction(func) or is_async_generator(func) for func in functions):
+        return "yields, so it is called in its place"
+    if step.deps or starts_runs(step):
+        return "calls a runnable, whose run only stock can place"
+    return ""
+
+
+def _keys(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
+    """The keys that its functions read of their argument; None: anything."""
+    found = [keys_read(func) for func in functions_of(step)]
+    return frozenset[str]().union(*(keys for keys in found if keys)) if None not in found else None
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", "function").replace("<lambda>", "lambda")
+
+
+def _seen(value: Any, keys: frozenset[str] | None) -> Any:
+    """What the function looks at of its argument: two calls that see the same are the same call."""
+    if keys is None or not isinstance(value, dict) or not all(key in value for key in keys):
+        return value
+    return {key: dict.__getitem__(value, key) for key in keys}
+
+
+def read(p: Primitive, args: Args, run: Execution) -> Work:
+    """A declared read, called ahead for stock, whose call of the same function with the same argument claims it."""
+    current(run)
+    value = args["value"]
+    plain(value)
+    func, afunc = (p.component.__dict__.get(name) for name in ("func", "afunc"))
+    if func is None and (afunc is None or run.call.sync):
+        raise LeftToStock("an async function in a sync call")
+
+    async def start(entry: Entry) -> Any:
+        entry.replay.silence()
+        entry.begun = True
+        if afunc is not None and not run.call.sync:
+            return await afunc(value)
+        return await in_thread(lambda: func(value))
+
+    entry = run.work(p, Arguments(_seen(value, p.meta["keys"])), start)
+    if entry.replay is None:
+        entry.replay = Recorder(p.component)
+    return Work(entry, _whole)
+
+
+def _whole(value: Any) -> Any:
+    """A function's result for others in the graph. Raises LeftToStock for what stock makes another value of first."""
+    if isinstance(value, (Runnable, Awaitable, Iterator, Generator, AsyncGenerator)):
+        raise LeftToStock("the function returned no value, but something that gives one later")
+    return value
+
+
+def _shadow_lambda(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+    for known in (history.shadow_inner, ingest.shadow_write):
+        copy = known(step, s)
+        if copy is not None:
+            return copy
+    return step if s.tapped else _shadow_read(step, s)
+
+
+def _shadow_read(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+    leaf, keys, copy = s.leaf, _keys(step), copying.copy(step)
+    func, afunc = (step.__dict__.get(name) for name in ("func", "afunc"))
+
+    def claimed(value: Any) -> Any:
+        result = s.claim(leaf, _seen(value, keys), lambda: func(value), clean)[1]
+        return result
+
+    async def aclaimed(value: Any) -> Any:
+        return (await s.aclaim(leaf, _seen(value, keys), lambda: afunc(value), clean))[1]
+
+    replaced: dict[str, Callable[..., Any]] = {"func": claimed, "afunc": aclaimed}
+    for name in replaced.keys() & step.__dict__.keys():
+        setattr(copy, name, replaced[name])
+    return copy
+
+
+ROWS = (Row(RunnableLambda, (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"), _lower_lambda, _shadow_lambda),)
