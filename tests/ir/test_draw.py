@@ -76,7 +76,9 @@ def assert_self_contained(page: str) -> Tags:
 
 def test_every_op_has_one_family() -> None:
     assert sorted(op for _, ops in FAMILIES.values() for op in ops) == sorted(Op)
-    assert family(Op.DECODE) == "llm"
+    assert family(Primitive("a", Op.DECODE)) == "llm"
+    assert family(Primitive("a", Op.CALL)) == "own"  # a pure function is no problem
+    assert family(Primitive("a", Op.CALL, effects=Effects(Effect.OPAQUE))) == "call"
 
 
 def test_svg_shows_every_primitive_with_a_tooltip(rewritten: Graph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import count
 
 from fineflow.ir.graph import Graph
@@ -10,48 +11,63 @@ from fineflow.ir.page import to_html
 from fineflow.ir.primitive import Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.svg import COLOURS, edges, family, to_svg
-from fineflow.ir.text import tidy
+from fineflow.ir.text import NO_MARKS, Marks, inside, tidy
 
 __all__ = ["to_html", "to_mermaid", "to_svg"]
 
 _ARROWS = {"data": "-->", "stream": "==>", "order": "-.->"}
 
 
-def to_mermaid(graph: Graph) -> str:
-    """A Mermaid flowchart (as Markdown renderers draw it), bodies as subgraphs; the same from run to run."""
-    lines = ["flowchart TD", *_flow(graph, count(), "  ")]
+def to_mermaid(graph: Graph, *, marks: Marks = NO_MARKS) -> str:
+    """A Mermaid flowchart (as Markdown renderers draw it), bodies as subgraphs; the same from run to run.
+
+    What ``marks`` says is critical has a heavy frame.
+    """
+    heavy: list[str] = []
+    lines = ["flowchart TD", *_Flow(marks, heavy).lines(graph, "  ", "")]
     for key, (colour, _) in COLOURS.items():
         lines.append(f"  classDef {key} stroke:{colour},stroke-width:2px")
+    if heavy:
+        lines += ["  classDef critical stroke-width:5px", f"  class {','.join(heavy)} critical"]
     return "\n".join(lines)
 
 
-def _flow(graph: Graph, numbers: count[int], indent: str) -> Iterator[str]:
-    wires = edges(graph)
-    used = {source for source, _ in wires} | {graph.output.name}
-    ids: dict[str, str] = {}
-    for name in graph.inputs:
-        if name in used:
-            ids[name] = f"n{next(numbers)}"
-            yield f"{indent}{ids[name]}([{_quoted(name)}])"
-    for p in graph:
-        ids[p.name] = f"n{next(numbers)}"
-        yield from _node(p, ids[p.name], numbers, indent)
-    for (source, target), edge in wires.items():
-        yield f"{indent}{ids[source]} {_ARROWS[edge.kind]} {ids[target]}"
-    end = f"n{next(numbers)}"
-    yield f"{indent}{ids[graph.output.name]} --> {end}([{_quoted('output')}])"
+@dataclass(slots=True)
+class _Flow:
+    """Writes graphs into each other; nodes are numbered through. ``heavy`` collects those on the critical path."""
 
+    marks: Marks
+    heavy: list[str]
+    numbers: count[int] = field(default_factory=count)
 
-def _node(p: Primitive, key: str, numbers: count[int], indent: str) -> Iterator[str]:
-    remarks = " · ".join(text for text in (p.engine, "" if str(p.effects) == "pure" else tidy(str(p.effects))) if text)
-    label = _quoted(p.op.value, p.name, remarks)
-    yield f"{indent}{key}[{label}]:::{family(p.op)}"
-    for heading, body in bodies(p):
-        inner = f"g{next(numbers)}"
-        yield f"{indent}subgraph {inner} [{_quoted(f'{p.name}: {heading}')}]"
-        yield from _flow(body, numbers, indent + "  ")
-        yield f"{indent}end"
-        yield f"{indent}{key} -.- {inner}"
+    def lines(self, graph: Graph, indent: str, prefix: str) -> Iterator[str]:
+        wires = edges(graph)
+        used = {source for source, _ in wires} | {graph.output.name}
+        ids: dict[str, str] = {}
+        for name in graph.inputs:
+            if name in used:
+                ids[name] = f"n{next(self.numbers)}"
+                yield f"{indent}{ids[name]}([{_quoted(name)}])"
+        for p in graph:
+            ids[p.name] = f"n{next(self.numbers)}"
+            yield from self._node(p, ids[p.name], indent, prefix)
+        for (source, target), edge in wires.items():
+            yield f"{indent}{ids[source]} {_ARROWS[edge.kind]} {ids[target]}"
+        end = f"n{next(self.numbers)}"
+        yield f"{indent}{ids[graph.output.name]} --> {end}([{_quoted('output')}])"
+
+    def _node(self, p: Primitive, key: str, indent: str, prefix: str) -> Iterator[str]:
+        effects = "" if str(p.effects) == "pure" else tidy(str(p.effects))
+        remarks = " · ".join(text for text in (p.engine, effects, self.marks.of(prefix + p.name)) if text)
+        if prefix + p.name in self.marks.critical:
+            self.heavy.append(key)
+        yield f"{indent}{key}[{_quoted(p.op.value, p.name, remarks)}]:::{family(p)}"
+        for heading, body in bodies(p):
+            inner = f"g{next(self.numbers)}"
+            yield f"{indent}subgraph {inner} [{_quoted(f'{p.name}: {heading}')}]"
+            yield from self.lines(body, indent + "  ", prefix + inside(p.name, heading))
+            yield f"{indent}end"
+            yield f"{indent}{key} -.- {inner}"
 
 
 def _quoted(*lines: str) -> str:

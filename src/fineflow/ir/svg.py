@@ -9,28 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from fineflow.ir.graph import Graph
 from fineflow.ir.layout import Box, Layout, Wire, layered
 from fineflow.ir.primitive import Effect, Op, Primitive
 from fineflow.ir.spec import bodies
-from fineflow.ir.text import format_value, tidy
+from fineflow.ir.text import NO_MARKS, Marks, format_value, inside, tidy
 
-FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {
+FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {  # of operations; user functions that are pure are PURE
     "llm": ("language model", frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE})),
     "find": ("retrieval", frozenset({Op.EMBED, Op.INGEST, Op.SEARCH, Op.RERANK})),
     "text": ("prompts and parsers", frozenset({Op.RENDER, Op.PARSE})),
     "flow": ("data and control", frozenset({Op.PICK, Op.RECORD, Op.AGGREGATE, Op.MAP, Op.CONDITION})),
     "tool": ("tool", frozenset({Op.TOOL})),
-    "call": ("your own or unknown code", frozenset({Op.CALL})),
+    "call": ("your own or unknown code, run by stock", frozenset({Op.CALL})),
 }
+OWN = ("own", "your functions without side effects")
 COLOURS = {  # light, dark
     "llm": ("#4338ca", "#a5b4fc"),
     "find": ("#b45309", "#fbbf24"),
     "text": ("#0f766e", "#5eead4"),
     "flow": ("#64748b", "#94a3b8"),
     "tool": ("#a21caf", "#f0abfc"),
-    "call": ("#dc2626", "#fca5a5"),
+    "own": ("#15803d", "#86efac"),
+    "call": ("#be123c", "#fda4af"),
 }
 EDGES = {"data": "a value", "stream": "items, one by one", "order": "waits for, reads nothing"}
 
@@ -50,6 +53,8 @@ STYLE = (
     ".ff .wire{fill:none;stroke:var(--line);stroke-width:1.3}.ff .tip{fill:var(--line)}"
     ".ff .stream .wire{stroke:var(--llm);stroke-width:3.2}.ff .stream .tip{fill:var(--llm)}"
     ".ff .order .wire{stroke:var(--dim);stroke-width:1.6;stroke-dasharray:5 4}"
+    ".ff .critical>.box{stroke-width:3;stroke:var(--ink);fill-opacity:.2}.ff .took{font-size:11px;font-weight:650}"
+    ".ff .edge.critical .wire{stroke:var(--ink);stroke-width:2.8}.ff .edge.critical .tip{fill:var(--ink)}"
     ".ff .pill{fill:var(--paper);stroke:var(--ink);stroke-width:1.3}"
     ".ff .edge:hover .wire{stroke:var(--ink);stroke-width:2.6}.ff .edge:hover .tip{fill:var(--ink)}"
     ".ff .node:hover .box{fill-opacity:.25}.ff .stock .box{stroke-dasharray:3 3}"
@@ -60,14 +65,19 @@ STYLE = (
 )
 
 
-def family(op: Op) -> str:
-    """The key in ``FAMILIES`` of the family that an op belongs to."""
-    return next(key for key, (_, ops) in FAMILIES.items() if op in ops)
+def family(p: Primitive) -> str:
+    """The key in ``COLOURS`` of the family that a primitive belongs to."""
+    if p.op is Op.CALL and p.effects.kind is not Effect.OPAQUE:
+        return OWN[0]
+    return next(key for key, (_, ops) in FAMILIES.items() if p.op in ops)
 
 
-def to_svg(graph: Graph, *, title: str = "") -> str:
-    """One self-contained SVG; hovering a box or an edge tells everything about it."""
-    picture = _picture(graph)
+def to_svg(graph: Graph, *, title: str = "", marks: Marks = NO_MARKS) -> str:
+    """One self-contained SVG; hovering a box or an edge tells everything about it.
+
+    What ``marks`` says is critical has a heavy frame, and so has the edge between two of them.
+    """
+    picture = _picture(graph, marks)
     margin = 12
     width, height = picture.width + 2 * margin, picture.height + 2 * margin
     label = escape(title or f"graph of {len(graph.primitives)} primitives")
@@ -112,28 +122,57 @@ def edges(graph: Graph) -> dict[tuple[str, str], _Edge]:
     return found
 
 
+def critical_edges(graph: Graph, marks: Marks, prefix: str = "") -> set[tuple[str, str]]:
+    """The edges between primitives that follow each other on the critical path."""
+    on = [p.name for p in graph if prefix + p.name in marks.critical]
+    found = set()
+    for before, after in pairwise(on):
+        # What takes no time lies between them, and is not on the path itself.
+        between = _between(graph, before, after)
+        found |= {(a, b) for a, b in edges(graph) if a in between and b in between}
+    return found
+
+
+def _between(graph: Graph, first: str, last: str) -> set[str]:
+    """One chain of primitives from the first to the last, over data and order edges: the shortest."""
+    before = {p.name: [*(ref.name for ref in p.args.values()), *p.after] for p in graph}
+    came, front = {last: ""}, [last]
+    while front and first not in came:
+        front = [came.setdefault(n, name) and n for name in front for n in before.get(name, ()) if n not in came]
+    chain, name = set[str](), first if first in came else ""
+    while name:
+        chain.add(name)
+        name = came[name]
+    return chain
+
+
 def describe(p: Primitive) -> str:
     """Everything about a primitive, a line each: for tooltips."""
     lines = [f"{p.op}: {p.name}"]
     lines += [f"{arg} = {ref}" for arg, ref in p.args.items()]
     lines += [f"after {name}" for name in p.after]
     lines.append(f"effects: {p.effects}" + (f" ({p.effects.reason})" if p.effects.reason else ""))
+    lines += [f"at: {p.meta['where']}"] if p.meta.get("where") else []
     lines += [f"engine: {p.engine}"] if p.engine else []
     lines += [f"depth: {p.depth} (longest path to the output)"] if p.depth >= 0 else []
     lines += [f"{key}: {format_value(value, 120)}" for key, value in p.params.items() if not key.startswith("_")]
     return "\n".join(lines)
 
 
-def _picture(graph: Graph) -> _Picture:
+def _picture(graph: Graph, marks: Marks, prefix: str = "") -> _Picture:
     used = {ref.name for p in graph for ref in p.args.values()} | {graph.output.name}
     nodes = {name: _pill(name, "input") for name in graph.inputs if name in used}
-    nodes |= {p.name: _node(p) for p in graph}
+    nodes |= {p.name: _node(p, marks, prefix) for p in graph}
     wires = edges(graph)
     end = "\0output"
     nodes[end] = _pill("output", f"output: {graph.output}")
     wires[graph.output.name, end] = _Edge("stream" if graph.output.stream else "data", f"output = {graph.output}")
     placed = layered({name: (node.width, node.height) for name, node in nodes.items()}, list(wires))
-    drawn = [_wire(wire, wires[wire.source, wire.target]) for wire in _sorted_wires(placed, wires)]
+    heavy = critical_edges(graph, marks, prefix)
+    drawn = [
+        _wire(wire, wires[wire.source, wire.target], (wire.source, wire.target) in heavy)
+        for wire in _sorted_wires(placed, wires)
+    ]
     drawn += [_at(placed.boxes[name], node.svg) for name, node in nodes.items()]
     return _Picture(placed.width, placed.height, "".join(drawn))
 
@@ -147,7 +186,7 @@ def _at(box: Box, svg: str) -> str:
     return f'<g transform="translate({box.x:.1f} {box.y:.1f})">{svg}</g>'
 
 
-def _wire(wire: Wire, edge: _Edge) -> str:
+def _wire(wire: Wire, edge: _Edge, critical: bool) -> str:
     points = wire.points
     path = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for index, (x, y) in enumerate(points[1:], start=1):
@@ -160,7 +199,7 @@ def _wire(wire: Wire, edge: _Edge) -> str:
     x, y = points[-1]
     tip = f'<path class="tip" d="M{x:.1f} {y:.1f}l-3.6 -7.5h7.2z"/>'
     return (
-        f'<g class="edge {edge.kind}"><title>{escape(edge.title)}</title>'
+        f'<g class="edge {edge.kind}{" critical" * critical}"><title>{escape(edge.title)}</title>'
         f'<path class="wire" d="{" ".join(path)}"/>{tip}</g>'
     )
 
@@ -184,11 +223,12 @@ def _remarks(p: Primitive) -> str:
     return " · ".join(part for part in (_short(p.engine or ""), _short(effects)) if part)
 
 
-def _node(p: Primitive) -> _Picture:
-    lines = [("op", p.op.value), ("name", _short(p.name))]
+def _node(p: Primitive, marks: Marks, prefix: str) -> _Picture:
+    took = marks.of(prefix + p.name)
+    lines = [("op", p.op.value + (f"   {took}" if took else "")), ("name", _short(p.name))]
     if remarks := _remarks(p):
         lines.append(("dim", remarks))
-    inner = [(heading, _picture(body)) for heading, body in bodies(p)]
+    inner = [(heading, _picture(body, marks, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
     width = 22 + max(len(text) * (_MONO if kind == "name" else _SANS) for kind, text in lines)
     width = max(width, 92.0, 16 + sum(picture.width + 16 for _, picture in inner))
     height = 9 + _ROW * len(lines)
@@ -205,8 +245,9 @@ def _node(p: Primitive) -> _Picture:
     if inner:
         height += 24 + max(picture.height for _, picture in inner) + 14
     stock = " stock" if p.params.get("by") == "stock" else ""
+    stock += " critical" if prefix + p.name in marks.critical else ""
     svg = (
-        f'<g class="node {family(p.op)}{stock}"><title>{escape(describe(p))}</title>'
+        f'<g class="node {family(p)}{stock}"><title>{escape(describe(p))}</title>'
         f'<rect class="paper" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<rect class="box" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<rect class="bar" width="4" height="{height:.1f}" rx="2"/>{rows}</g>{"".join(parts)}'
@@ -214,14 +255,19 @@ def _node(p: Primitive) -> _Picture:
     return _Picture(width, height, svg)
 
 
-def legend(graphs: Sequence[Graph]) -> Iterator[str]:
-    """Small HTML pieces that explain the colours in use and the edges; they need ``STYLE``."""
-    used = {family(op) for graph in graphs for op in _ops(graph)}
-    for key, (name, _) in FAMILIES.items():
+def legend(graphs: Sequence[Graph], *, critical: str = "") -> Iterator[str]:
+    """Small HTML pieces that explain the colours in use and the edges; they need ``STYLE``.
+
+    critical: what the heavy frames mean, where there are any.
+    """
+    used = {family(p) for graph in graphs for p in _all(graph)}
+    for key, name in (*((key, name) for key, (name, _) in FAMILIES.items()), OWN):
         if key in used:
             yield f'<span class="key"><i style="background:var(--{key})"></i>{escape(name)}</span>'
     if any(p.params.get("by") == "stock" for graph in graphs for p in graph):
         yield '<span class="key"><i style="border:1.5px dashed"></i>dashed frame: run by stock itself</span>'
+    if critical:
+        yield f'<span class="key"><i style="border:2.5px solid var(--ink)"></i>{escape(critical)}</span>'
     for kind, name in EDGES.items():
         yield (
             f'<span class="key"><svg class="ff edge {kind}" width="34" height="10"><g class="edge {kind}">'
@@ -229,8 +275,8 @@ def legend(graphs: Sequence[Graph]) -> Iterator[str]:
         )
 
 
-def _ops(graph: Graph) -> Iterator[Op]:
+def _all(graph: Graph) -> Iterator[Primitive]:
     for p in graph:
-        yield p.op
+        yield p
         for _, body in bodies(p):
-            yield from _ops(body)
+            yield from _all(body)

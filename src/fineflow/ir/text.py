@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from fineflow.ir.graph import Graph
@@ -26,8 +26,40 @@ _SHORT = 40
 _HEADINGS = ("name", "depth")
 
 
-def format_graph(graph: Graph, *, title: str = "") -> str:
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a drawing tells of primitives besides what they are, by full name (see ``inside``).
+
+    seconds: how long each takes. critical: those on the critical path.
+    """
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    critical: frozenset[str] = frozenset()
+
+    def of(self, name: str) -> str:
+        """How long it takes, for people; "" where that is not known."""
+        return duration(self.seconds[name]) if name in self.seconds else ""
+
+
+NO_MARKS = Marks()
+
+
+def inside(outer: str, heading: str, name: str = "") -> str:
+    """The full name of a primitive in a body: of the primitive that has the body, the body's heading, its own name."""
+    return f"{outer} > {heading} > {name}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``1.52 s``, ``30 ms``, ``0.4 ms``."""
+    if seconds >= 0.9995:
+        return f"{seconds:.2f} s" if seconds < 99.995 else f"{seconds:.0f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 or not seconds else f"{seconds * 1e3:.1f} ms"
+
+
+def format_graph(graph: Graph, *, title: str = "", marks: Marks | None = None) -> str:
     """The graph for people: name, depth, operation with its inputs, engine, effects (unless pure), order edges.
+
+    With ``marks`` also what each takes, and of user functions where they are and whether they are pure.
 
     Bodies of maps and conditions are indented below their primitive. A line that would exceed 120 columns goes on
     indented below itself. Of the parameters it shows those that are short plain
@@ -36,7 +68,7 @@ def format_graph(graph: Graph, *, title: str = "") -> str:
     count = len(graph.primitives)
     heading = f"{count} primitive{'' if count == 1 else 's'}, reads {', '.join(graph.inputs) or 'nothing'}"
     lines = [f"{title}: {heading}" if title else heading]
-    rows = [_Row(0, "#", _HEADINGS, ("operation, engine, effects, order edges",)), *_rows(graph, "", 0)]
+    rows = [_Row(0, "#", _HEADINGS, ("operation, engine, effects, order edges",)), *_rows(graph, "", 0, marks)]
     columns = zip(*(row.columns() for row in rows if row.cells), strict=True)
     widths = [min(limit, max(map(len, column))) for limit, column in zip(_LIMITS, columns, strict=True)]
     for row in rows:
@@ -82,17 +114,18 @@ def wrap(line: str, more: Iterable[str], hang: str) -> list[str]:
     return [*lines, room.rstrip()]
 
 
-def _rows(graph: Graph, prefix: str, indent: int) -> Iterator[_Row]:
+def _rows(graph: Graph, prefix: str, indent: int, marks: Marks | None, place: str = "") -> Iterator[_Row]:
     numbers = _numbers(graph, prefix)
     for p in graph:
         args = ", ".join(f"{arg.removeprefix('key:')}={_ref(ref, numbers)}" for arg, ref in p.args.items())
         cells = (p.name, str(p.depth) if p.depth >= 0 else "")
-        yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers)))
+        told = () if marks is None else _marked(p, marks, place + p.name)
+        yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers), *told))
         arms = bodies(p)
         for heading, body in arms:
             inner = f"{numbers[p.name]}." if len(arms) == 1 else f"{numbers[p.name]}.{heading.replace(' ', '')}."
             yield _Row(indent + 1, f"{heading}:")
-            yield from _rows(body, inner, indent + 1)
+            yield from _rows(body, inner, indent + 1, marks, place + inside(p.name, heading))
             yield _Row(indent + 1, f"gives {_ref(body.output, _numbers(body, inner))}")
 
 
@@ -120,6 +153,13 @@ def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
         shown = format_value(value, 100)
         if key not in _INTERNAL and not key.startswith("_") and value not in _EMPTY and len(shown) <= _SHORT:
             yield f"{key}={shown}"
+
+
+def _marked(p: Primitive, marks: Marks, name: str) -> Iterator[str]:
+    if where := str(p.meta.get("where", "")):
+        yield where if p.effects.kind is Effect.OPAQUE else f"pure, {where}"
+    if took := marks.of(name):
+        yield f"{took}, critical" if name in marks.critical else took
 
 
 def format_value(value: object, room: int = 40) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.runtime.streams import Stream
+from fineflow.runtime.trace import Trace
 
 
 class Entry:
@@ -54,7 +55,7 @@ class Summary:
     claimed: results of the graph that stock took. missed: calls of stock for which there was nothing. unclaimed:
     results of the graph that stock never asked for. surprises: what failed while running ahead, shortened. broken:
     those of them that were neither a component's failure nor a decision to leave something to stock; in a call that
-    succeeded they are faults of fineflow.
+    succeeded they are faults of fineflow. trace: what took how long.
     """
 
     claimed: int = 0
@@ -62,6 +63,7 @@ class Summary:
     unclaimed: int = 0
     surprises: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    trace: Trace | None = field(default=None, compare=False, repr=False)
 
 
 def equal(left: Any, right: Any) -> bool:

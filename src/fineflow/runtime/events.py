@@ -53,6 +53,7 @@ _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin",
 
 
 _subject: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_subject", default="")
+_stamp: contextvars.ContextVar[Any] = contextvars.ContextVar("fineflow_stamp", default=None)
 
 
 def now() -> float:
@@ -93,9 +94,18 @@ def subject(otherwise: str) -> str:
     return _subject.get() or otherwise
 
 
-def about(name: str) -> None:
-    """Says what the current context works for, until the end of its task."""
+def about(name: str, stamp: Any = None) -> None:
+    """Says what the current context works for, until the end of its task. stamp: of that run (``runtime.trace``)."""
     _subject.set(name)
+    _stamp.set(stamp)
+
+
+def began(ago: float) -> None:
+    """An engine began so many seconds ago to work for the current task; the first time counts."""
+    stamp = _stamp.get()
+    if stamp is not None:
+        start = now() - ago
+        stamp.begun = start if stamp.begun is None else min(stamp.begun, start)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class _Request:
         self.origin = events.origin()
         self.queued = events.now()
         self.taken = 0
+        self.begun: float | None = None  # when its first batch was
         self.results: list[Any] = []
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
@@ -117,7 +118,10 @@ class EngineQueue:
             # A context of its own: the server outlives the call that happened to start it.
             self._server = asyncio.create_task(self._serve(), context=contextvars.Context())
         try:
-            return await request.done
+            results = await request.done
+            if request.begun is not None:
+                events.began(events.now() - request.begun)
+            return results
         finally:
             self._requests.pop(request.number, None)
 
@@ -158,6 +162,8 @@ class EngineQueue:
                 self._requests.pop(request.number, None)
         items = [item for part in parts for item in part]
         start = events.now()
+        for request, _ in batch:
+            request.begun = start if request.begun is None else request.begun
         try:
             results = await self.engine.execute(batch[0][0].op, items)
             if len(results) != len(items):
