@@ -1,4 +1,4 @@
-"""What holds for all tests: every graph that is planned is verified after every pass."""
+"""What holds for all tests: every graph that is planned is verified after every pass, and plans are reproducible."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import fineflow.api
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.runtime.costs import costs
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -20,3 +21,9 @@ def verified_graphs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fineflow.api, "rewrite", verified)
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_learned() -> None:
+    """What earlier tests took does not decide how later ones are planned."""
+    costs.forget()

@@ -21,7 +21,10 @@ from fineflow.passes import PASSES, prefill, prune, rewrite
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 
-LONG = "Answer briefly and only from what is given. "
+LONG = (
+    "Answer briefly and only from what is given. Say so where it is not known. "
+    "Use complete sentences, name no source twice, and give numbers as they stand in the source. "
+)
 
 
 def graph(*segments: tuple[str, str], late: str = "context", block: int = 16, **known: Ref) -> Graph:

@@ -90,7 +90,12 @@ class LLMEngine(Protocol):
         ...
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Computes the key/value cache of a prompt prefix so that a later request with it starts sooner."""
+        """Computes the key/value cache of a prompt prefix so that a later request with it starts sooner.
+
+        There is no handle to give back: what is kept belongs to the engine, which shares it with any request that
+        begins with it and takes it over when it needs the room. Cancelling it ends it; a request for a prompt that
+        begins with ``tokens`` may end it, too, and go on with what there is.
+        """
         ...
 
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
@@ -98,6 +103,15 @@ class LLMEngine(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class PrefixCache(Protocol):
+    """An ``LLMEngine`` that can tell what it has kept."""
+
+    def cached(self, tokens: Sequence[int]) -> int:
+        """How many tokens at the beginning of a prompt need not be computed, at this moment."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

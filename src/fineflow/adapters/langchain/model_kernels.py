@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os.path
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -64,12 +63,20 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     texts = [text for template in p.meta["templates"] for text in _texts(p, template, fields(args))]
     if not p.meta["whole"] and not any(_MARK in text for text in texts):
         raise LeftToStock("the prompt does not show its late variable")
-    return p.component.awarm(os.path.commonprefix(texts).partition(_MARK)[0])
+    return p.component.awarm(_common(texts).partition(_MARK)[0])
+
+
+def _common(texts: Sequence[str]) -> str:
+    """The beginning that all have in common: of the first and the last in the order of the alphabet."""
+    first, last = min(texts), max(texts)
+    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def _texts(p: Primitive, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
-    """What the model would read, with marks for what is late. Who says what a late message says is not known either:
-    one text for each that the chat template accepts."""
+    """What the model would read, with marks for what is late.
+
+    Whose late messages will be is not known either: a text for each role that the chat template accepts there.
+    """
     late = (*p.params["late"], *p.params["unread"])
     placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
     kinds = (HumanMessage, AIMessage) if placeholders.intersection(late) else (HumanMessage,)

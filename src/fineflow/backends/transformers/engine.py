@@ -83,6 +83,7 @@ class TransformersEngine:
         self._config: Any = None
         self._eos: tuple[int, ...] = ()
         self._manager: Manager | None = None
+        self._warming: set[Request] = set()  # prefills under way
         if is_local(model):
             self._load_config()
 
@@ -126,7 +127,9 @@ class TransformersEngine:
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Computes and keeps the full blocks of a prompt prefix; does nothing when there are none, or all are kept.
 
-        Returns when the blocks can be used. Cancelling it aborts the request.
+        Returns when the blocks can be used, or when a request for a prompt that begins with ``tokens`` has come: that
+        goes on with the blocks there are. Cancelling it aborts the request. Nothing is left of it but blocks that
+        nobody holds, which any later request may share or take over.
         """
         whole = len(tokens) // self.block_size * self.block_size
         if not self.can_prefill or self.cached(tokens) >= whole:
@@ -134,8 +137,13 @@ class TransformersEngine:
         # Two tokens, because the blocks of a request are registered only after a step that it survives.
         events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
         async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (request, outputs):
-            await self._next(outputs)
-            self._prefilled(request)
+            self._warming.add(request)
+            try:
+                output = await self._next(outputs)
+            finally:
+                self._warming.discard(request)
+            if output.tokens:
+                self._prefilled(request)
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
@@ -147,6 +155,7 @@ class TransformersEngine:
         """
         check(sampling)
         detokenizer, stops = Detokenizer(self._decode), StopStrings(sampling.stop)
+        self._overtake(list(tokens))
         async with self._submitted(tokens, sampling, priority) as (request, outputs):
             news: list[int] = []
             reason, steps, first = None, 0, 0.0
@@ -196,8 +205,18 @@ class TransformersEngine:
             yield request, outputs
         finally:
             manager.withdraw(request)
+            if request.started >= 0:
+                events.began(time.perf_counter() - request.started)
             if events.listening():
                 self._report(request, "decode" if eos else "prefill", queued)
+
+    def _overtake(self, tokens: list[int]) -> None:
+        """Withdraws the prefills of a prompt that is there as a whole now: both at once would compute it twice."""
+        for warming in tuple(self._warming):
+            if tokens[: len(warming.tokens)] == warming.tokens and self._manager is not None:
+                self._manager.withdraw(warming)
+                with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits
+                    warming.loop.call_soon_threadsafe(warming.deliver, Output([], True))
 
     def _prefilled(self, request: Request) -> float:
         """Tells what computing the prompt took, up to the first token; the time now."""
