@@ -14,8 +14,9 @@ from langchain_core.runnables import Runnable
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.functions import read
-from fineflow.adapters.langchain.model_kernels import decode, partial_decode, partial_prefill, prefill
+from fineflow.adapters.langchain.model_kernels import decode, partial_decode, prefill
 from fineflow.adapters.langchain.parse_kernels import parse, pieces
+from fineflow.adapters.langchain.prefilling import partial_prefill
 from fineflow.adapters.langchain.retrieval_kernels import aggregate, embed, rerank, search
 from fineflow.ir import Effect, Op, Primitive
 from fineflow.runtime.executor import Execution, Kernel
