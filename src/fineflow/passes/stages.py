@@ -7,12 +7,15 @@ embedding documents) starts for the documents of one search as soon as that sear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fineflow.ir import Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, in_bodies
+from fineflow.ir.edit import ancestors, fresh, in_bodies
+from fineflow.runtime.costs import costs
 
+_UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
+_LEAST = 8  # texts: smaller stages cost more in submissions than they give others of an engine's time
 _TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument that holds what is treated one by one
 
 
@@ -34,6 +37,17 @@ def _one_by_one(p: Primitive) -> bool:
     )
 
 
+def _unites(p: Primitive) -> bool:
+    return p.op is Op.AGGREGATE and p.params.get("how") in _UNIONS
+
+
+def _size(p: Primitive) -> int:
+    """Texts of a stage: the engine's efficient batch as far as it was measured, at most its largest; 0 for no limit."""
+    largest: int = p.meta.get("max_batch") or 0
+    learned = costs.efficient_batch(p.engine or "", p.op) if largest else None
+    return largest if learned is None else min(largest, max(learned, _LEAST))
+
+
 class _Made:
     """The graph in the making: its primitives by name, in program order."""
 
@@ -46,16 +60,19 @@ class _Made:
 
     def staged(self, p: Primitive) -> None:
         """Appends ``p``, and where it can begin earlier a stage for each search."""
-        if size := p.meta.get("max_batch"):
+        if size := _size(p):
             p = p.with_(params={**p.params, "stages": size})
             self._note(p, True, f"runs in stages of {size}, the engine's maximum efficient batch")
         union = self.graph.by_name.get(p.args[_TEXTS[p.op]].name)
-        if union is None or union.op is not Op.AGGREGATE or union.params.get("how") != "unique":
+        if union is None or not _unites(union):
             self._note(p, False, "its documents come from one place, all at once")
+        elif union.meta.get("by_id"):
+            self._note(p, False, "documents that share an id are dropped, and would be treated for nothing")
         else:
             before = set(self.primitives)
-            refusals = [why for ref in union.args.values() if (why := self._stage(p, ref))]
-            if len(refusals) < len(union.args):
+            parts = list(dict.fromkeys(self._parts(union)))
+            refusals = [why for ref in parts if (why := self._stage(p, ref))]
+            if len(refusals) < len(parts):
                 # It waits for its stages anyway; the edges give them its urgency.
                 own = [name for name in self.primitives if name not in before]
                 p = p.with_(after=(*p.after, *own), meta={**p.meta, "staged": True})
@@ -63,6 +80,15 @@ class _Made:
             for why in dict.fromkeys(refusals):
                 self._note(p, False, why)
         self.primitives[p.name] = p
+
+    def _parts(self, union: Primitive) -> Iterator[Ref]:
+        """What is united, also by unions of unions."""
+        for ref in union.args.values():
+            inner = self.graph.by_name.get(ref.name)
+            if inner is not None and _unites(inner) and not inner.meta.get("by_id"):
+                yield from self._parts(inner)
+            else:
+                yield ref
 
     def _stage(self, p: Primitive, found: Ref) -> str:
         """Puts a stage of ``p`` behind one of the searches whose results are united; the refusal, or ""."""
@@ -92,15 +118,15 @@ class _Made:
         inner, outer = {_TEXTS[p.op]: body.output}, dict(source.args)
         for name, ref in others.items():
             # One name for one value: another stage in this body may read something else by the same name.
-            given = _fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
+            given = fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
             inner[name], outer[given] = Ref(given), ref
-        name = _fresh(f"{body.output.name}.{p.op}", {q.name for q in body})
+        name = fresh(f"{body.output.name}.{p.op}", {q.name for q in body})
         stage = p.with_(name=name, args=inner, params=_each(p), after=())
         inputs = tuple(dict.fromkeys((*body.inputs, *(n for n in outer if n != "items"))))
         return source.with_(args=outer, body=Graph((*body.primitives, stage), body.output, inputs, body.notes))
 
     def _free(self, name: str) -> str:
-        return _fresh(name, {*self.primitives, *(q.name for q in self.graph), *self.graph.inputs})
+        return fresh(name, {*self.primitives, *(q.name for q in self.graph), *self.graph.inputs})
 
     def _note(self, p: Primitive, done: bool, reason: str) -> None:
         self.notes.append(Note("stages", p.name, done, reason))
@@ -108,10 +134,3 @@ class _Made:
 
 def _each(p: Primitive) -> Mapping[str, Any]:
     return {**p.params, "stage": "each"}
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    number, found = 2, name
-    while found in taken:
-        found, number = f"{name}~{number}", number + 1
-    return found

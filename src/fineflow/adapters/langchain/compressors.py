@@ -12,8 +12,8 @@ from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.rerank import EngineReranker
-from fineflow.adapters.langchain.retrievers import EMBEDS
 from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.stores import EMBEDS
 from fineflow.ir import PURE, Effect, Effects, Op
 
 COMPRESS = ("compress_documents", "acompress_documents")

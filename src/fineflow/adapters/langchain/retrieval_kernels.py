@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.documents import Document
@@ -11,20 +12,55 @@ from langchain_core.documents import Document
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.compressors import scorer_of
+from fineflow.adapters.langchain.ingest import texts_of
 from fineflow.adapters.langchain.recorder import Recorder
-from fineflow.adapters.langchain.retrievers import Ready, with_vector
+from fineflow.adapters.langchain.retriever_lists import COMBINED
+from fineflow.adapters.langchain.stores import Ready, again, own_function, same_if, with_vector
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
 from fineflow.runtime.threads import in_thread
 
 
-def embed(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
-    texts = args["texts"]
+def embed(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params["of"] == "query":
-        vector: Awaitable[Any] = p.component.aembed_query(texts)
+        vector = QueryVector(p, args["texts"], run)
+        if any(run.graph[name].after for name in run.graph.users.get(p.name, ())):
+            vector.begin()  # the search has something else to wait for, so that it will not be there before stock
         return vector
-    return _embed_documents(p, texts, run)
+    if p.meta.get("claimed"):
+        return _vectors_to_write(p, texts_of(args["texts"]), run)
+    return _embed_documents(p, args["texts"], run)
+
+
+class QueryVector:
+    """The vector of a query, which the first search that needs it has embedded: once per text and call.
+
+    Not the vector itself, so that the search is known to be under way when stock gets to it, and nobody embeds again.
+    """
+
+    def __init__(self, p: Primitive, text: Any, run: Execution) -> None:
+        self._p, self._text, self._run = p, text, run
+
+    @property
+    def embeddings(self) -> Any:
+        return self._p.component
+
+    def begin(self) -> asyncio.Future[list[float]]:
+        """Has the query embedded, if nobody has so far."""
+        table = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
+        if self._text not in table:
+            table[self._text] = self._run.spawn(self.embeddings.aembed_query(self._text), self._p)
+        vector: asyncio.Future[list[float]] = table[self._text]
+        return vector
+
+    async def get(self) -> list[float]:
+        """The vector. Raises LeftToStock if it cannot be had: stock will meet the reason."""
+        try:
+            vector = await asyncio.shield(self.begin())
+        except Exception as error:
+            raise LeftToStock(f"the query could not be embedded ({type(error).__name__}: {error})") from error
+        return vector
 
 
 async def _embed_documents(p: Primitive, docs: Sequence[Document], run: Execution) -> dict[str, list[float]]:
@@ -34,6 +70,18 @@ async def _embed_documents(p: Primitive, docs: Sequence[Document], run: Executio
         table, [doc.page_content for doc in docs], p.component.aembed_documents, p, run
     )
     return vectors
+
+
+def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
+    """Vectors for a store's own writing method, which claims them in the order of the texts."""
+
+    async def start(entry: Entry) -> Any:
+        entry.begun = True
+        table: dict[Any, Any] = {}
+        found = await _once_each(table, texts, p.component.aembed_documents, p, run)
+        return [found[text] for text in texts]
+
+    return Work(run.work(p, Arguments(texts), start), list)
 
 
 async def _once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p: Primitive, run: Execution) -> Any:
@@ -55,24 +103,76 @@ async def _once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p
 def search(p: Primitive, args: Args, run: Execution) -> Work:
     current(run)
     query = args["query"]
-    vector = args.get("vector")
+    vector: QueryVector | None = args.get("vector")
     if type(query) is not str:
         raise LeftToStock("the query is not a text")
+    if not p.meta.get("assumed") and (why := own_function(p.component)):
+        raise LeftToStock(why)
+    twins, twin = _twins(p, query, run)
 
     async def start(entry: Entry) -> Any:
+        if twin is not None and (copies := await twin.copies()) is not None:
+            return copies
         recorder: Recorder = entry.replay
         recorder.silence()
-        retriever = p.component if vector is None else with_vector(p.component, query, vector)
+        retriever = p.component
+        if vector is not None:
+            retriever = with_vector(retriever, query, vector.embeddings, await vector.get())
         manager = recorder.retriever(sync=run.call.sync)
         entry.begun = True
         if run.call.sync:
             return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
         return await retriever._aget_relevant_documents(query, run_manager=manager)
 
-    entry = run.work(p, Arguments((query, {})), start)
+    searched = Found(p.component, run) if twins is not None and twin is None else None
+    entry = run.work(
+        p if twin is None else p.with_(meta={**p.meta, "foreign": False}),  # says nothing about what a search takes
+        Arguments((query, {})),
+        start if searched is None else searched.by(start),
+    )
     if entry.replay is None:
         entry.replay = Recorder(p.component)
+    if twins is not None and searched is not None and entry.task is not None:  # else stock has begun it already
+        twins[searched.key, query] = searched
     return Work(entry, list)
+
+
+def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] | None, Found | None]:
+    """What equal searches share, and the one among them that has been begun; both None where there are no others."""
+    if p.meta.get("same") is None or (key := same_if(p.component)) is None:
+        return None, None
+    twins: dict[Any, Found] = run.call.tables.setdefault((run, "same", p.meta["same"]), {})
+    return twins, twins.get((key, query))
+
+
+class Found:
+    """What a search finds, as an equal search would find it: kept before anybody can change a document in place."""
+
+    def __init__(self, retriever: Any, run: Execution) -> None:
+        self.key = same_if(retriever)
+        self._again = again(retriever.vectorstore)
+        self._docs: asyncio.Future[list[Document] | None] = run.call.loop.create_future()
+
+    def by(self, start: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
+        """``start``, which searches, with its result kept."""
+
+        async def searching(entry: Entry) -> Any:
+            kept = None
+            try:
+                docs = await start(entry)
+                with suppress(Exception):  # then the other searches, too
+                    kept = [self._again(doc) for doc in docs]
+                return docs
+            finally:
+                if not self._docs.done():
+                    self._docs.set_result(kept)
+
+        return searching
+
+    async def copies(self) -> list[Document] | None:
+        """New documents; None if the search failed: then the other has to make its own."""
+        docs = await asyncio.shield(self._docs)
+        return None if docs is None else [self._again(doc) for doc in docs]
 
 
 def score(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
@@ -148,6 +248,15 @@ def _with_vectors(compressor: Any, vectors: dict[str, list[float]]) -> Any:
 
 
 def aggregate(p: Primitive, args: Args, run: Execution) -> Any:
-    """The documents of several searches, as MultiQueryRetriever unites them."""
-    lists = [*args["lists"], *([args["original"]] if "original" in args else [])]
-    return p.component.unique_union([doc for docs in lists for doc in docs])
+    """The documents of several searches, as the retriever that asked for them puts them together."""
+    current(run)
+    if p.params["how"] == "unique":
+        lists = [*args["lists"], *([args["original"]] if "original" in args else [])]
+        return p.component.unique_union([doc for docs in lists for doc in docs])
+    found = list(args.values())
+    if not all(type(docs) is list and all(isinstance(doc, Document) for doc in docs) for docs in found):
+        raise LeftToStock("what one of its retrievers found is not a list of documents")
+    try:
+        return COMBINED[p.params["how"]](p.component, found)
+    except Exception as error:
+        raise LeftToStock(f"stock will fail at this ({type(error).__name__}: {error})") from error

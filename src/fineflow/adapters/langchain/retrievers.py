@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import copy as copying
-import sys
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol, believed
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.ir import PURE, Effect, Effects, Graph, Op, Ref
+from fineflow.adapters.langchain.stores import EMBEDS, SEARCHES, own_function, query_embeddings, same_if
+from fineflow.ir import Effect, Effects, Graph, Op, Ref
+from fineflow.ir.edit import together
 
 RETRIEVE = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
-
-# Where stores keep the embeddings of their queries, for stores whose search methods were read (langchain-chroma 1.1.0,
-# langchain-core 1.7.2). A copy of the store whose embeddings hold the vector already is asked for everything else.
-_EMBEDDINGS = (
-    ("langchain_chroma.vectorstores", "Chroma", "_embedding_function"),
-    ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore", "embedding"),
-)
-EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
-_SEARCHES = (
-    "similarity_search",
-    "asimilarity_search",
-    "similarity_search_with_score",
-    "similarity_search_by_vector",
-    "max_marginal_relevance_search",
-    "amax_marginal_relevance_search",
-    "similarity_search_with_relevance_scores",
-)
-
-
-def embeddings_attribute(store: VectorStore) -> str | None:
-    """The attribute with the query embeddings, for stores whose search methods are exactly the known ones."""
-    for module, name, attribute in _EMBEDDINGS:
-        base = getattr(sys.modules.get(module), name, None)
-        if base is not None and isinstance(store, base):
-            kind = type(store)
-            if all(getattr(kind, m, None) is getattr(base, m, None) for m in _SEARCHES):
-                return attribute
-    return None
 
 
 def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builder) -> Symbol:
@@ -55,11 +26,12 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
     if starts_runs(retriever):
         raise NotLowered("its search started a run of its own, which only stock can place")
     store = retriever.vectorstore
-    believed(store, _SEARCHES, b)
+    believed(store, SEARCHES, b)
     believed(getattr(store, "embeddings", None), EMBEDS, b)
+    if not b.assume_pure and (why := own_function(retriever)):
+        raise NotLowered(why)
     args = {"query": value.ref}
-    attribute = embeddings_attribute(store)
-    embeddings = getattr(store, attribute) if attribute else None
+    embeddings = query_embeddings(store)
     if isinstance(embeddings, EngineEmbeddings):
         vector = b.add(
             Op.EMBED, {"texts": value.ref}, component=embeddings, engine=embeddings.engine.name, kind=VALUE, of="query"
@@ -74,42 +46,9 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
         effects=effects,
         kind=DOCUMENTS,
         foreign=True,
+        same_if=same_if(retriever),
+        assumed=b.assume_pure,
     )
-
-
-def with_vector(retriever: VectorStoreRetriever, query: str, vector: list[float]) -> VectorStoreRetriever:
-    """A copy of the retriever whose store finds the vector of ``query`` ready."""
-    store = copying.copy(retriever.vectorstore)
-    attribute = embeddings_attribute(store)
-    assert attribute is not None  # lowering asked for the same
-    setattr(store, attribute, Ready(getattr(store, attribute), {query: vector}))
-    return retriever.model_copy(update={"vectorstore": store})
-
-
-class Ready(Embeddings):
-    """Embeddings of which some are there already."""
-
-    def __init__(self, behind: Embeddings, vectors: dict[str, list[float]]) -> None:
-        self._behind = behind
-        self._vectors = vectors
-
-    def embed_query(self, text: str) -> list[float]:
-        found = self._vectors.get(text)
-        return self._behind.embed_query(text) if found is None else found
-
-    async def aembed_query(self, text: str) -> list[float]:
-        found = self._vectors.get(text)
-        return await self._behind.aembed_query(text) if found is None else found
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        if all(text in self._vectors for text in texts):
-            return [self._vectors[text] for text in texts]
-        return self._behind.embed_documents(texts)
-
-    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        if all(text in self._vectors for text in texts):
-            return [self._vectors[text] for text in texts]
-        return await self._behind.aembed_documents(texts)
 
 
 def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
@@ -147,7 +86,12 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
     with b.step():
         body = _body(retriever.retriever, b)
         mapped = b.add(
-            Op.MAP, {"items": b.whole(lines).ref}, name="searches", body=body, kind=VALUE, effects=_strongest(body)
+            Op.MAP,
+            {"items": b.whole(lines).ref},
+            name="searches",
+            body=body,
+            kind=VALUE,
+            effects=together(p.effects for p in body),
         )
         found["lists"] = mapped.ref
         if retriever.include_original:
@@ -155,12 +99,6 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
                 found["original"] = b.whole(b.lower(retriever.retriever, value)).ref
         union = b.add(Op.AGGREGATE, found, name="unique", component=retriever, kind=DOCUMENTS, how="unique")
     return union
-
-
-def _strongest(body: Graph) -> Effects:
-    """The effects of a map: the first effect of its body, one that writes before others."""
-    found = [p.effects for p in body if p.effects.kind is not Effect.PURE]
-    return next((e for e in found if e.kind is Effect.WRITE), found[0] if found else PURE)
 
 
 def _body(retriever: Any, b: Builder) -> Graph:

@@ -1,0 +1,180 @@
+"""What is known of vector stores: which methods search, where they keep the embeddings of their queries, what is fresh.
+
+The table holds stores whose search methods were read (langchain-chroma 1.1.0, langchain-core 1.7.2).
+"""
+
+from __future__ import annotations
+
+import copy as copying
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+
+from fineflow.adapters.langchain.ahead import LeftToStock
+from fineflow.adapters.purity import analyse, is_plain
+
+EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
+_KINDS = (
+    "similarity_search",
+    "similarity_search_with_score",
+    "similarity_search_by_vector",
+    "similarity_search_with_relevance_scores",
+    "max_marginal_relevance_search",
+    "max_marginal_relevance_search_by_vector",
+)
+SEARCHES = (*_KINDS, *(f"a{name}" for name in _KINDS))
+"""The methods that retrievers reach, directly or through each other."""
+_INNER = (
+    "_similarity_search_with_relevance_scores",
+    "_asimilarity_search_with_relevance_scores",
+    "_similarity_search_with_score_by_vector",
+    "similarity_search_with_score_by_vector",
+    "_select_relevance_score_fn",
+    "_Chroma__query_collection",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A store class. attribute: where it keeps the embeddings of its queries. again: a found document as the next
+    search for the same would find it, sharing with the store what that one would share.
+    """
+
+    module: str
+    name: str
+    attribute: str
+    again: Callable[[Document], Document]
+
+
+def _deep(doc: Document) -> Document:
+    return doc.model_copy(deep=True)
+
+
+def _over_the_same_values(doc: Document) -> Document:
+    return Document(id=doc.id, page_content=doc.page_content, metadata=doc.metadata)  # pydantic copies the dict only
+
+
+_STORES = (
+    Known("langchain_chroma.vectorstores", "Chroma", "_embedding_function", _deep),  # every search reads its database
+    Known("langchain_core.vectorstores.in_memory", "InMemoryVectorStore", "embedding", _over_the_same_values),
+)
+
+
+def known(store: VectorStore) -> Known | None:
+    """What is known of a store, for classes whose search methods are exactly those that were read."""
+    for row in _STORES:
+        base = getattr(sys.modules.get(row.module), row.name, None)
+        if base is not None and isinstance(store, base):
+            kind = type(store)
+            if all(getattr(kind, m, None) is getattr(base, m, None) for m in (*SEARCHES, *_INNER)):
+                return row
+    return None
+
+
+def query_embeddings(store: VectorStore) -> Any:
+    """The embeddings that a known store's searches use; None for other stores."""
+    row = known(store)
+    return getattr(store, row.attribute) if row is not None else None
+
+
+def again(store: VectorStore) -> Callable[[Document], Document]:
+    """How a known store's documents are made anew. Raises LookupError for other stores."""
+    row = known(store)
+    if row is None:
+        raise LookupError(f"{type(store).__name__} is not a store whose searches are known")
+    return row.again
+
+
+def with_vector(retriever: VectorStoreRetriever, query: str, embeddings: Any, vector: list[float]) -> Any:
+    """A copy of the retriever whose store finds the vector of ``query`` ready, and is asked for everything else.
+
+    Raises LeftToStock where the store is no longer one that would ask ``embeddings`` for it.
+    """
+    row = known(retriever.vectorstore)
+    if row is None or getattr(retriever.vectorstore, row.attribute) is not embeddings:
+        raise LeftToStock("its store was replaced after the plan was made")
+    store = copying.copy(retriever.vectorstore)
+    setattr(store, row.attribute, Ready(embeddings, {query: vector}))
+    return retriever.model_copy(update={"vectorstore": store})
+
+
+class Ready(Embeddings):
+    """Embeddings of which some are there already."""
+
+    def __init__(self, behind: Embeddings, vectors: dict[str, list[float]]) -> None:
+        self._behind = behind
+        self._vectors = vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        found = self._vectors.get(text)
+        return self._behind.embed_query(text) if found is None else found
+
+    async def aembed_query(self, text: str) -> list[float]:
+        found = self._vectors.get(text)
+        return await self._behind.aembed_query(text) if found is None else found
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if all(text in self._vectors for text in texts):
+            return [self._vectors[text] for text in texts]
+        return self._behind.embed_documents(texts)
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        if all(text in self._vectors for text in texts):
+            return [self._vectors[text] for text in texts]
+        return await self._behind.aembed_documents(texts)
+
+
+def own_function(retriever: VectorStoreRetriever) -> str:
+    """What speaks against searching early: a function of the user's in the settings that is not pure; "" if none is.
+
+    A filter of ``InMemoryVectorStore`` is one, and the ``relevance_score_fn`` of Chroma.
+    """
+    settings = (retriever.search_kwargs, getattr(retriever.vectorstore, "override_relevance_score_fn", None))
+    for value in _parts(settings):
+        if callable(value):
+            verdict = analyse(value)
+            if not (verdict.pure and verdict.still_holds()):
+                name = getattr(value, "__name__", type(value).__name__).replace("<lambda>", "lambda")
+                return f"its search calls {name}, which is not known to be pure: {verdict.reason}"
+    return ""
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, (dict, list, tuple, set)):
+        inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        for part in inner:
+            yield from _parts(part)
+    else:
+        yield value
+
+
+def same_if(retriever: VectorStoreRetriever) -> str | None:
+    """Equal for two retrievers of one store that find the same for the same query; None if there is no telling.
+
+    Only of stores that make new documents in every search, from the same data. Settings are the same when they have
+    the same types (a store may tell 1 from True), and functions when they are the same object.
+    """
+    store = retriever.vectorstore
+    row = known(store)
+    if row is None or _samples(getattr(store, row.attribute)):
+        return None
+    return f"{retriever.search_type} {_exactly(retriever.search_kwargs)}"
+
+
+def _exactly(value: Any) -> str:
+    if type(value) is dict:
+        return "{" + ", ".join(f"{_exactly(key)}: {_exactly(part)}" for key, part in value.items()) + "}"
+    if type(value) in (list, tuple):
+        return type(value).__name__ + "(" + ", ".join(map(_exactly, value)) + ")"
+    return repr(value) if type(value) in (str, int, float, bool, type(None)) and is_plain(value) else f"<{id(value)}>"
+
+
+def _samples(embeddings: Any) -> bool:
+    """Whether it is LangChain's own fake, whose vectors are random."""
+    kind = type(embeddings)
+    return any(c.__name__ == "FakeEmbeddings" and c.__module__.startswith("langchain") for c in kind.__mro__)

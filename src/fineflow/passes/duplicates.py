@@ -1,0 +1,78 @@
+"""Duplicate work: what is the same twice in one graph is done once.
+
+Two equal PURE primitives become one. Two equal searches stay two, as stock makes two calls and may change the documents
+of one in place; but where the store is known to make new documents in every search, one of them searches, and the
+other is given copies. What a model generates is never shared: it may be sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
+from fineflow.ir.edit import ancestors, in_bodies
+
+_SHARED = frozenset({Op.EMBED, Op.PICK, Op.RECORD, Op.RENDER})
+
+
+def duplicates(graph: Graph) -> Graph:
+    """Keeps the first of equal PURE primitives for all who read one, and marks equal searches (``same``)."""
+    graph = in_bodies(duplicates, graph)
+    before = _between(graph)
+    instead: dict[str, str] = {}  # a primitive that is left out -> the one that stays
+    first: dict[Any, Primitive] = {}
+    primitives: dict[str, Primitive] = {}
+    notes: list[Note] = []
+    for p in graph:
+        p = _redirected(p, instead)
+        kept = first.setdefault(key, p) if (key := _key(p, graph, before[p.name])) is not None else p
+        if kept is p:
+            primitives[p.name] = p
+        elif p.op is Op.SEARCH:
+            primitives[kept.name] = primitives[kept.name].with_(meta={**kept.meta, "same": kept.name})
+            primitives[p.name] = p.with_(params={**p.params, "same": kept.name}, meta={**p.meta, "same": kept.name})
+            notes.append(Note("duplicates", p.name, True, f"takes copies of what {kept.name} finds"))
+        else:
+            instead[p.name] = kept.name
+            if p.op is Op.EMBED:  # the others are data plumbing
+                notes.append(Note("duplicates", p.name, True, f"is {kept.name}, which embeds the same"))
+    output = replace(graph.output, name=instead.get(graph.output.name, graph.output.name))
+    return replace(graph.with_primitives(primitives.values(), notes), output=output)
+
+
+def _between(graph: Graph) -> Mapping[str, frozenset[str]]:
+    """For each primitive, which opaque steps and writes have ended before it starts."""
+    telling = {p.name for p in graph if p.effects.kind is Effect.OPAQUE or any(w for _, w in p.effects.touched)}
+    return {name: found & telling for name, found in ancestors(graph, order=True).items()}
+
+
+def _key(p: Primitive, graph: Graph, before: frozenset[str]) -> Any:
+    """Equal for primitives that do the same work; None for those whose work is not to be shared."""
+    args = tuple(p.args.items())
+    if p.params.get("by") == "stock" or any(ref.stream for _, ref in args):
+        return None
+    if p.op is Op.SEARCH and p.effects.kind is Effect.READ and not p.effects.also:
+        same_if = p.meta.get("same_if")
+        return None if same_if is None else (p.op, args, p.effects.resource, same_if, before)
+    if p.op not in _SHARED or p.effects.kind is not Effect.PURE:
+        return None
+    if p.op is Op.RENDER and not all(graph[name].effects.kind is Effect.PURE for name in graph.users.get(p.name, ())):
+        return None  # a model that is not ours gets a prompt of its own, as in stock: it may change the messages
+    return p.op, args, repr(sorted(p.params.items())), id(p.component), before
+
+
+def _redirected(p: Primitive, instead: Mapping[str, str]) -> Primitive:
+    if not instead:
+        return p
+    args = {name: _to(ref, instead) for name, ref in p.args.items()}
+    after = tuple(dict.fromkeys(instead.get(name, name) for name in p.after))
+    meta = p.meta
+    if received := p.meta.get("received"):
+        meta = {**p.meta, "received": tuple(dict.fromkeys(instead.get(name, name) for name in received))}
+    return p.with_(args=args, after=after, meta=meta)
+
+
+def _to(ref: Ref, instead: Mapping[str, str]) -> Ref:
+    return replace(ref, name=instead[ref.name]) if ref.name in instead else ref
