@@ -85,6 +85,20 @@ BROKEN = {
         ),
         "what is opaque",
     ),
+    "a partial prefill as written": (
+        graph(Primitive("a", Op.PARTIAL_PREFILL)),
+        "partial prefills and decodes, streams",
+    ),
+    "a partial decode as written": (graph(Primitive("a", Op.PARTIAL_DECODE, {"prompt": Ref("input")})), "partial pre"),
+    "a stream as written": (
+        graph(
+            Primitive("a", Op.MAP, {"items": Ref("input")}, body=body("item")),
+            Primitive("b", Op.AGGREGATE, {"x": Ref("a", stream=True)}),
+        ),
+        "partial prefills and decodes, streams",
+    ),
+    "a stage as written": (graph(Primitive("a", Op.EMBED, INPUT, {"stage": "each"})), "partial prefills and decodes"),
+    "a depth as written": (graph(Primitive("a", Op.PICK, INPUT, depth=1)), "partial prefills and decodes, streams"),
     "a body where none belongs": (graph(Primitive("a", Op.PICK, INPUT, body=body("item"))), "a map has one body"),
 }
 

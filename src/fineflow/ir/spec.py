@@ -208,13 +208,25 @@ def _depths(graph: Graph) -> Broken:
             yield p, f"its depth is {p.depth} and its longest path has {expected} edges"
 
 
+def _rewritten(graph: Graph) -> Broken:
+    for p in graph:
+        if p.op in (Op.PARTIAL_PREFILL, Op.PARTIAL_DECODE):
+            yield p, f"there is a {p.op}"
+        if _reads_stream(p):
+            yield p, "an argument is read item by item"
+        if p.params.get("stage"):
+            yield p, "it is a stage of another primitive"
+        if p.depth != -1:
+            yield p, f"its depth is {p.depth}"
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A sentence that holds for every valid graph; ``since`` names the pass from which on it holds ("" = always)."""
+    """A sentence that holds for every valid graph, or for what the pass ``stage`` has made ("lower": the p-graph)."""
 
     text: str
     broken: Callable[[Graph], Broken]
-    since: str = ""
+    stage: str = ""
 
 
 RULES: tuple[Rule, ...] = (
@@ -226,11 +238,12 @@ RULES: tuple[Rule, ...] = (
     Rule("what is opaque is a call that stock runs (by='stock'), or has one in its bodies", _effects),
     Rule("items are read one by one only from what releases them one by one", _streams),
     Rule(
-        "a map has one body that reads 'item' and its other arguments, a condition bodies 'if 1', 'then 1', ..., 'else' "
-        "that read its arguments, no other op any",
+        "a map has one body that reads 'item' and its other arguments, a condition bodies 'if 1', 'then 1', ... and "
+        "'else' that read its arguments, no other op any",
         _bodies,
     ),
-    Rule("depth is the longest path to the output", _depths, since="bind"),
+    Rule("partial prefills and decodes, streams, stages and depths are made by passes", _rewritten, stage="lower"),
+    Rule("depth is the longest path to the output", _depths, stage="bind"),
 )
 
 
@@ -244,7 +257,7 @@ def verify(graph: Graph, *, after: str) -> None:
 
 def _verify(graph: Graph, after: str, within: str) -> None:
     for rule in RULES:
-        if rule.since in ("", after):
+        if rule.stage in ("", after):
             for primitive, found in rule.broken(graph):
                 raise GraphError(_message(graph, primitive, found, rule, after, within))
     for p in graph:
