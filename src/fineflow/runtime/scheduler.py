@@ -1,7 +1,7 @@
 """The queue in front of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, 5.2).
 
-No timers: an idle engine starts at once, and a batch forms while the engine is busy with the one before. At most one
-batch is in flight per engine.
+No timers: an idle engine starts with what one moment brings, and a batch forms while the engine is busy with the one
+before. At most one batch is in flight per engine.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
 
 query: ContextVar[str] = ContextVar("fineflow_query", default="")
 """Id of the query that is being run; "" makes every submitted request a query of its own."""
+
+_TURNS = 16
+"""Turns of the event loop before a batch is made: one event (an answer, the end of a batch) often leads to several
+requests, some in the steps that follow it at once. They fit into one batch, and a turn takes microseconds."""
 
 _batch_numbers = itertools.count()  # one count for the process: a queue may be forgotten and made anew
 
@@ -134,7 +138,9 @@ class EngineQueue:
     async def _serve(self) -> None:
         try:
             while self._requests:
-                batch = self._decide()
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+                batch = self._decide() if self._requests else []
                 if batch:
                     await self._run(batch)
         except BaseException as error:

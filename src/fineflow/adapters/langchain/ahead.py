@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from langchain_core.messages.base import TextAccessor
+
 from fineflow.adapters.langchain.shadows import CHANGED
 from fineflow.adapters.purity import is_plain
 from fineflow.runtime.executor import Execution
@@ -37,6 +39,11 @@ def _read_like_a_dict(kind: type) -> bool:
     if kind is dict or not issubclass(kind, dict) or hasattr(kind, "__missing__"):
         return False
     return all(getattr(kind, name) is getattr(dict, name) for name in _ACCESS)
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is text that nobody can change: a str, or what LangChain's messages give as their text."""
+    return type(value) is str or type(value) is TextAccessor
 
 
 def current(run: Execution) -> None:

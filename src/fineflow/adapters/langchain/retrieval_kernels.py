@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
+from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, is_text
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.compressors import scorer_of
 from fineflow.adapters.langchain.ingest import texts_of
@@ -25,7 +25,7 @@ from fineflow.runtime.threads import in_thread
 def embed(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params["of"] == "query":
         vector = QueryVector(p, args["texts"], run)
-        if any(run.graph[name].after for name in run.graph.users.get(p.name, ())):
+        if is_text(args["texts"]) and any(run.graph[n].after for n in run.graph.users.get(p.name, ())):
             vector.begin()  # the search has something else to wait for, so that it will not be there before stock
         return vector
     if p.meta.get("claimed"):
@@ -104,7 +104,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     current(run)
     query = args["query"]
     vector: QueryVector | None = args.get("vector")
-    if type(query) is not str:
+    if not is_text(query):
         raise LeftToStock("the query is not a text")
     if not p.meta.get("assumed") and (why := own_function(p.component)):
         raise LeftToStock(why)
