@@ -23,7 +23,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "errors": ("ir",),
     "options": ("ir", "passes"),
     "declare": ("ir",),  # what users say of their functions; adapters ask it
-    "explanation": ("ir", *LEAVES),
+    "explanation": ("ir", "observe", "runtime.trace", *LEAVES),
     "backends.base": ("ir",),
     # An engine also reports its work, and reporting needs nothing but the standard library.
     "backends": ("ir", "backends.base", "runtime.events", *LEAVES),
@@ -44,7 +44,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "observe": ("ir", "runtime", *LEAVES),
     "testing": ("", "ir", "api", "explanation", "adapters", "backends", "observe", "passes", "runtime", *LEAVES),
-    "api": ("ir", "explanation", "adapters", "backends.base", "passes", "runtime", *LEAVES),
+    "api": ("ir", "explanation", "observe", "adapters", "backends.base", "passes", "runtime", *LEAVES),
     "": ("ir", "api", "explanation", "adapters", "passes", "runtime", *LEAVES),  # fineflow/__init__.py
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),

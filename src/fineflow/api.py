@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fineflow.explanation import Explanation
+from fineflow.observe.critical import ENTRIES, Forecasts
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.runtime.trace import Trace
 
 if TYPE_CHECKING:
     from fineflow.adapters.langchain.plan import Plan
@@ -61,29 +63,65 @@ def plan(runnable: Any, options: Options, text_input: bool) -> Plan:
     return decide(p_graph, e_graph, objects)
 
 
-def explain(obj: Any, *, input: Any = "", passes: Sequence[Pass] = PASSES, assume_pure: bool = False) -> Explanation:
-    """The plan of an object: its graphs, each rewrite and each refusal with its reason.
+def explain(
+    obj: Any,
+    *,
+    input: Any = "",
+    passes: Sequence[Pass] = PASSES,
+    assume_pure: bool = False,
+    last_run: bool = False,
+) -> Explanation:
+    """The plan of an object: its graphs, each rewrite and each refusal with its reason, its critical path in seconds.
+
+    The seconds are predicted by what the process has measured of its engines so far (``runtime.costs``), and say so.
 
     input: an example of what the object will be called with, where it matters that it is not text (or a dict of text).
+    last_run: of an optimized object, also what the call took that ended last: each step, and the critical path.
 
     Raises: TypeError if ``passes`` are not functions; PlanningError when one of the user's own raises or returns no
-    valid graph.
+    valid graph; ValueError, with ``last_run``, if there was no call that ran ahead, or the object is not optimized.
     """
     options = Options(passes, assume_pure=assume_pure)
+    trace = _last(obj) if last_run else None
     if not _is_runnable(obj):
         return Explanation(name=type(obj).__name__, fallback="it is not a LangChain Runnable, and is left as it is")
     from fineflow.adapters.langchain.proxy import Optimized, is_constant
 
+    used = None
     if type(obj) is Optimized:
+        used = obj._self_used(trace)
         obj, options = obj.__wrapped__, obj._self_options
-    made = plan(obj, options, is_constant(input))
+    made = used or plan(obj, options, is_constant(input))
+    ahead = made.ahead(eager=options.eager)
     return Explanation(
         name=type(obj).__name__,
         p_graph=made.p_graph,
         e_graph=made.e_graph,
         notes=made.e_graph.notes,
-        fallback="" if made.gain_sync else "nothing in it can start earlier than stock starts it",
+        fallback="" if ahead else "nothing in it can start earlier than stock starts it",
+        stock=tuple(entry for entry in ENTRIES if entry not in ahead) if ahead else (),
+        forecasts=Forecasts.of(made.p_graph, made.e_graph),
+        trace=trace,
     )
+
+
+def _last(obj: Any) -> Trace:
+    """What is known of the call of an object that ended last."""
+    summary = getattr(obj, "_self_last", None) if _is_optimized(obj) else None
+    if summary is not None and summary.trace is not None:
+        return cast(Trace, summary.trace)
+    expected = "explain(..., last_run=True) expects an object that fineflow.optimize() returned, after a call of it"
+    if not _is_optimized(obj):
+        raise ValueError(f"{expected}; got {type(obj).__name__}, which is not optimized")
+    raise ValueError(
+        f"{expected}; no call of this one has ended in which anything ran ahead. Call it, or see explain() without "
+        "last_run for why its calls run as stock"
+    )
+
+
+def _is_optimized(obj: Any) -> bool:
+    proxy = sys.modules.get("fineflow.adapters.langchain.proxy")
+    return proxy is not None and type(obj) is proxy.Optimized
 
 
 def _is_runnable(obj: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What ``explain`` returns: the plan for one object, as text, Mermaid, HTML and in notebooks."""
+"""What ``explain`` returns: the plan for one object, and its last call, as text, Mermaid, HTML and in notebooks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.draw import to_html, to_mermaid
-from fineflow.ir.page import opaque, sections, works
-from fineflow.ir.text import WIDTH, format_graph, wrap
+from fineflow.ir.page import Section, opaque, sections, works
+from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
+from fineflow.observe.critical import ENTRIES, Forecasts, marks, measured, measured_marks, predicted
+from fineflow.runtime.trace import Trace
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
 
@@ -22,7 +24,8 @@ class Explanation:
 
     ``p_graph`` and ``e_graph``: before and after the passes, None where planning did not get that far. ``notes``:
     rewrites and refusals beyond those that the graphs carry. ``fallback``: why everything is left to stock, or "".
-    ``name``: the user's object, for people.
+    ``name``: the user's object, for people. ``stock``: the methods that run as stock, where others do not.
+    ``forecasts``: the predicted critical paths. ``trace``: the last call.
     """
 
     p_graph: Graph | None = None
@@ -30,6 +33,9 @@ class Explanation:
     notes: tuple[Note, ...] = ()
     fallback: str = ""
     name: str = ""
+    stock: tuple[str, ...] = ()
+    forecasts: Forecasts | None = None
+    trace: Trace | None = None
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -45,39 +51,66 @@ class Explanation:
         graph = self.e_graph or self.p_graph
         if graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
-        return tuple(_sentences(graph))
+        return (*_sentences(graph), *_by_entry(self.stock))
 
     def __str__(self) -> str:
         parts = [
             f"{self._title}\n{'=' * len(self._title)}",
             "\n".join(line for s in self.summary for line in _wrapped(s)),
         ]
-        for heading, _, rows in sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback):
-            parts.append(_table(heading, rows))
-        parts += [format_graph(graph, title=title) for title, graph in self._graphs()]
+        told = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
+        parts += [_table(heading, columns, rows) for heading, columns, rows in (*self.timing, *told)]
+        parts += [format_graph(graph, title=title, marks=mark) for title, graph, mark in self._graphs()]
         return "\n\n".join(parts)
+
+    @property
+    def timing(self) -> tuple[Section, ...]:
+        """Tables of where the time goes: the predicted critical paths, and what the last call took."""
+        stock = ENTRIES if self.fallback else self.stock
+        table = predicted(self.forecasts, stock) if self.forecasts is not None else None
+        last = measured(self.trace, self.forecasts) if self.trace is not None else ()
+        return (*([table] if table is not None else []), *last)
+
+    @property
+    def _marks(self) -> tuple[Marks, Marks]:
+        """What the drawings of the two graphs tell of each step: of the one that ran as measured, else as predicted."""
+        written = marks(self.forecasts.written) if self.forecasts is not None else NO_MARKS
+        run = marks(self.forecasts.run) if self.forecasts is not None else NO_MARKS
+        return written, run if self.trace is None else measured_marks(self.trace)
 
     @property
     def _title(self) -> str:
         return f"Plan for {self.name}" if self.name else "Plan"
 
-    def _graphs(self) -> Iterator[tuple[str, Graph]]:
+    def _graphs(self) -> Iterator[tuple[str, Graph, Marks]]:
+        written, run = self._marks
         if self.p_graph is not None:
-            yield "As written (p-graph)", self.p_graph
+            yield "As written (p-graph)", self.p_graph, written
         if self.e_graph is not None and not self.fallback:  # else it is not what runs
-            yield "As run (e-graph)", self.e_graph
+            yield "As run (e-graph)", self.e_graph, run
 
     def to_mermaid(self) -> str:
         """The plan as a Mermaid flowchart; a single box when everything runs as stock."""
-        graphs = [graph for _, graph in self._graphs()]
-        return to_mermaid(graphs[-1]) if graphs and not self.fallback else _STOCK
+        graphs = list(self._graphs())
+        return to_mermaid(graphs[-1][1], marks=graphs[-1][2]) if graphs and not self.fallback else _STOCK
 
     def to_html(self) -> str:
         """The plan as one self-contained HTML page."""
         summary = () if self.fallback else self.summary
         e_graph = None if self.fallback else self.e_graph
         reason = f"{self.fallback[:1].upper()}{self.fallback[1:]}." if self.fallback else ""
-        return to_html(self.p_graph, e_graph, self.all_notes, title=self._title, summary=summary, fallback=reason)
+        how = "predicted" if self.trace is None else "measured (as written: predicted)"
+        return to_html(
+            self.p_graph,
+            e_graph,
+            self.all_notes,
+            title=self._title,
+            summary=summary,
+            fallback=reason,
+            tables=self.timing,
+            marks=self._marks,
+            critical=f"heavy frame: on the critical path, {how}" if any(m.critical for m in self._marks) else "",
+        )
 
     def _repr_html_(self) -> str:
         # A frame keeps the styles of the page and those of the notebook apart.
@@ -107,9 +140,13 @@ def _sentences(graph: Graph) -> Iterator[str]:
     if streams:
         start = "starts" if len(streams) == 1 else "start"
         yield f"{_listed(streams)} {start} on each item while the rest of the list is still being written."
+    fields = [p.name for p in graph if any(ref.stream and ref.key is not None for ref in p.args.values())]
+    if fields:
+        start, reads = ("starts", "it reads") if len(fields) == 1 else ("start", "they read")
+        yield f"{_listed(fields)} {start} when the fields that {reads} are written, while the rest still comes."
     if prefills := [p.name for p in graph if p.op is Op.PARTIAL_PREFILL]:
         yield f"The beginning of {_count(len(prefills), 'prompt')} is prefilled while the rest is being computed."
-    if not early and not streams and not prefills:
+    if not early and not streams and not fields and not prefills:
         yield "Every step needs the one before, so nothing can start sooner than in stock."
     if own := opaque(graph):
         are = "step is" if len(own) == 1 else "steps are"
@@ -118,6 +155,15 @@ def _sentences(graph: Graph) -> Iterator[str]:
             hint = "unless it is known to have no side effects: mark such functions @fineflow.pure."
             yield f"What follows your code waits for it, {hint}"
     yield "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
+
+
+def _by_entry(stock: Sequence[str]) -> Iterator[str]:
+    if stock:
+        run = "runs" if len(stock) == 1 else "run"
+        yield (
+            f"{' and '.join(filter(None, (', '.join(stock[:-1]), stock[-1])))} {run} as stock, through your own "
+            "object: there nothing can start earlier than stock starts it."
+        )
 
 
 def starts_early(graph: Graph) -> list[str]:
@@ -156,13 +202,17 @@ def _wrapped(sentence: str) -> list[str]:
     return wrap("", [sentence], hang="    ")
 
 
-def _table(heading: str, rows: Sequence[tuple[str, ...]]) -> str:
+_NAMED = frozenset({"pass", "why", "how", "step"})  # columns that need no heading where all of them are such
+
+
+def _table(heading: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+    rows = [*rows] if _NAMED.issuperset(columns[:-1]) or "at" in columns else [tuple(columns), *rows]
     widths = [min(56, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
-    lines = [heading]
+    lines = textwrap.wrap(heading, WIDTH, subsequent_indent="  ")
     for *cells, reason in rows:
         line = "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + "  "
         if len(line) > 2 * WIDTH // 3:
             lines.append(line.rstrip())
             line = " " * 8
         lines += textwrap.wrap(reason, WIDTH, initial_indent=line, subsequent_indent=" " * len(line))
-    return "\n".join(lines)
+    return "\n".join(lines).replace("\u00a0", " ")

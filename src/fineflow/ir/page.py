@@ -10,7 +10,7 @@ from fineflow.ir.graph import Graph, Note
 from fineflow.ir.primitive import Effect, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.svg import STYLE, legend, to_svg
-from fineflow.ir.text import format_graph, tidy
+from fineflow.ir.text import NO_MARKS, Marks, format_graph, tidy
 
 _STYLE = (
     STYLE + "*{box-sizing:border-box}html{background:Canvas;color-scheme:light dark}"
@@ -52,16 +52,26 @@ def to_html(
     title: str = "",
     summary: Sequence[str] = (),
     fallback: str = "",
+    tables: Sequence[Section] = (),
+    marks: tuple[Marks, Marks] = (NO_MARKS, NO_MARKS),
+    critical: str = "",
 ) -> str:
-    """One self-contained page. ``summary``: sentences for people. ``fallback``: why everything is left to stock."""
+    """One self-contained page. ``summary``: sentences for people. ``fallback``: why everything is left to stock.
+
+    tables: further ones, behind the pictures. marks: what the two pictures tell besides; critical: what their heavy
+    frames mean.
+    """
     heading = escape(title or "Plan")
     parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
     if fallback:
         parts.append(f'<div class="stock"><b>Runs as stock.</b> {escape(fallback)}</div>')
     if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
-        parts += [f'<div class="keys">{"".join(legend(graphs))}</div>', _views(p_graph, e_graph)]
-    tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
-    parts += [_table(*section) for section in tables]
+        parts += [
+            f'<div class="keys">{"".join(legend(graphs, critical=critical))}</div>',
+            _views(p_graph, e_graph, marks),
+        ]
+    told = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
+    parts += [_table(*section) for section in (*tables, *told)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -69,25 +79,25 @@ def to_html(
     )
 
 
-def _views(p_graph: Graph | None, e_graph: Graph | None) -> str:
-    graphs = [("p", AS_WRITTEN, p_graph), ("e", AS_RUN, e_graph)]
-    there = [(key, names, graph) for key, names, graph in graphs if graph is not None]
-    tabs = [(key, names[0]) for key, names, _ in reversed(there)] + [("text", "Text")]
+def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Marks]) -> str:
+    graphs = [("p", AS_WRITTEN, p_graph, marks[0]), ("e", AS_RUN, e_graph, marks[1])]
+    there = [(key, names, graph, mark) for key, names, graph, mark in graphs if graph is not None]
+    tabs = [(key, names[0]) for key, names, _, _ in reversed(there)] + [("text", "Text")]
     if len(there) > 1:
-        beside = sum(len(graph.primitives) for _, _, graph in there) <= _BESIDE
+        beside = sum(len(graph.primitives) for _, _, graph, _ in there) <= _BESIDE
         tabs.insert(0 if beside else 2, ("both", "Side by side"))
     inputs = "".join(
         f'<input type="radio" name="view" id="{key}"{" checked" if index == 0 else ""}>'
         for index, (key, _) in enumerate(tabs)
     )
     labels = "".join(f'<label for="{key}">{label}</label>' for key, label in tabs)
-    drawn = [to_svg(graph, title=name) for _, (name, _), graph in there]
+    drawn = [to_svg(graph, title=name, marks=mark) for _, (name, _), graph, mark in there]
     columns = " ".join(f"minmax(0,{width}fr)" for svg in drawn for width in re.findall(r' width="(\d+)"', svg)[:1])
     views = [
         f'<section class="{key}"><h3>{name} <small>{about}</small></h3><figure>{svg}</figure></section>'
-        for (key, (name, about), _), svg in zip(there, drawn, strict=True)
+        for (key, (name, about), _, _), svg in zip(there, drawn, strict=True)
     ]
-    text = "\n\n".join(format_graph(graph, title=name) for _, (name, _), graph in there)
+    text = "\n\n".join(format_graph(graph, title=name, marks=mark) for _, (name, _), graph, mark in there)
     views.append(f'<section class="t"><pre>{escape(text)}</pre></section>')
     return (
         f'{inputs}<nav class="tabs">{labels}</nav><div class="views" style="--columns:{columns}">{"".join(views)}</div>'
@@ -109,6 +119,7 @@ def opaque(graph: Graph) -> list[Primitive]:
 
 
 Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
+"""A table: heading, columns, rows; the last column holds what is longest."""
 
 
 def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -> list[Section]:
@@ -126,8 +137,8 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
         ("What stays as it was, and why", ("pass", "step", "why"), _told([n for n in notes if not n.done])),
         (
             "Run by stock itself, exactly when it always was: your own code, and what is not recognised",
-            ("step", "at", "why"),
-            [(p.name, _at(p), _why(p, graph, gain)) for p in held],
+            ("step", "why"),
+            [(p.name, _why(p, graph, gain)) for p in held],
         ),
         (
             "Your functions without side effects, which may run early",
@@ -158,7 +169,9 @@ def _at(p: Primitive) -> str:
 
 def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
     """The reason, and what it costs: how many steps could start earlier if it were known to be harmless."""
-    reason = tidy(p.effects.reason) or "not known to be without side effects"
+    reason = tidy(p.effects.reason) or "is not known to be without side effects"
+    if where := _at(p):
+        reason = f"kept in order: `{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}"
     held = _waiting(graph, p.name) if gain and graph is not None and p.name in graph else 0
     return f"{reason}; {held} later step{'s wait' if held > 1 else ' waits'} for it" if held else reason
 

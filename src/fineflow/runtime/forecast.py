@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fineflow.ir import Graph, Op, Primitive
+from fineflow.ir import Effect, Graph, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
 from fineflow.runtime.costs import Costs, costs, place
 
 _MODELS = frozenset({Op.DECODE, Op.PARTIAL_DECODE})
+_TOUCHING = {Effect.READ: Op.SEARCH, Effect.WRITE: Op.SEARCH, Effect.EXTERNAL: Op.TOOL}  # what such a function is like
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,7 @@ class Forecast:
 
     seconds: its length. names: the primitives on it that take time, in order; those in bodies by ``inside``. each:
     predicted seconds of every primitive that takes time. measured, believed: the engines whose seconds come from
-    measurements, and those for which there are only priors. own: whether opaque user code is on the path, which counts
-    as nothing because nobody knows it.
+    measurements, and those for which there are only priors.
     """
 
     seconds: float = 0.0
@@ -54,7 +54,7 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
         seconds,
         names,
         found.each,
-        tuple(dict.fromkeys(engine for engine, op in told if known.measured(engine, op))),
+        tuple(dict.fromkeys(engine or "" for engine, op in told if known.measured(engine, op))),
         tuple(dict.fromkeys(engine or f"each {op}" for engine, op in told if not known.measured(engine, op))),
     )
 
@@ -67,9 +67,11 @@ class _Path:
         self.serial = serial
         self.each: dict[str, float] = {}
         self.engines: list[tuple[str | None, Op]] = []
+        self.foreign: set[str] = set()  # places of models that do a whole request in one call
 
     def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
         begun = {place(p.name): p for p in graph if p.op is Op.PARTIAL_PREFILL}
+        self.foreign |= {place(prefix + p.name) for p in graph if p.op in _MODELS and p.meta.get("foreign")}
         best: dict[str, tuple[float, tuple[str, ...]]] = {}
         for p in graph:
             before = [best[n] for n in (*(ref.name for ref in p.args.values()), *p.after) if n in best]
@@ -87,17 +89,18 @@ class _Path:
             seconds, path = max(_ways(arms), key=lambda found: found[0])
             items = self.known.size(None, Op.MAP, p.name) if p.op is Op.MAP and self.serial else 1.0
             return seconds * items, path
+        if p.op is Op.PREFILL and place(prefix + p.name) in self.foreign:
+            return 0.0, ()  # part of the one call that its DECODE is
         return self._work(p, begun), ()
 
     def _work(self, p: Primitive, begun: Mapping[str, Primitive]) -> float:
-        if p.params.get("by") == "stock" and p.op not in _MODELS:
+        if p.effects.kind is Effect.OPAQUE:
             return 0.0
-        if p.op is Op.PREFILL and p.meta.get("foreign"):
-            return 0.0  # part of the one call that its DECODE is
-        seconds = self.known.predict(p.engine, p.op, name=p.name)
+        op = _TOUCHING.get(p.effects.kind, p.op) if p.op is Op.CALL else p.op
+        seconds = self.known.predict(p.engine, op, name=p.name)
         if not seconds:
             return 0.0
-        self.engines.append((p.engine, p.op))
+        self.engines.append((p.engine, op))
         if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
             penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))
             return max(seconds + penalty - self.known.predict(part.engine, part.op, name=part.name), penalty)
@@ -110,7 +113,8 @@ def _ways(
     arms: list[tuple[str, float, tuple[str, ...]]],
 ) -> Iterator[tuple[float, tuple[str, ...]]]:
     """Every way through the bodies of a primitive: the tests (``if ...``) one after the other, up to each arm."""
-    tested, path = 0.0, ()
+    tested: float = 0.0
+    path: tuple[str, ...] = ()
     for heading, seconds, names in arms:
         yield tested + seconds, (*path, *names)
         if heading.startswith("if "):

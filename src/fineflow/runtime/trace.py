@@ -81,7 +81,8 @@ class Step:
     """A primitive of a call: all of its runs together, which are several only in bodies.
 
     name: with what it is inside of. ready: seconds from the start of the call to the first time that its inputs were
-    there. waited, ran: of the run that took longest. times, taken: how many runs, how many of them stock claimed.
+    there. waited, ran: of the run that took longest. ended: whether all did. times: how many runs. taken: what became
+    of those whose result stock may claim: claimed, not claimed, stock was first, run by stock.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Step:
     ready: float
     waited: float
     ran: float
+    ended: bool
     times: int
     taken: tuple[str, ...]
 
@@ -101,7 +103,8 @@ def steps(trace: Trace) -> Iterator[Step]:
 def _steps(trace: Trace, graph: Graph, prefix: str) -> Iterator[Step]:
     runs = trace.of(graph)
     for p in graph:
-        if found := [stamps[p.name] for stamps in runs if p.name in stamps]:
+        found = [stamps[p.name] for stamps in runs if p.name in stamps]
+        if found := [stamp for stamp in found if stamp.ended is not None or stamp.taken != STOCK]:
             longest = max(found, key=lambda stamp: stamp.ran)
             yield Step(
                 prefix + p.name,
@@ -109,6 +112,7 @@ def _steps(trace: Trace, graph: Graph, prefix: str) -> Iterator[Step]:
                 min(stamp.ready for stamp in found) - trace.began,
                 longest.waited,
                 longest.ran,
+                all(stamp.ended is not None for stamp in found),
                 len(found),
                 tuple(stamp.taken for stamp in found if stamp.taken),
             )

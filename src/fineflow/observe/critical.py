@@ -1,0 +1,119 @@
+"""Where the time of a chain goes: its critical path as predicted, and what a call of it took, as tables and marks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fineflow.ir import Graph
+from fineflow.ir.page import Section, works
+from fineflow.ir.primitive import Effect
+from fineflow.ir.text import Marks, duration
+from fineflow.runtime.costs import Costs, costs
+from fineflow.runtime.forecast import Forecast, predict
+from fineflow.runtime.trace import Step, Trace, measured_path, steps
+
+ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
+_LEAST = 0.0005  # seconds that a step of plumbing must have taken to be told of
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """The predicted critical paths of one plan: of the graph as written (entered async and sync), and as run."""
+
+    written: Forecast = field(default_factory=Forecast)
+    written_sync: Forecast = field(default_factory=Forecast)
+    run: Forecast = field(default_factory=Forecast)
+
+    @classmethod
+    def of(cls, p_graph: Graph, e_graph: Graph, known: Costs = costs) -> Forecasts:
+        return cls(predict(p_graph, known), predict(p_graph, known, serial=True), predict(e_graph, known))
+
+
+def marks(forecast: Forecast) -> Marks:
+    """For drawings: what every step is expected to take, and which are on the path."""
+    return Marks(forecast.each, frozenset(forecast.names))
+
+
+def measured_marks(trace: Trace) -> Marks:
+    """For drawings: what every step of a call took, and which decided when it ended."""
+    took = {step.name: step.ran for step in steps(trace) if _tells(step)}
+    return Marks(took, frozenset(name for name, _ in measured_path(trace) if name in took))
+
+
+def predicted(forecasts: Forecasts, stock: Sequence[str]) -> Section | None:
+    """The table of predicted critical paths; None where nothing takes time. ``stock``: entries that run as stock."""
+    written, run = forecasts.written, forecasts.run
+    if not written.seconds and not run.seconds:
+        return None
+    rows = [_row("as written", tuple(e for e in ENTRIES if e.startswith("a")), written)]
+    sync = tuple(e for e in ENTRIES if not e.startswith("a"))
+    if forecasts.written_sync == written:
+        rows = [_row("as written", ENTRIES, written)]
+    else:
+        rows.append(_row("as written", sync, forecasts.written_sync))
+    if ahead := tuple(e for e in ENTRIES if e not in stock):
+        rows.append(_row("as run", ahead, run))
+    basis = run.basis if ahead else written.basis
+    heading = f"Predicted critical path, {basis}; engines taken to be free, your own code to take no time"
+    return heading, ("graph", "entered by", "length", "path"), rows
+
+
+def _row(graph: str, entries: Sequence[str], forecast: Forecast) -> tuple[str, ...]:
+    by = "any" if tuple(entries) == ENTRIES else ", ".join(entries)
+    return graph, by, duration(forecast.seconds), told(forecast.names, forecast.each) or "nothing takes time"
+
+
+def told(names: Sequence[str], seconds: Mapping[str, float]) -> str:
+    """A path in words: the steps with their seconds, what is inside of one in brackets behind it."""
+    parts: list[str] = []
+    left = list(names)
+    while left:
+        name = left.pop(0)
+        within = [inner for inner in left if inner.startswith(f"{name} > ")]
+        left = [inner for inner in left if inner not in within]
+        text = f"{name.rpartition(' > ')[2]} {duration(seconds[name])}".replace(" ", "\u00a0")  # on one line
+        parts.append(f"{text} ({told(within, seconds)})" if within else text)
+    return ", ".join(parts)
+
+
+def measured(trace: Trace, forecasts: Forecasts | None) -> Iterator[Section]:
+    """What a call took: its critical path, and every step of it that took time or that stock could claim."""
+    path = [(name, seconds) for name, seconds in measured_path(trace) if seconds >= _LEAST]
+    believed = forecasts.run.each if forecasts is not None else {}
+    yield (
+        f"Last run: {trace.entry} took {duration(trace.seconds)}; its critical path, as measured",
+        ("measured", "predicted", "step"),
+        [
+            (duration(seconds), duration(believed[name]) if name in believed else "", name)
+            for name, seconds in path or [(trace.graph.output.name, 0.0)]
+        ],
+    )
+    yield (
+        "Last run: when the inputs of each step were there, how long it waited for its engine, and ran",
+        ("inputs at", "waited", "ran", "for stock", "step"),
+        [
+            (
+                duration(max(step.ready, 0.0)),
+                duration(step.waited),
+                duration(step.ran) if step.ended else "did not end",
+                _fate(step),
+                step.name + (f", {step.times} times (the longest)" if step.times > 1 else ""),
+            )
+            for step in steps(trace)
+            if _tells(step)
+        ],
+    )
+
+
+def _tells(step: Step) -> bool:
+    opaque = step.primitive.effects.kind is Effect.OPAQUE
+    return bool(step.taken) or works(step.primitive) or opaque or step.ran >= _LEAST
+
+
+def _fate(step: Step) -> str:
+    counted = Counter(step.taken)
+    if len(counted) == 1 and step.times == 1:
+        return step.taken[0]
+    return ", ".join(f"{count} {fate}" for fate, count in counted.items())
