@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fineflow.ir.graph import Graph, Note
-from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive
+from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 
 # What the operations cost relative to each other, as long as no cost model knows better: a decode takes many steps
@@ -19,7 +19,7 @@ WEIGHTS: Mapping[Op, float] = {
     Op.SEARCH: 2.0,
     Op.EMBED: 1.0,
     Op.INGEST: 1.0,
-    Op.CALL: 0.0,
+    Op.CALL: 0.0,  # unless it is declared to touch something, see ``cost``
 }
 
 
@@ -27,39 +27,72 @@ WEIGHTS: Mapping[Op, float] = {
 _FRESH = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.PARTIAL_PREFILL, Op.EMBED, Op.INGEST, Op.SEARCH, Op.TOOL})
 
 
+def cost(p: Primitive) -> float:
+    """The relative cost of an operation by itself. A function that reads or writes something takes as long as a search
+    does."""
+    touches = p.op is Op.CALL and p.effects.kind in (Effect.READ, Effect.WRITE)
+    return WEIGHTS[Op.SEARCH] if touches else WEIGHTS.get(p.op, 0.0)
+
+
 def weight(p: Primitive) -> float:
     """The relative cost of one primitive; of a MAP, that of its body (elements run side by side).
 
-    Of a CONDITION it is that of the tests up to the arm that takes longest. A stage handles only a part of the
-    documents, and what remains for the primitive that it was taken from is small.
+    Of a CONDITION it is that of the tests up to an arm, on average. A stage handles only a part of the documents, and
+    what remains for the primitive that it was taken from is small.
     """
     if p.op is Op.MAP and p.body is not None:
         return critical_path(p.body)[0]
     if p.op is Op.CONDITION:
-        tested, most = 0.0, 0.0
-        for label, body in bodies(p):
-            cost = critical_path(body)[0]
-            most = max(most, tested + cost)
-            tested += cost if label.startswith("if ") else 0.0
-        return most
-    cost = WEIGHTS.get(p.op, 0.0)
+        return _arms_end(p, 0.0, {})
     if p.params.get("stage"):
-        return cost / 2
-    return 0.0 if p.meta.get("staged") else cost
+        return cost(p) / 2
+    return 0.0 if p.meta.get("staged") else cost(p)
 
 
-def critical_path(graph: Graph) -> tuple[float, tuple[str, ...]]:
-    """Weight and names of the longest chain of primitives, over data and order edges."""
+def first_args(p: Primitive) -> Mapping[str, Ref]:
+    """The data edges that a primitive waits for before it starts: of a CONDITION, what its first test reads."""
+    if p.op is not Op.CONDITION:
+        return p.args
+    test: Graph = p.body["if 1"]
+    return {name: ref for name, ref in p.args.items() if name in test.users or name == test.output.name}
+
+
+def _arms_end(p: Primitive, start: float, there: Mapping[str, float]) -> float:
+    """When a CONDITION ends, on average over its arms. there: when its arguments are known."""
+    ends = []
+    for label, body in bodies(p):
+        end = critical_path(body, start, there)[0]
+        if label.startswith("if "):
+            start = end
+        else:
+            ends.append(end)
+    return sum(ends) / len(ends)
+
+
+def critical_path(
+    graph: Graph, start: float = 0.0, there: Mapping[str, float] | None = None
+) -> tuple[float, tuple[str, ...]]:
+    """Weight and names of the longest chain of primitives, over data and order edges.
+
+    start: when the graph starts. there: which of its inputs are known only later, and when.
+    """
+    late = there or {}
     best: dict[str, tuple[float, str | None]] = {}
     for p in graph:
-        before = [n for n in (*(r.name for r in p.args.values()), *p.after) if n in best]
+        before = [n for n in (*(r.name for r in first_args(p).values()), *p.after) if n in best]
         last = max(before, key=lambda n: best[n][0], default=None)
-        best[p.name] = ((best[last][0] if last else 0.0) + weight(p), last)
-    end = max(best, key=lambda n: best[n][0], default=None)
-    total, chain = (best[end][0] if end else 0.0), []
-    while end is not None:
-        chain.append(end)
-        end = best[end][1]
+        begin = max(best[last][0] if last else start, *(late.get(r.name, start) for r in first_args(p).values()), start)
+        if p.op is Op.CONDITION:
+            times = {name: best[r.name][0] if r.name in best else late.get(r.name, start) for name, r in p.args.items()}
+            end = _arms_end(p, begin, times)
+        else:
+            end = begin + weight(p)
+        best[p.name] = (end, last)
+    last = max(best, key=lambda n: best[n][0], default=None)
+    total, chain = (best[last][0] if last else max(start, late.get(graph.output.name, start))), []
+    while last is not None:
+        chain.append(last)
+        last = best[last][1]
     return total, tuple(reversed(chain))
 
 
@@ -89,7 +122,7 @@ def together(found: Iterable[Effects]) -> Effects:
 
 
 def ending(graph: Graph) -> frozenset[str]:
-    """What has to be over before a graph inside a primitive is: its output, and what later steps may have to wait for."""
+    """What has to be over before a graph inside a primitive is: its output, and what later steps may wait for."""
     marked = (p.name for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.touched)
     return frozenset((graph.output.name, *marked)) - set(graph.inputs)
 
@@ -97,7 +130,7 @@ def ending(graph: Graph) -> frozenset[str]:
 def takes_time(p: Primitive) -> bool:
     """Whether a value may come late because of this primitive: an engine works, or user code of unknown length."""
     inner = [q for _, body in bodies(p) for q in body]
-    return WEIGHTS.get(p.op, 0) > 0 or p.effects.kind is Effect.OPAQUE or any(map(takes_time, inner))
+    return cost(p) > 0 or p.effects.kind is Effect.OPAQUE or any(map(takes_time, inner))
 
 
 def fresh(name: str, taken: Container[str]) -> str:
@@ -106,6 +139,13 @@ def fresh(name: str, taken: Container[str]) -> str:
     while found in taken:
         found, number = f"{name}~{number}", number + 1
     return found
+
+
+def common(texts: Sequence[str]) -> str:
+    """The beginning that all texts have in common: that of the first and the last in the order of the alphabet."""
+    first, last = min(texts), max(texts)
+    differs = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:differs]
 
 
 def replaced(graph: Graph, changes: Mapping[str, Iterable[Primitive]]) -> tuple[Primitive, ...]:

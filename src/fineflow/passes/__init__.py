@@ -14,13 +14,14 @@ from fineflow.ir.spec import verify
 from fineflow.passes.bind import bind
 from fineflow.passes.decode import decode
 from fineflow.passes.duplicates import duplicates
+from fineflow.passes.fanout import fanout
 from fineflow.passes.prefill import prefill
 from fineflow.passes.prune import prune
 from fineflow.passes.stages import stages
 
 Pass = Callable[[Graph], Graph]
 
-PASSES: tuple[Pass, ...] = (prune, duplicates, stages, prefill, decode)
+PASSES: tuple[Pass, ...] = (prune, duplicates, stages, prefill, fanout, decode)
 
 
 def checked(passes: Any) -> tuple[Pass, ...]:
@@ -88,4 +89,16 @@ def _kind(value: Any) -> str:
     return repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
 
 
-__all__ = ["PASSES", "Pass", "bind", "checked", "decode", "duplicates", "prefill", "prune", "rewrite", "stages"]
+__all__ = [
+    "PASSES",
+    "Pass",
+    "bind",
+    "checked",
+    "decode",
+    "duplicates",
+    "fanout",
+    "prefill",
+    "prune",
+    "rewrite",
+    "stages",
+]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, takes_time
+from fineflow.ir.edit import ancestors, origins, takes_time
 from fineflow.ir.spec import bodies
 from fineflow.runtime.costs import costs
 
-_CHARACTERS = 4  # per token, about
+CHARACTERS = 4  # per token, about
+VALUE = 32  # tokens of a value that nobody has seen, as a guess
 
 
 class Ready:
@@ -84,6 +85,23 @@ class Prompt:
         return "rest" if "rest" in self.rendered.args else ""
 
 
+Element = tuple[str, Ref | None]
+"""A part of a prompt that is known: text, and None; or the argument that brings a variable, and where it comes from."""
+
+
+def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
+    """What a prompt consists of up to the variable ``end`` ("" for all of it)."""
+    found: list[Element] = []
+    for kind, text in prompt.segments:
+        if kind == "text":
+            found.append((text, None))
+        elif text == end:
+            break
+        elif arg := prompt.argument(text):
+            found.append((arg, prompt.sources[arg]))
+    return tuple(found)
+
+
 @dataclass(slots=True)
 class Beginning:
     """A beginning of a prompt, up to the variable ``end`` ("" for the whole prompt).
@@ -104,7 +122,7 @@ class Beginning:
     @property
     def tokens(self) -> float:
         """A guess at its length; of values only that there are some."""
-        return self.characters / _CHARACTERS + 32 * len(self.known)
+        return self.characters / CHARACTERS + VALUE * len(self.known)
 
 
 def prompts_of(graph: Graph) -> Iterable[Prompt]:
@@ -147,6 +165,32 @@ def beginnings(prompt: Prompt, ready: Ready, decoded: Set[str] = frozenset()) ->
     return found
 
 
+def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primitive:
+    """The primitive that prefills a beginning."""
+    rest = prompt.rendered.args.keys() - each.known - {"rest"}
+    sources, p = prompt.sources, prompt.prefill
+    late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
+    told = {"templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end}
+    return Primitive(
+        name,
+        Op.PARTIAL_PREFILL,
+        {arg: sources[arg] for arg in prompt.rendered.args if arg in each.known},
+        # What is known, but not needed for the beginning, is left out as well.
+        {"late": variables(late), "unread": variables(rest - late)},
+        p.effects,
+        span=p.span,
+        engine=p.engine,
+        after=prompt.after,
+        component=p.component,
+        meta={**p.meta, **told, "elements": elements(prompt, each.end)},
+    )
+
+
+def variables(args: Iterable[str]) -> tuple[str, ...]:
+    """The template's variables that arguments bring."""
+    return tuple(sorted(arg.removeprefix("key:") for arg in args))
+
+
 def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
     """Whether what is behind a beginning is expected to come so much later that two prefills are worth it.
 
@@ -154,3 +198,43 @@ def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
     """
     wait = ready.wait(beginning.waits, beginning.later)
     return wait > costs.split_penalty(prompt.prefill.engine, beginning.tokens)
+
+
+def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
+    """The prompts in the bodies of a primitive, as seen from the graph around it."""
+    for label, body in bodies(p):
+        outer = {name: ref for name, ref in p.args.items() if p.op is not Op.MAP or name != "items"}
+        for prompt in prompts_of(body):
+            sources = {arg: ref for arg, inner in prompt.sources.items() if (ref := _outside(inner, body, outer))}
+            after = _order(p, graph, {ref.name for ref in sources.values()})
+            place = f"{p.name}/{label}" if isinstance(p.body, dict) else p.name
+            yield Prompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}")
+
+
+def _outside(ref: Ref, body: Graph, outer: Mapping[str, Ref]) -> Ref | None:
+    """What a value of a body is in the graph around it; None where it is made in the body."""
+    inner = body.by_name.get(ref.name)
+    if inner is not None and inner.op is Op.PICK and ref.key is None:
+        record = inner.args["record"]
+        ref = Ref(record.name, inner.params["key"]) if record.key is None else record
+        if record.key is not None:
+            return None
+    found = outer.get(ref.name) if ref.name in body.inputs else None
+    if found is None or ref.key is None:
+        return found
+    return Ref(found.name, ref.key) if found.key is None else None
+
+
+def _order(p: Primitive, graph: Graph, read: set[str]) -> tuple[str, ...]:
+    """What a prefill in front of ``p`` must not overtake: the order of ``p``, but of user code only what may change
+    a value that is read. That it may be a guard, or write what an arm reads, does not matter to a prefill.
+    """
+    opaque = {q.name for q in graph if q.effects.kind is Effect.OPAQUE}
+    held = origins(graph)
+    objects = frozenset[str]().union(*(held.get(name, {name}) for name in read))
+    kept = [name for name in p.after if name not in opaque]
+    for name in sorted(opaque & ancestors(graph, order=True)[p.name]):
+        received = graph[name].meta.get("received", ())
+        if any(not objects.isdisjoint(held.get(given, {given})) for given in received):
+            kept.append(name)
+    return tuple(kept)

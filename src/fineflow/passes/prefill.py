@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
-from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, fresh, in_bodies, origins, replaced, takes_time
+from fineflow.ir import Graph, Note, Op, Primitive
+from fineflow.ir.edit import fresh, in_bodies, replaced, takes_time
 from fineflow.ir.spec import bodies
-from fineflow.passes.beginnings import Beginning, Prompt, Ready, beginnings, pays, prompts_of
+from fineflow.passes.beginnings import (
+    Beginning,
+    Prompt,
+    Ready,
+    beginnings,
+    inside,
+    partial,
+    pays,
+    prompts_of,
+    variables,
+)
 
 
 def prefill(graph: Graph) -> Graph:
@@ -29,7 +39,7 @@ def prefill(graph: Graph) -> Graph:
         else:
             made.add(prompt, found, ready, before=prompt.rendered.name)
     for p in graph:
-        for prompt in _inside(p, graph):
+        for prompt in inside(p, graph):
             if prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
                 made.add(prompt, beginnings(prompt, ready, end), ready, before=p.name)
@@ -53,7 +63,8 @@ class _Made:
                 refusals.append(why)
                 continue
             name = fresh(f"{prompt.name}.partial_prefill", self._taken)
-            begin = _partial(each, prompt, ready, name, last)
+            begin = partial(each, prompt, ready, name)
+            begin = begin.with_(after=(*begin.after, last)) if last else begin
             there = self.changes.get(before, (self._graph[before],))
             self.changes[before] = (*there[:-1], begin, there[-1])
             self.notes.append(Note("prefill", f"{prompt.name}.prefill", True, _what(each, prompt)))
@@ -64,30 +75,6 @@ class _Made:
 
     def refuse(self, prompt: Prompt, why: str) -> None:
         self.notes.append(Note("prefill", f"{prompt.name}.prefill", False, why))
-
-
-def _partial(each: Beginning, prompt: Prompt, ready: Ready, name: str, last: str) -> Primitive:
-    rest = prompt.rendered.args.keys() - each.known - {"rest"}
-    sources = prompt.sources
-    late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
-    p = prompt.prefill
-    return Primitive(
-        name,
-        Op.PARTIAL_PREFILL,
-        {arg: sources[arg] for arg in prompt.rendered.args if arg in each.known},
-        # What is known, but not needed for the beginning, is left out as well.
-        {"late": _variables(late), "unread": _variables(rest - late)},
-        p.effects,
-        span=p.span,
-        engine=p.engine,
-        after=(*prompt.after, last) if last else prompt.after,
-        component=p.component,
-        meta={**p.meta, "templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end},
-    )
-
-
-def _variables(args: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(arg.removeprefix("key:") for arg in args))
 
 
 def _what(each: Beginning, prompt: Prompt) -> str:
@@ -107,7 +94,7 @@ def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
         return "the prompt's variables arrive together"
     if not frozenset().union(*late.values()) - ready.waits(*prompt.after):
         return f"it may not begin before {prompt.after[0]} has ended, and then all of the prompt is known"
-    return "" if found else f"{_variables(late)[0]} is not where the template says"
+    return "" if found else f"{variables(late)[0]} is not where the template says"
 
 
 def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
@@ -128,43 +115,3 @@ def _tests(p: Primitive) -> frozenset[str]:
     """A CONDITION itself, if its tests take time: its arms begin after them."""
     tests = (q for label, body in bodies(p) if label.startswith("if ") for q in body)
     return frozenset({p.name} if any(map(takes_time, tests)) else ())
-
-
-def _inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
-    """The prompts in the bodies of a primitive, as seen from the graph around it."""
-    for label, body in bodies(p):
-        outer = {name: ref for name, ref in p.args.items() if p.op is not Op.MAP or name != "items"}
-        for prompt in prompts_of(body):
-            sources = {arg: ref for arg, inner in prompt.sources.items() if (ref := _outside(inner, body, outer))}
-            after = _order(p, graph, {ref.name for ref in sources.values()})
-            place = f"{p.name}/{label}" if isinstance(p.body, dict) else p.name
-            yield Prompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}")
-
-
-def _outside(ref: Ref, body: Graph, outer: Mapping[str, Ref]) -> Ref | None:
-    """What a value of a body is in the graph around it; None where it is made in the body."""
-    inner = body.by_name.get(ref.name)
-    if inner is not None and inner.op is Op.PICK and ref.key is None:
-        record = inner.args["record"]
-        ref = Ref(record.name, inner.params["key"]) if record.key is None else record
-        if record.key is not None:
-            return None
-    found = outer.get(ref.name) if ref.name in body.inputs else None
-    if found is None or ref.key is None:
-        return found
-    return Ref(found.name, ref.key) if found.key is None else None
-
-
-def _order(p: Primitive, graph: Graph, read: set[str]) -> tuple[str, ...]:
-    """What a prefill in front of ``p`` must not overtake: the order of ``p``, but of user code only what may change
-    a value that is read. That it may be a guard, or write what an arm reads, does not matter to a prefill.
-    """
-    opaque = {q.name for q in graph if q.effects.kind is Effect.OPAQUE}
-    held = origins(graph)
-    objects = frozenset[str]().union(*(held.get(name, {name}) for name in read))
-    kept = [name for name in p.after if name not in opaque]
-    for name in sorted(opaque & ancestors(graph, order=True)[p.name]):
-        received = graph[name].meta.get("received", ())
-        if any(not objects.isdisjoint(held.get(given, {given})) for given in received):
-            kept.append(name)
-    return tuple(kept)

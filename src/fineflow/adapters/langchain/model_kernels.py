@@ -17,6 +17,7 @@ from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.models import assembles, call_of
+from fineflow.adapters.langchain.prefilling import sharing
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
@@ -45,7 +46,10 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     if not chat and run.call.streaming and not p.meta["invoked"]:
         raise LeftToStock("a plain LLM streams for stock")
 
+    shared = sharing(p, run)
+
     async def start(entry: Entry) -> Any:
+        await shared()
         recorder: Recorder = entry.replay
         recorder.silence()
         entry.begun = True

@@ -85,8 +85,8 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
     ours = isinstance(model, (ChatEngine, EngineLLM))
     engine = model.engine.name if ours else type(model).__name__
     inside = b.invoked or "llm_chain" in b.path  # there stock invokes the model even when the chain streams
-    block = model.engine.block_size if isinstance(model, ChatEngine) and model.engine.can_prefill else 0
-    prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, block=block)
+    known = {"block": model.engine.block_size, "cache": id(model.engine)} if ours and model.engine.can_prefill else {}
+    prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, **known)
     return b.add(
         Op.DECODE,
         {"cache": prompt.ref},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -11,6 +12,7 @@ from langchain_core.prompts import MessagesPlaceholder
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, fields, plain
 from fineflow.ir import Primitive
+from fineflow.ir.edit import common
 from fineflow.runtime.executor import Execution
 
 _MARK = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
@@ -27,29 +29,46 @@ class _Late(str):
 
 
 _LATE = _Late(_MARK)
+_UNDER_WAY = "prefill under way"  # in keys of ``Call.tables``
 
 
 def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
-    """Prefills the text of the prompt in front of the first late variable; 0 where the whole prompt is there already.
+    """Prefills the text of the prompt in front of the first late variable; 0 where that would come too late.
 
     The whole prompt is rendered, chat template included, with a mark in place of what is late, and cut at the mark:
     so the known beginning is a prefix of the final text whatever the templates do around it. Of several templates it
     is the beginning that they have in common.
     """
     if p.meta["until"] in run.values:
-        return 0  # its own request is on the way, and computes all of it
+        return 0  # the request for the whole prompt is on the way, and computes all of it
+    items = args.get("items")
+    if isinstance(items, Sequence) and len(items) < 2:
+        return 0  # nobody to share it with
     plain(fields(args))
     texts = [text for template in p.meta["templates"] for text in _texts(p, template, fields(args))]
     if not p.meta["whole"] and not any(_MARK in text for text in texts):
         raise LeftToStock("the prompt does not show its late variable")
-    return p.component.awarm(_common(texts).partition(_MARK)[0])
+    known = common(texts).partition(_MARK)[0]
+    shared = sharing(p, run)
+
+    async def warm() -> Any:
+        await shared()
+        return await p.component.awarm(known)
+
+    # A task of the query, not one that counts as a step of the user's: those may be limited in number, and wait for it.
+    run.call.tables[_UNDER_WAY, p.name] = work = run.spawn(warm(), p)
+    return work
 
 
-def _common(texts: Sequence[str]) -> str:
-    """The beginning that all have in common: of the first and the last in the order of the alphabet."""
-    first, last = min(texts), max(texts)
-    differs = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return first[:differs]
+def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
+    """What a request has to wait for: the prefill of what it shares with others, if that is under way now."""
+    found = run.call.tables.get((_UNDER_WAY, p.params.get("shares")))
+
+    async def ended() -> None:
+        if found is not None:
+            await asyncio.wait([found])  # whether it has failed is nothing to who waits
+
+    return ended
 
 
 def _texts(p: Primitive, template: Any, known: Mapping[str, Any]) -> Iterator[str]:

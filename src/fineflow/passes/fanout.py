@@ -1,0 +1,219 @@
+"""Shared prefixes (Parrot, section 5.3): what several requests begin with is prefilled once, and then they fork."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fineflow.ir import Graph, Note, Op, Primitive
+from fineflow.ir.edit import common, fresh, in_bodies
+from fineflow.passes.beginnings import (
+    CHARACTERS,
+    VALUE,
+    Element,
+    Prompt,
+    Ready,
+    beginnings,
+    elements,
+    inside,
+    partial,
+    prompts_of,
+    variables,
+)
+from fineflow.runtime.costs import costs
+
+_DECODES = (Op.DECODE, Op.PARTIAL_DECODE)
+
+
+def fanout(graph: Graph) -> Graph:
+    """Has one PARTIAL_PREFILL made of what requests of one engine have in common that are ready at the same time.
+
+    Requests are the decodes whose prompts are known as a whole, the first PARTIAL_PREFILL of the others, and those of
+    the elements of a MAP. They are marked with ``shares``, and wait for that prefill while it is under way. It is no
+    order edge: where stock makes a request before the graph, or the prefill fails, nobody waits. Not done for less
+    than two requests, nor where what they share is shorter than a block or saves less than it costs.
+    """
+    graph = in_bodies(fanout, graph)
+    if not any(p.op in (Op.PREFILL, Op.MAP) for p in graph):
+        return graph
+    made = _Made(graph)
+    groups: dict[Any, list[_Request]] = {}
+    for request in _requests(graph, made.ready):
+        groups.setdefault(request.key, []).append(request)
+    for group in groups.values():
+        while len(group) > 1:
+            first, *others = group
+            alike = [each for each in others if made.worth(first, _common([first, each]), 2)]
+            if alike:
+                made.share([first, *alike])
+            group = [each for each in others if each not in alike]
+    for p in graph:
+        if p.op is Op.MAP:
+            for prompt in inside(p, graph):
+                if prompt.block:
+                    made.share_in_map(made.primitives[p.name], prompt)
+    return graph.with_primitives(made.finished(), made.notes)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Request:
+    """A request for an engine: what makes it (a decode or a PARTIAL_PREFILL), and what it is known to begin with.
+
+    key: equal for requests that may share, as they go to one cache and are ready at the same time.
+    """
+
+    target: Primitive
+    prefill: Primitive
+    template: Any
+    elements: tuple[Element, ...]
+    key: Any
+
+
+def _requests(graph: Graph, ready: Ready) -> Iterable[_Request]:
+    chained = {p.name for p in graph if p.op is Op.PARTIAL_PREFILL for name in p.after if _partial(graph, name)}
+    split = {p.meta["until"] for p in graph if p.op is Op.PARTIAL_PREFILL}
+    whole = {p.prefill.name: p for p in prompts_of(graph) if p.block and p.rendered.name not in split}
+    for p in graph:
+        if p.op is Op.PARTIAL_PREFILL and p.name not in chained:
+            waits = ready.waits(*(ref.name for ref in p.args.values()), *p.after)
+            yield _Request(p, p, p.meta["templates"][0], p.meta["elements"], _key(p, waits))
+        elif p.op in _DECODES and "cache" in p.args and (prompt := whole.get(p.args["cache"].name)):
+            waits = ready.waits(prompt.rendered.name, prompt.prefill.name, *p.after)
+            known = elements(prompt, "")
+            yield _Request(p, prompt.prefill, prompt.rendered.component, known, _key(prompt.prefill, waits))
+
+
+def _partial(graph: Graph, name: str) -> bool:
+    return name in graph and graph[name].op is Op.PARTIAL_PREFILL
+
+
+def _key(p: Primitive, waits: frozenset[str]) -> Any:
+    return p.engine, p.meta.get("cache", id(p.component)), type(p.component), waits
+
+
+def _common(requests: Sequence[_Request]) -> tuple[Element, ...]:
+    """What all begin with; of texts that differ, the beginning that they have in common."""
+    found: list[Element] = []
+    for parts in zip(*(request.elements for request in requests), strict=False):
+        if all(part == parts[0] for part in parts):
+            found.append(parts[0])
+            continue
+        if all(ref is None for _, ref in parts):
+            found.append((common([text for text, _ in parts]), None))
+        break
+    return tuple(found)
+
+
+class _Made:
+    """The graph in the making: its primitives by name, what is put in front of them, and notes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.ready = Ready(graph)
+        self.primitives = dict(graph.by_name)
+        self.notes: list[Note] = []
+        self._graph = graph
+        self._before: dict[str, list[Primitive]] = {}
+        self._taken = {*graph.by_name, *graph.inputs}
+
+    def worth(self, request: _Request, shared: Iterable[Element], count: float) -> bool:
+        """Whether prefilling it once for ``count`` requests saves more than a prefill of its own costs."""
+        fixed = sum(len(text) for text, ref in shared if ref is None)
+        values = sum(1 for _, ref in shared if ref is not None)
+        if not values and fixed < request.prefill.meta.get("block", 0):  # a token is at least one character
+            return False
+        tokens = fixed / CHARACTERS + values * VALUE
+        engine = request.prefill.engine
+        saved = (count - 1) * tokens * costs.line(engine, Op.PREFILL).each
+        return saved > costs.split_penalty(engine, tokens)
+
+    def share(self, requests: Sequence[_Request]) -> None:
+        """One prefill for requests of one group: the shortest of them, if it is one, or one of its own."""
+        shared = _common(requests)
+        kept = next((r.target for r in requests if r.target.op is Op.PARTIAL_PREFILL and r.elements == shared), None)
+        if kept is None:
+            kept = self._shared(requests, shared)
+            self._before.setdefault(requests[0].target.name, []).append(kept)
+        names = []
+        for request in requests:
+            name = request.target.name
+            if name == kept.name:
+                continue
+            names.append(name)
+            if request.target.op is Op.PARTIAL_PREFILL and request.elements == shared:
+                self._drop(name, kept.name)
+            else:
+                self.primitives[name] = _sharing(self.primitives[name], kept.name)
+        self._note(kept, f"what {' and '.join(names)} begin with is prefilled once")
+
+    def _shared(self, requests: Sequence[_Request], shared: tuple[Element, ...]) -> Primitive:
+        first = requests[0]
+        known = {arg: ref for arg, ref in shared if ref is not None}
+        templates = tuple({id(r.template): r.template for r in requests}.values())
+        p = first.prefill
+        unread = {name for template in templates for name in getattr(template, "input_variables", ())}
+        meta = {**p.meta, "templates": templates, "until": "", "whole": True, "elements": shared}
+        return Primitive(
+            self._name(f"{first.target.name.rpartition('.')[0]}.shared_prefill"),
+            Op.PARTIAL_PREFILL,
+            known,
+            {"late": (), "unread": tuple(sorted(unread - set(variables(known))))},
+            p.effects,
+            span=p.span,
+            engine=p.engine,
+            after=tuple(name for name in first.target.after if not _partial(self._graph, name)),
+            component=p.component,
+            meta=meta,
+        )
+
+    def share_in_map(self, p: Primitive, prompt: Prompt) -> None:
+        """What the prompts of all elements of a MAP begin with, prefilled in front of it if that is not so already."""
+        ahead = [q.name for q in self._graph if q.op is Op.PARTIAL_PREFILL and q.name.startswith(f"{prompt.name}.")]
+        if ahead:
+            name = ahead[-1]
+        else:
+            decoded = self.ready.waits(*(ref.name for ref in p.args.values()), *p.after)
+            found = beginnings(prompt, self.ready, decoded)
+            if not found or not found[-1].end or found[-1].formatted:
+                return
+            made = partial(found[-1], prompt, self.ready, self._name(f"{prompt.name}.shared_prefill"))
+            request = _Request(made, made, None, made.meta["elements"], None)
+            if not self.worth(request, request.elements, costs.size(p.engine, Op.MAP, p.name)):
+                return
+            # With the items, as it shows at run time whether there are several.
+            made = made.with_(args={**made.args, "items": p.args["items"]})
+            self._before.setdefault(p.name, []).append(made)
+            self._note(made, f"what the prompts of {p.name} begin with is prefilled once for all items")
+            name = made.name
+        body: Graph = p.body
+        own = f"{prompt.prefill.name.removesuffix('.prefill')}."
+        users = {n for n in body.users.get(prompt.prefill.name, ()) if body[n].op in _DECODES}
+        users |= {q.name for q in body if q.op is Op.PARTIAL_PREFILL and q.name.startswith(own)}
+        sharing = body.with_primitives(_sharing(q, name) if q.name in users else q for q in body)
+        self.primitives[p.name] = p.with_(body=sharing)
+
+    def finished(self) -> Iterable[Primitive]:
+        for name in self._graph.by_name:
+            yield from self._before.get(name, ())
+            if name in self.primitives:
+                yield self.primitives[name]
+
+    def _drop(self, name: str, kept: str) -> None:
+        """Leaves out a PARTIAL_PREFILL that another one makes superfluous."""
+        del self.primitives[name]
+        for p in self.primitives.values():
+            if name in p.after:
+                after = dict.fromkeys(kept if other == name else other for other in p.after)
+                self.primitives[p.name] = p.with_(after=tuple(after))
+
+    def _name(self, name: str) -> str:
+        found = fresh(name, self._taken)
+        self._taken.add(found)
+        return found
+
+    def _note(self, p: Primitive, reason: str) -> None:
+        self.notes.append(Note("fanout", p.name, True, reason))
+
+
+def _sharing(p: Primitive, name: str) -> Primitive:
+    return p.with_(params={**p.params, "shares": name})
