@@ -9,7 +9,6 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.base import Builder
-from fineflow.adapters.langchain.ingest import contents
 from fineflow.adapters.purity.bytecode import location
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Effects
@@ -36,8 +35,7 @@ def declared_effects(promise: Declaration, b: Builder) -> Effects:
     def name(resource: Any) -> str:
         if isinstance(resource, str):
             return resource
-        store = resource.vectorstore if isinstance(resource, VectorStoreRetriever) else resource
-        return b.resource(store, contents(store))
+        return b.resource(resource.vectorstore if isinstance(resource, VectorStoreRetriever) else resource)
 
     return promise.effects(name)
 

@@ -16,11 +16,10 @@ from fineflow.adapters.langchain import history, ingest
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
-from fineflow.adapters.langchain.pieces import list_made, model_field
+from fineflow.adapters.langchain.pieces import judged, list_made, model_field
 from fineflow.adapters.langchain.recorder import Recorder, clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
-from fineflow.adapters.purity import analyse
 from fineflow.adapters.purity.keys import keys_read
 from fineflow.declare import Declaration
 from fineflow.ir import PURE, Effects, Op, Primitive
@@ -53,7 +52,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
         return b.pick(value, name)
     if hasattr(step, "afunc"):
         raise NotLowered("has an async function besides the sync one")
-    verdict = analyse(func)
+    verdict = judged(func)
     where = verdict.location
     if not (verdict.pure or b.assume_pure):
         return b.opaque(step, value, verdict.reason, where=where)
