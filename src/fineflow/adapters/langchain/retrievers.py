@@ -71,7 +71,9 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
             await entry.replay.areplay(run_manager)
         return docs
 
-    copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch)
+    # What tracing shows of it is read from the user's object, too, at the moment at which stock reads it.
+    shown = {"_get_ls_params": retriever._get_ls_params}
+    copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch, **shown)
     return copy
 
 
