@@ -43,7 +43,14 @@ _ITEMS: dict[str, tuple[Callable[[str], Any] | None, Callable[[str], str] | None
 }
 _FORMS = ("lambda x: {items}", "def f(x):\n    y = {list}\n    return {items}")
 _BUILTINS = {"list": list, "filter": filter}
-_PLAIN = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS | inspect.CO_NESTED
+_OTHERWISE = (  # flags of functions that take more arguments, or return something to be run first
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 
 
 class ListIdiom(NamedTuple):
@@ -92,7 +99,7 @@ def _code_of(func: Any) -> CodeType | None:
     if type(func) is not FunctionType or func.__defaults__ or func.__closure__:
         return None
     code = func.__code__
-    one = code.co_argcount == 1 and not code.co_kwonlyargcount and not code.co_flags & ~_PLAIN
+    one = code.co_argcount == 1 and not code.co_kwonlyargcount and not code.co_flags & _OTHERWISE
     return code if one else None
 
 

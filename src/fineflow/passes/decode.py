@@ -137,9 +137,9 @@ class _Made:
             text = f"each field goes on as soon as its value is complete: {given}"
         else:
             text = f"each {unit} goes to {' and '.join(names)} as soon as no later token can change it"
-        rest = [name for name in self.graph.users.get(parse.name, ()) if name not in names]
+        rest = [name for name in self.graph.users.get(parse.name, ()) if name in self._useful.difference(names)]
         if rest:
-            text += f"; {' and '.join(rest)} waits for the whole" if len(rest) == 1 else f"; {len(rest)} wait for it all"
+            text += f"; {' and '.join(rest)} {'waits' if len(rest) == 1 else 'wait'} for all of it"
         if why := written.meta.get("whole"):
             text += f"; in calls that stream, as {why}"
         return text

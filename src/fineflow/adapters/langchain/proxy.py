@@ -20,6 +20,7 @@ from fineflow.options import Options
 from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.loop import on_engine_loop
+from fineflow.runtime.trace import Trace
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
 _Limit = asyncio.Semaphore | None
@@ -59,7 +60,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
             return await shadow.ainvoke(input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        plan = self._self_plan(input, kwargs, sync=True)
+        plan = self._self_plan(input, kwargs, sync=True, streaming=True)
         if plan is None:
             stock: Iterator[Any] = self.__wrapped__.stream(
                 input, config, **kwargs
@@ -73,7 +74,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
             yield from Chunks(chunks)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        plan = self._self_plan(input, kwargs, sync=False)
+        plan = self._self_plan(input, kwargs, sync=False, streaming=True)
         if plan is None:
             stock: AsyncIterator[Any] = self.__wrapped__.astream(input, config, **kwargs)
             return stock
@@ -86,7 +87,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         return self._self_events("astream_log", input, config, kwargs)
 
     def _self_events(self, entry: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
-        plan = self._self_plan(input, {}, sync=False)
+        plan = self._self_plan(input, {}, sync=False, streaming=True)
         if plan is None or kwargs.get("version") == "v3":
             return getattr(self.__wrapped__, entry)(input, config, **kwargs)
         return self._self_astream(plan, entry, input, config, handlers=True, **kwargs)
@@ -131,7 +132,9 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
         return Session(self.__wrapped__, ended, self._self_plans.clear, self._self_options.strict)
 
-    def _self_plan(self, input: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Plan | None:
+    def _self_plan(
+        self, input: Any, kwargs: Mapping[str, Any], *, sync: bool, streaming: bool = False
+    ) -> Plan | None:
         """The plan for this input, or None where the call goes to the user's object."""
         if kwargs or (sync and on_engine_loop()):
             return None  # keyword arguments go to the first step in ways of its own; the engines' loop may not wait
@@ -142,7 +145,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         )
         if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
             plan = plans[text_input] = self._self_planned(text_input)
-        if plan is None or plan.gains(sync=sync) or (self._self_options.eager and plan.touched):
+        if plan is None or plan.gains(sync=sync, streaming=streaming) or (self._self_options.eager and plan.touched):
             return plan
         return None
 
@@ -150,6 +153,11 @@ class Optimized(wrapt.ObjectProxy[Any]):
         """Whether a batch runs as one call per input, rather than through stock's own batch."""
         plan = self._self_plan(inputs[0], kwargs, sync=sync) if inputs else None
         return plan is not None and plan.gains(sync=sync) and not plan.own_batch
+
+    def _self_used(self, trace: Trace | None) -> Plan | None:
+        """The plan that a call ran by, if it is still in use."""
+        plans = [plan for plan in self._self_plans.values() if plan is not None]
+        return next((plan for plan in plans if trace is not None and plan.e_graph is trace.graph), None)
 
     def _self_planned(self, text_input: bool) -> Plan | None:
         try:
