@@ -163,8 +163,8 @@ def test_own_code_is_told_apart_by_what_is_known_of_it() -> None:
         Ref("llm"),
     )
     shown = str(Explanation(None, graph))
-    kept = "kept in order: `guard` at app.py:7 calls requests.get, which is not known to be pure; 1 later step waits for it"
-    assert f"  guard  {kept}\n" in shown
+    kept = "kept in order: `guard` at app.py:7 calls requests.get, which is not known to be pure"
+    assert f"  guard  {kept}; 1 later step waits for it\n" in shown
     assert "may run early\n  join  app.py:9  joins strings\n" in shown
     assert "mark such functions @fineflow.pure" in shown
 

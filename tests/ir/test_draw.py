@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
 from fineflow.ir.draw import to_html, to_mermaid, to_svg
-from fineflow.ir.svg import FAMILIES, describe, edges, family
+from fineflow.ir.svg import COLOURS, FAMILIES, critical_edges, describe, edges, family
+from fineflow.ir.text import Marks, inside
 
 EVIL = "</title></svg><script>alert(1)</script>\"'&|`#;"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -78,7 +80,7 @@ def test_every_op_has_one_family() -> None:
     assert sorted(op for _, ops in FAMILIES.values() for op in ops) == sorted(Op)
     assert family(Primitive("a", Op.DECODE)) == "llm"
     assert family(Primitive("a", Op.CALL)) == "own"  # a pure function is no problem
-    assert family(Primitive("a", Op.CALL, effects=Effects(Effect.OPAQUE))) == "call"
+    assert family(Primitive("a", Op.CALL, effects=Effects(Effect.OPAQUE))) == "code"
 
 
 def test_svg_shows_every_primitive_with_a_tooltip(rewritten: Graph) -> None:
@@ -116,10 +118,11 @@ def test_mermaid_of_a_small_graph() -> None:
     assert [line for line in lines if "classDef" not in line] == [
         "flowchart TD",
         '  n0(["input"])',
-        '  n1["call<br/>guard<br/>opaque"]:::call',
+        '  n1["call<br/>guard<br/>opaque"]:::code',
         '  n2["partial#95;decode<br/>llm<br/>llm"]:::llm',
         '  n3["map<br/>each"]:::flow',
         '  subgraph g4 ["each: for each item"]',
+        "    direction TB",
         '    n5(["item"])',
         '    n6["embed<br/>each/embed<br/>minilm"]:::find',
         "    n5 --> n6",
@@ -131,6 +134,7 @@ def test_mermaid_of_a_small_graph() -> None:
         "  n1 -.-> n2",
         "  n2 ==> n3",
         '  n3 --> n8(["output"])',
+        "  class g4 body",
     ]
 
 
@@ -183,3 +187,59 @@ def test_large_graphs_start_with_one_picture(count: int, first: str) -> None:
     graph = Graph(tuple(Primitive(f"p{number}", Op.RECORD) for number in range(count)), Ref("p0"))
     tags = Tags(to_html(graph, graph))
     assert [a["id"] for tag, a in tags.seen if tag == "input" and "checked" in a] == [first]
+
+
+def path_of(graph: Graph) -> Marks:
+    """What takes time in ``small()``, and the path through it."""
+    each = inside("each", "for each item", "each/embed")
+    return Marks({"llm": 1.5, "each": 0.03, each: 0.03, "aside": 0.2}, frozenset({"llm", "each", each}))
+
+
+def test_the_critical_path_is_drawn_heavily() -> None:
+    drawn = to_svg(small(), marks=path_of(small()))
+    ElementTree.fromstring(drawn)
+    assert sorted(re.findall(r'<g class="node (\w+) critical">', drawn)) == ["find", "flow", "llm"]
+    assert drawn.count('<g class="edge stream critical">') == 1
+    assert "partial_decode   1.50 s" in drawn and "embed   30 ms" in drawn
+    assert "critical" not in to_svg(small()).partition("</style>")[2]
+
+
+def test_the_path_is_drawn_through_what_takes_no_time() -> None:
+    graph = Graph(
+        (
+            Primitive("search", Op.SEARCH, {"query": Ref("input")}),
+            Primitive("docs", Op.CALL, {"x": Ref("search")}),
+            Primitive("prompt", Op.RENDER, {"docs": Ref("docs"), "question": Ref("input")}),
+            Primitive("llm", Op.DECODE, {"prompt": Ref("prompt")}),
+            Primitive("aside", Op.SEARCH, {"query": Ref("input")}),
+        ),
+        Ref("llm"),
+    )
+    on = Marks({"search": 1.0, "llm": 1.0}, frozenset({"search", "llm"}))
+    assert critical_edges(graph, on) == {("search", "docs"), ("docs", "prompt"), ("prompt", "llm")}
+    apart = Marks({}, frozenset({"search", "aside"}))
+    assert critical_edges(graph, apart) == set()
+
+
+def test_mermaid_marks_the_path() -> None:
+    lines = to_mermaid(small(), marks=path_of(small())).splitlines()
+    assert lines[-2:] == ["  classDef critical stroke-width:5px", "  class n2,n3,n6 critical"]
+    assert '  n2["partial#95;decode 1.50 s<br/>llm<br/>llm"]:::llm' in lines
+
+
+def test_no_class_of_mermaid_is_one_of_its_keywords() -> None:
+    assert not {"call", "end", "default", "style", "class", "click", "href", "graph", "subgraph"} & set(COLOURS)
+
+
+def test_arms_lie_beside_each_other_in_frames_of_their_own() -> None:
+    arm = Graph((Primitive("pick", Op.PICK, {"x": Ref("a")}),), Ref("pick"), ("a",))
+    arms = {"if 1": arm, "then 1": arm, "else": arm}
+    graph = Graph((Primitive("which", Op.CONDITION, {"a": Ref("input", "a")}, body=arms),), Ref("which"))
+    root = ElementTree.fromstring(to_svg(graph))
+    frames = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "arm"]
+    spans = [(float(rect.get("x", "")), float(rect.get("x", "")) + float(rect.get("width", ""))) for rect in frames]
+    assert len(spans) == 3
+    assert all(end < start for (_, end), (start, _) in pairwise(spans))
+    assert len({rect.get("height") for rect in frames}) == 1
+    outer = next(rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "box")
+    assert spans[-1][1] < float(outer.get("width", ""))

@@ -24,9 +24,12 @@ def to_mermaid(graph: Graph, *, marks: Marks = NO_MARKS) -> str:
     What ``marks`` says is critical has a heavy frame.
     """
     heavy: list[str] = []
-    lines = ["flowchart TD", *_Flow(marks, heavy).lines(graph, "  ", "")]
+    inner: list[str] = []
+    lines = ["flowchart TD", *_Flow(marks, heavy, inner).lines(graph, "  ", "")]
     for key, (colour, _) in COLOURS.items():
         lines.append(f"  classDef {key} stroke:{colour},stroke-width:2px")
+    if inner:
+        lines += [f"  classDef body fill:none,stroke:{COLOURS['flow'][0]}", f"  class {','.join(inner)} body"]
     if heavy:
         lines += ["  classDef critical stroke-width:5px", f"  class {','.join(heavy)} critical"]
     return "\n".join(lines)
@@ -34,10 +37,14 @@ def to_mermaid(graph: Graph, *, marks: Marks = NO_MARKS) -> str:
 
 @dataclass(slots=True)
 class _Flow:
-    """Writes graphs into each other; nodes are numbered through. ``heavy`` collects those on the critical path."""
+    """Writes graphs into each other; nodes are numbered through.
+
+    ``heavy`` collects those on the critical path, ``bodies`` the subgraphs.
+    """
 
     marks: Marks
     heavy: list[str]
+    bodies: list[str]
     numbers: count[int] = field(default_factory=count)
 
     def lines(self, graph: Graph, indent: str, prefix: str) -> Iterator[str]:
@@ -58,13 +65,16 @@ class _Flow:
 
     def _node(self, p: Primitive, key: str, indent: str, prefix: str) -> Iterator[str]:
         effects = "" if str(p.effects) == "pure" else tidy(str(p.effects))
-        remarks = " · ".join(text for text in (p.engine, effects, self.marks.of(prefix + p.name)) if text)
+        remarks = " · ".join(text for text in (p.engine, effects) if text)
+        took = self.marks.of(prefix + p.name)
         if prefix + p.name in self.marks.critical:
             self.heavy.append(key)
-        yield f"{indent}{key}[{_quoted(p.op.value, p.name, remarks)}]:::{family(p)}"
+        yield f"{indent}{key}[{_quoted(f'{p.op.value} {took}'.rstrip(), p.name, remarks)}]:::{family(p)}"
         for heading, body in bodies(p):
             inner = f"g{next(self.numbers)}"
+            self.bodies.append(inner)
             yield f"{indent}subgraph {inner} [{_quoted(f'{p.name}: {heading}')}]"
+            yield f"{indent}  direction TB"
             yield from self.lines(body, indent + "  ", prefix + inside(p.name, heading))
             yield f"{indent}end"
             yield f"{indent}{key} -.- {inner}"

@@ -35,8 +35,9 @@ _STYLE = (
     "input:focus-visible~.tabs{outline:2px solid var(--llm);outline-offset:3px}"
     "table{border-collapse:collapse;font-size:13.5px}td,th{text-align:left;vertical-align:top;padding:4px 18px 4px 0;"
     "border-bottom:1px solid color-mix(in srgb,var(--line) 35%,transparent)}th{color:var(--dim);font-weight:500}"
+    ".short{white-space:nowrap}"
     "td code{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;overflow-wrap:anywhere}"
-    ".stock{border-left:4px solid var(--call);padding:8px 14px;margin:14px 0}"
+    ".stock{border-left:4px solid var(--code);padding:8px 14px;margin:14px 0}"
     "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}.e{order:-1}}"
 )
 _BESIDE = 60  # primitives that both graphs together may have to be shown side by side at first
@@ -198,11 +199,15 @@ def works(p: Primitive) -> bool:
 def _table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{column}</th>" for column in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(name, text)}</td>" for name, text in zip(columns, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(_cell(name, text, name == columns[-1]) for name, text in zip(columns, row, strict=True))
+        + "</tr>"
         for row in rows
     )
     return f"<h2>{escape(heading)}</h2><table><tr>{head}</tr>{body}</table>"
 
 
-def _cell(column: str, text: str) -> str:
-    return f"<code>{escape(text)}</code>" if column == "step" else escape(text)
+def _cell(column: str, text: str, last: bool) -> str:
+    if column == "step":
+        return f"<td><code>{escape(text)}</code></td>"
+    return f"<td>{escape(text)}</td>" if last else f'<td class="short">{escape(text)}</td>'

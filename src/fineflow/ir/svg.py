@@ -23,7 +23,7 @@ FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {  # of operations; user functi
     "text": ("prompts and parsers", frozenset({Op.RENDER, Op.PARSE})),
     "flow": ("data and control", frozenset({Op.PICK, Op.RECORD, Op.AGGREGATE, Op.MAP, Op.CONDITION})),
     "tool": ("tool", frozenset({Op.TOOL})),
-    "call": ("your own or unknown code, run by stock", frozenset({Op.CALL})),
+    "code": ("your own or unknown code, run by stock", frozenset({Op.CALL})),
 }
 OWN = ("own", "your functions without side effects")
 COLOURS = {  # light, dark
@@ -33,7 +33,7 @@ COLOURS = {  # light, dark
     "flow": ("#64748b", "#94a3b8"),
     "tool": ("#a21caf", "#f0abfc"),
     "own": ("#15803d", "#86efac"),
-    "call": ("#be123c", "#fda4af"),
+    "code": ("#be123c", "#fda4af"),
 }
 EDGES = {"data": "a value", "stream": "items, one by one", "order": "waits for, reads nothing"}
 
@@ -53,7 +53,7 @@ STYLE = (
     ".ff .wire{fill:none;stroke:var(--line);stroke-width:1.3}.ff .tip{fill:var(--line)}"
     ".ff .stream .wire{stroke:var(--llm);stroke-width:3.2}.ff .stream .tip{fill:var(--llm)}"
     ".ff .order .wire{stroke:var(--dim);stroke-width:1.6;stroke-dasharray:5 4}"
-    ".ff .critical>.box{stroke-width:3;stroke:var(--ink);fill-opacity:.2}.ff .took{font-size:11px;font-weight:650}"
+    ".ff .arm{fill:var(--paper);stroke:var(--line);stroke-width:.8}"
     ".ff .edge.critical .wire{stroke:var(--ink);stroke-width:2.8}.ff .edge.critical .tip{fill:var(--ink)}"
     ".ff .pill{fill:var(--paper);stroke:var(--ink);stroke-width:1.3}"
     ".ff .edge:hover .wire{stroke:var(--ink);stroke-width:2.6}.ff .edge:hover .tip{fill:var(--ink)}"
@@ -62,6 +62,7 @@ STYLE = (
         f".ff .{key} .box{{stroke:var(--{key});fill:var(--{key})}}.ff .{key} .bar,.ff .{key} .op{{fill:var(--{key})}}"
         for key in COLOURS
     )
+    + ".ff .critical .box{stroke:var(--ink);stroke-width:3}"
 )
 
 
@@ -230,20 +231,26 @@ def _node(p: Primitive, marks: Marks, prefix: str) -> _Picture:
         lines.append(("dim", remarks))
     inner = [(heading, _picture(body, marks, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
     width = 22 + max(len(text) * (_MONO if kind == "name" else _SANS) for kind, text in lines)
-    width = max(width, 92.0, 16 + sum(picture.width + 16 for _, picture in inner))
+    width = max(width, 92.0, 12 + sum(max(picture.width, len(text) * _SANS) + 24 for text, picture in inner))
+    tallest = max((picture.height for _, picture in inner), default=0.0)
     height = 9 + _ROW * len(lines)
     rows = "".join(
         f'<text class="{kind}" x="12" y="{_ROW * (index + 1):.0f}">{escape(text)}</text>'
         for index, (kind, text) in enumerate(lines)
     )
     parts = []
-    x = 16.0
+    x = 20.0
     for heading, picture in inner:
-        title = f'<text class="dim" x="{x:.0f}" y="{height + 12:.0f}">{escape(_short(heading))}</text>'
-        parts.append(f'{title}<g transform="translate({x:.1f} {height + 24:.1f})">{picture.svg}</g>')
-        x += picture.width + 16
+        room = max(picture.width, len(heading) * _SANS)
+        parts.append(
+            f'<rect class="arm" x="{x - 8:.1f}" y="{height:.0f}" width="{room + 16:.1f}" height="{tallest + 36:.1f}" '
+            'rx="5"/>'
+            f'<text class="dim" x="{x:.0f}" y="{height + 15:.0f}">{escape(heading)}</text>'
+            f'<g transform="translate({x:.1f} {height + 26:.1f})">{picture.svg}</g>'
+        )
+        x += room + 24
     if inner:
-        height += 24 + max(picture.height for _, picture in inner) + 14
+        height += tallest + 36 + 9
     stock = " stock" if p.params.get("by") == "stock" else ""
     stock += " critical" if prefix + p.name in marks.critical else ""
     svg = (
