@@ -98,13 +98,13 @@ def bodies(primitive: Primitive) -> tuple[tuple[str, Graph], ...]:
 
 
 def longest_paths(graph: Graph) -> dict[str, int]:
-    """For each primitive, the number of edges (data and order) on its longest path to the end of the graph.
+    """For each primitive, the number of edges (data, order, ``shares``) on its longest path to the end of the graph.
 
     The output, and whatever nothing waits for, has 0. Bodies are graphs of their own and count from their own output.
     """
     depth = dict.fromkeys((p.name for p in graph), 0)
     for p in reversed(graph.primitives):
-        for name in (*(ref.name for ref in p.args.values()), *p.after):
+        for name in (*(ref.name for ref in p.args.values()), *p.after, p.params.get("shares", "")):
             if name in depth:
                 depth[name] = max(depth[name], depth[p.name] + 1)
     return depth

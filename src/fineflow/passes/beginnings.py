@@ -10,6 +10,8 @@ from fineflow.ir.edit import ancestors, origins, takes_time
 from fineflow.ir.spec import bodies
 from fineflow.runtime.costs import costs
 
+_UNKNOWN = 0.5  # seconds of user code, which may run for any time: as a call to somewhere else
+_SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of a half
 CHARACTERS = 4  # per token, about
 VALUE = 32  # tokens of a value that nobody has seen, as a guess
 
@@ -29,8 +31,15 @@ class Ready:
         return found & self._slow
 
     def wait(self, names: Set[str], later: Set[str]) -> float:
-        """Seconds that ``later`` are expected to end after ``names``; at the most, where user code is among them."""
-        return self._end(later, costs.predict(None, Op.TOOL)) - self._end(names, 0.0)
+        """Seconds that ``later`` are expected to end after ``names``; at the most, where user code is among them.
+
+        What is expected at the same time does not come at the same time: how long a model writes is spread as widely
+        as it is long, and of two such values one is there a good quarter of its time before the other.
+        """
+        own = later - names
+        gap = self._end(own, _UNKNOWN) - self._end(names, 0.0)
+        longest = max((seconds(self._graph[name], _UNKNOWN) for name in own), default=0.0)
+        return max(gap, _SPREAD * longest + min(gap, 0.0))
 
     def _end(self, names: Set[str], unknown: float) -> float:
         if not names:
@@ -44,7 +53,7 @@ class Ready:
 
 
 def seconds(p: Primitive, unknown: float) -> float:
-    """How long a primitive is expected to run. ``unknown``: what user code counts, which may run for any time."""
+    """How long a primitive is expected to run. ``unknown``: what user code counts."""
     if p.effects.kind is Effect.OPAQUE:
         return unknown
     inner = [sum(seconds(q, unknown) for q in body) for _, body in bodies(p)]
@@ -71,7 +80,7 @@ class Prompt:
     def segments(self) -> tuple[tuple[str, str], ...]:
         """Text and variables as they stand in the prompt, as (kind, text or name); empty where that is not known."""
         found: tuple[tuple[str, str], ...] = self.rendered.meta.get("segments", ())
-        return found if "value" not in self.rendered.args else ()
+        return found
 
     @property
     def block(self) -> int:
@@ -80,22 +89,25 @@ class Prompt:
 
     def argument(self, variable: str) -> str:
         """The argument of ``rendered`` that brings a variable; "" for one that the template fills in by itself."""
-        if f"key:{variable}" in self.rendered.args:
-            return f"key:{variable}"
-        return "rest" if "rest" in self.rendered.args else ""
+        return next((arg for arg in (f"key:{variable}", "value", "rest") if arg in self.rendered.args), "")
 
 
 Element = tuple[str, Ref | None]
 """A part of a prompt that is known: text, and None; or the argument that brings a variable, and where it comes from."""
 
 
+def names(prompt: Prompt, args: Iterable[str]) -> frozenset[str]:
+    """The variables of a prompt that come by these arguments."""
+    return frozenset(text for kind, text in prompt.segments if kind != "text" and prompt.argument(text) in args)
+
+
 def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
-    """What a prompt consists of up to the variable ``end`` ("" for all of it)."""
+    """What a prompt consists of up to the variable ``end`` ("" for all of it), as far as it can be told."""
     found: list[Element] = []
     for kind, text in prompt.segments:
         if kind == "text":
             found.append((text, None))
-        elif text == end:
+        elif text == end or prompt.argument(text) == "value":  # which may be a dict, or the one variable there is
             break
         elif arg := prompt.argument(text):
             found.append((arg, prompt.sources[arg]))
@@ -160,14 +172,14 @@ def beginnings(prompt: Prompt, ready: Ready, decoded: Set[str] = frozenset()) ->
                 return found
             waits, newest = waits | needs, text
         known.add(arg)
-    if not decoded <= waits:
+    if prompt.segments and not decoded <= waits:
         found.append(Beginning("", frozenset(known), characters, waits, newest, later=waits | decoded))
     return found
 
 
 def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primitive:
     """The primitive that prefills a beginning."""
-    rest = prompt.rendered.args.keys() - each.known - {"rest"}
+    rest = prompt.rendered.args.keys() - each.known
     sources, p = prompt.sources, prompt.prefill
     late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
     told = {"templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end}
@@ -176,19 +188,14 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
         Op.PARTIAL_PREFILL,
         {arg: sources[arg] for arg in prompt.rendered.args if arg in each.known},
         # What is known, but not needed for the beginning, is left out as well.
-        {"late": variables(late), "unread": variables(rest - late)},
+        {"late": tuple(sorted(names(prompt, late))), "unread": tuple(sorted(names(prompt, rest - late)))},
         p.effects,
         span=p.span,
         engine=p.engine,
         after=prompt.after,
         component=p.component,
-        meta={**p.meta, **told, "elements": elements(prompt, each.end)},
+        meta={**p.meta, **told, "end": each.end, "elements": elements(prompt, each.end)},
     )
-
-
-def variables(args: Iterable[str]) -> tuple[str, ...]:
-    """The template's variables that arguments bring."""
-    return tuple(sorted(arg.removeprefix("key:") for arg in args))
 
 
 def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:

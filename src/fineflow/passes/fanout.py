@@ -17,9 +17,9 @@ from fineflow.passes.beginnings import (
     beginnings,
     elements,
     inside,
+    names,
     partial,
     prompts_of,
-    variables,
 )
 from fineflow.runtime.costs import costs
 
@@ -45,8 +45,11 @@ def fanout(graph: Graph) -> Graph:
         while len(group) > 1:
             first, *others = group
             alike = [each for each in others if made.worth(first, _common([first, each]), 2)]
-            if alike:
-                made.share([first, *alike])
+            alike = [first, *alike]
+            if len(alone := [each for each in alike if each.target.op in _DECODES]) == 1:
+                alike.remove(alone[0])  # a decode does not wait for the good of requests that are made early
+            if len(alike) > 1:
+                made.share(alike)
             group = [each for each in others if each not in alike]
     for p in graph:
         if p.op is Op.MAP:
@@ -60,12 +63,14 @@ def fanout(graph: Graph) -> Graph:
 class _Request:
     """A request for an engine: what makes it (a decode or a PARTIAL_PREFILL), and what it is known to begin with.
 
-    key: equal for requests that may share, as they go to one cache and are ready at the same time.
+    variables: of its template. key: equal for requests that may share, as they go to one cache and are ready at the
+    same time.
     """
 
     target: Primitive
     prefill: Primitive
     template: Any
+    variables: frozenset[str]
     elements: tuple[Element, ...]
     key: Any
 
@@ -77,15 +82,21 @@ def _requests(graph: Graph, ready: Ready) -> Iterable[_Request]:
     for p in graph:
         if p.op is Op.PARTIAL_PREFILL and p.name not in chained:
             waits = ready.waits(*(ref.name for ref in p.args.values()), *p.after)
-            yield _Request(p, p, p.meta["templates"][0], p.meta["elements"], _key(p, waits))
+            told = frozenset((*p.params["late"], *p.params["unread"], *_names(p.args)))
+            yield _Request(p, p, p.meta["templates"][0], told, p.meta["elements"], _key(p, waits))
         elif p.op in _DECODES and "cache" in p.args and (prompt := whole.get(p.args["cache"].name)):
             waits = ready.waits(prompt.rendered.name, prompt.prefill.name, *p.after)
-            known = elements(prompt, "")
-            yield _Request(p, prompt.prefill, prompt.rendered.component, known, _key(prompt.prefill, waits))
+            told = names(prompt, prompt.rendered.args)
+            key = _key(prompt.prefill, waits)
+            yield _Request(p, prompt.prefill, prompt.rendered.component, told, elements(prompt, ""), key)
 
 
 def _partial(graph: Graph, name: str) -> bool:
     return name in graph and graph[name].op is Op.PARTIAL_PREFILL
+
+
+def _names(args: Iterable[str]) -> Iterable[str]:
+    return (arg.removeprefix("key:") for arg in args if arg.startswith("key:"))
 
 
 def _key(p: Primitive, waits: frozenset[str]) -> Any:
@@ -134,30 +145,30 @@ class _Made:
         if kept is None:
             kept = self._shared(requests, shared)
             self._before.setdefault(requests[0].target.name, []).append(kept)
-        names = []
+        alike = []
         for request in requests:
             name = request.target.name
             if name == kept.name:
                 continue
-            names.append(name)
+            alike.append(name)
             if request.target.op is Op.PARTIAL_PREFILL and request.elements == shared:
                 self._drop(name, kept.name)
             else:
                 self.primitives[name] = _sharing(self.primitives[name], kept.name)
-        self._note(kept, f"what {' and '.join(names)} begin with is prefilled once")
+        self._note(kept, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
 
     def _shared(self, requests: Sequence[_Request], shared: tuple[Element, ...]) -> Primitive:
         first = requests[0]
         known = {arg: ref for arg, ref in shared if ref is not None}
         templates = tuple({id(r.template): r.template for r in requests}.values())
         p = first.prefill
-        unread = {name for template in templates for name in getattr(template, "input_variables", ())}
+        unread = frozenset().union(*(r.variables for r in requests)) - set(_names(known))
         meta = {**p.meta, "templates": templates, "until": "", "whole": True, "elements": shared}
         return Primitive(
             self._name(f"{first.target.name.rpartition('.')[0]}.shared_prefill"),
             Op.PARTIAL_PREFILL,
             known,
-            {"late": (), "unread": tuple(sorted(unread - set(variables(known))))},
+            {"late": (), "unread": tuple(sorted(unread))},
             p.effects,
             span=p.span,
             engine=p.engine,
@@ -177,7 +188,7 @@ class _Made:
             if not found or not found[-1].end or found[-1].formatted:
                 return
             made = partial(found[-1], prompt, self.ready, self._name(f"{prompt.name}.shared_prefill"))
-            request = _Request(made, made, None, made.meta["elements"], None)
+            request = _Request(made, made, None, frozenset(), made.meta["elements"], None)
             if not self.worth(request, request.elements, costs.size(p.engine, Op.MAP, p.name)):
                 return
             # With the items, as it shows at run time whether there are several.
@@ -190,7 +201,7 @@ class _Made:
         users = {n for n in body.users.get(prompt.prefill.name, ()) if body[n].op in _DECODES}
         users |= {q.name for q in body if q.op is Op.PARTIAL_PREFILL and q.name.startswith(own)}
         sharing = body.with_primitives(_sharing(q, name) if q.name in users else q for q in body)
-        self.primitives[p.name] = p.with_(body=sharing)
+        self.primitives[p.name] = _sharing(p.with_(body=sharing), name)
 
     def finished(self) -> Iterable[Primitive]:
         for name in self._graph.by_name:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from fineflow.ir import Graph, Note, Op, Primitive
 from fineflow.ir.edit import fresh, in_bodies, replaced, takes_time
@@ -16,7 +17,6 @@ from fineflow.passes.beginnings import (
     partial,
     pays,
     prompts_of,
-    variables,
 )
 
 
@@ -43,7 +43,8 @@ def prefill(graph: Graph) -> Graph:
             if prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
                 made.add(prompt, beginnings(prompt, ready, end), ready, before=p.name)
-    return graph.with_primitives(replaced(graph, made.changes), made.notes)
+                made.once(p, prompt)
+    return replace(graph, primitives=replaced(graph, made.changes), notes=(*made.kept, *made.notes))
 
 
 class _Made:
@@ -52,6 +53,7 @@ class _Made:
     def __init__(self, graph: Graph) -> None:
         self.changes: dict[str, tuple[Primitive, ...]] = {}
         self.notes: list[Note] = []
+        self.kept = list(graph.notes)
         self._graph = graph
         self._taken = {*graph.by_name, *graph.inputs}
 
@@ -73,12 +75,51 @@ class _Made:
         if not last and refusals:
             self.refuse(prompt, refusals[0])
 
+    def once(self, p: Primitive, prompt: Prompt) -> None:
+        """Leaves out of the bodies of ``p`` what is prefilled in front of it by now."""
+        there = self.changes.get(p.name, (p,))
+        ahead = [q for q in there if q.name.startswith(f"{prompt.name}.partial_prefill")]
+        if not ahead:
+            return
+        far = len(ahead[-1].meta["elements"])
+
+        def cut(body: Graph) -> Graph:
+            if body.by_name.get(prompt.rendered.name) is not prompt.rendered:
+                return body
+            own = (q for q in body if q.name.startswith(f"{_place(prompt.prefill)}.partial_prefill"))
+            gone = {q.name: q for q in own if len(q.meta["elements"]) <= far}
+            for q in gone.values():
+                told = [n for n in self.kept if n.where == prompt.prefill.name and _before(q.meta["end"]) in n.reason]
+                if told:
+                    self.kept.remove(told[0])
+            return body.with_primitives(_without(q, gone) for q in body if q.name not in gone)
+
+        p = there[-1]
+        cuts = cut(p.body) if isinstance(p.body, Graph) else {label: cut(body) for label, body in p.body.items()}
+        self.changes[p.name] = (*there[:-1], p.with_(body=cuts))
+
     def refuse(self, prompt: Prompt, why: str) -> None:
         self.notes.append(Note("prefill", f"{prompt.name}.prefill", False, why))
 
 
+def _place(p: Primitive) -> str:
+    return p.name.removesuffix(".prefill")
+
+
+def _without(p: Primitive, gone: Collection[str]) -> Primitive:
+    return (
+        p
+        if not any(name in gone for name in p.after)
+        else p.with_(after=tuple(name for name in p.after if name not in gone))
+    )
+
+
+def _before(end: str) -> str:
+    return f"what comes before {{{end}}}" if end else "its prompt"
+
+
 def _what(each: Beginning, prompt: Prompt) -> str:
-    text = f"what comes before {{{each.end}}}" if each.end else "its prompt"
+    text = _before(each.end)
     when = f"when {{{each.newest}}} is there" if each.newest else "at once"
     return f"{text} is prefilled {when}" + (f", in front of {prompt.until}" * (prompt.until != prompt.rendered.name))
 
@@ -91,10 +132,10 @@ def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
     if not prompt.block:
         return f"{prompt.prefill.engine} takes whole prompts only, so that nothing can be prefilled ahead"
     if not prompt.segments:
-        return "the prompt's variables arrive together"
+        return "it is not known where its variables stand"
     if not frozenset().union(*late.values()) - ready.waits(*prompt.after):
         return f"it may not begin before {prompt.after[0]} has ended, and then all of the prompt is known"
-    return "" if found else f"{variables(late)[0]} is not where the template says"
+    return "" if found else f"{min(late).removeprefix('key:')} is not where the template says"
 
 
 def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
