@@ -68,6 +68,9 @@ class _Made:
             for consumer in items:
                 self._note(consumer, False, "its items are not parsed from what a model writes")
             return
+        if source[-1].meta.get("pieces") is False:
+            self._note(source[-1], False, "it writes its text in one piece")
+            return
         early = items or [p for p in readers if p.name in fields]
         writing = [p for p in early if p.name in self._writing and (p not in items or _writes(p))]
         early = [p for p in early if p.name in self._useful and p not in writing]

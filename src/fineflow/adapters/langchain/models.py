@@ -98,6 +98,7 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         invoked=inside,
         foreign=not ours,
         whole=_whole(model),
+        pieces=isinstance(model, BaseChatModel),
     )
 
 
