@@ -90,9 +90,7 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
     given = b.whole(value, keys)
     leaf = b.leaf
     with b.inside("", _name(func)):
-        made = b.add(
-            Op.CALL, {"value": given.ref}, effects=effects, component=step, kind=VALUE, where=where, keys=keys
-        )
+        made = b.add(Op.CALL, {"value": given.ref}, effects=effects, component=step, kind=VALUE, where=where, keys=keys)
     last = b.primitives[-1]
     b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
     return made
@@ -168,11 +166,11 @@ def _shadow_lambda(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
 
 def _shadow_read(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     leaf, keys, copy = s.leaf, _keys(step), copying.copy(step)
-    func, afunc = (step.__dict__.get(name) for name in ("func", "afunc"))
+    func: Any = step.__dict__.get("func")
+    afunc: Any = step.__dict__.get("afunc")
 
     def claimed(value: Any) -> Any:
-        result = s.claim(leaf, _seen(value, keys), lambda: func(value), clean)[1]
-        return result
+        return s.claim(leaf, _seen(value, keys), lambda: func(value), clean)[1]
 
     async def aclaimed(value: Any) -> Any:
         return (await s.aclaim(leaf, _seen(value, keys), lambda: afunc(value), clean))[1]

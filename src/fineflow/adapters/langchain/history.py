@@ -49,10 +49,11 @@ _UNDECLARED = "get_session_history is a function of your own; see fineflow.effec
 
 
 def _as_made(step: RunnableWithMessageHistory) -> bool:
-    sequence = step.bound.bound if type(step.bound) is RunnableBinding else None
-    if type(sequence) is not RunnableSequence or len(sequence.steps) != 2 or step.bound.kwargs:
+    bound = step.bound
+    if type(bound) is not RunnableBinding or type(bound.bound) is not RunnableSequence or bound.kwargs:
         return False
-    first, last = sequence.steps
+    first, *rest = bound.bound.steps
+    last = rest[0] if len(rest) == 1 else None
     return first is step._history_chain and type(last) is RunnableBinding and _inner(last.bound) is not None
 
 
@@ -65,7 +66,8 @@ def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Lea
     func = step.__dict__.get("func")
     if type(func) is not MethodType or func.__func__ is not plain(RunnableWithMessageHistory, "_enter_history"):
         return None
-    get = func.__self__.get_session_history
+    owner: Any = func.__self__
+    get = owner.get_session_history
     promise = declaration(get)
     if promise is None:
         return b.opaque(step, value, _UNDECLARED, where=place(get), name="load_history")
@@ -76,9 +78,9 @@ def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Lea
 
 def _inner(step: Any) -> tuple[RunnableBinding[Any, Any], RunnableBinding[Any, Any]] | None:
     """What the step after the read calls, in sync and in async calls; None for any other step."""
-    parts = [getattr(step, "__dict__", {}).get(name) for name in ("func", "afunc")]
+    parts: list[Any] = [getattr(step, "__dict__", {}).get(name) for name in ("func", "afunc")]
     codes = [_CODES.get(name) for name in ("_call_runnable_sync", "_call_runnable_async")]
-    if None in codes or any(getattr(part, "__code__", None) is not code for part, code in zip(parts, codes)):
+    if None in codes or [getattr(part, "__code__", None) for part in parts] != codes:
         return None
     sync, other = (part.__closure__[0].cell_contents for part in parts)
     if type(sync) is not RunnableBinding or type(other) is not RunnableBinding:

@@ -19,11 +19,12 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import VectorStore
 
-from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol, believed
 from fineflow.adapters.langchain.ahead import LeftToStock
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean
 from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.stores import EMBEDS
 from fineflow.ir import Effect, Effects, Op
 
 # Stores whose writing methods were read (langchain-chroma 1.1.0, langchain-core 1.7.2), and where they keep the
@@ -64,7 +65,7 @@ def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
 def contents(store: Any) -> Any:
     """What two objects share that are two ways to the same documents; else the store itself."""
     for attribute in ("_chroma_collection", "_collection"):
-        collection = getattr(store, "__dict__", {}).get(attribute)
+        collection: Any = getattr(store, "__dict__", {}).get(attribute)
         if type(collection).__module__.startswith("chromadb.") and hasattr(collection, "id"):
             return f"chroma:{collection.id}"
     base = getattr(sys.modules.get("langchain_core.vectorstores.in_memory"), "InMemoryVectorStore", None)
@@ -72,12 +73,17 @@ def contents(store: Any) -> Any:
 
 
 def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
-    """EMBED and INGEST for a step that writes; None for any other."""
+    """EMBED and INGEST for a step that writes; None for any other.
+
+    Raises NotLowered if the embeddings of the store are of a class of the user's, which may do anything.
+    """
     write = write_of(step)
     if write is None or b.options or not isinstance(value, Leaf):
         return None
     given = {"documents": value.ref}
     embeddings = getattr(write.store, write.attribute)
+    if embeddings is not None:
+        believed(embeddings, EMBEDS, b)
     if isinstance(embeddings, EngineEmbeddings):
         with b.inside(_VECTORS, ""):
             b.objects[b.leaf] = embeddings
