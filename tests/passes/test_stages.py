@@ -11,14 +11,16 @@ from langchain_core.runnables import RunnablePick
 from pass_shapes import CHAINS, QUESTION, lowered, multi_query, without
 
 import fineflow
+from fineflow.adapters.langchain.rerank import EngineReranker
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
 from fineflow.passes import PASSES, prune, rewrite, stages
+from fineflow.runtime.costs import costs
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
-from fineflow.testing.langchain import FakeReranker
+from fineflow.testing.langchain import FakeReranker, FakeVectorStore
 
 READ = Effects(Effect.READ, "chroma")
 PAIRS = {"pairwise": True}
@@ -206,3 +208,105 @@ def test_reranking_begins_while_a_search_is_under_way() -> None:
 def test_depth_of_a_stage_is_that_of_what_waits_for_it() -> None:
     plan = rewrite(graph(lines(), each(), search("original"), union("each", "original"), rerank()), (stages,))
     assert plan["original.rerank"].depth == plan["rank"].depth + 1
+
+
+# Unions of several kinds, and learned stage sizes.
+
+
+@pytest.mark.parametrize("how", ["merge", "fusion"])
+def test_retriever_lists_are_unions_too(how: str) -> None:
+    made = graph(search("a"), search("b"), union("a", "b").with_(params={"how": how}), rerank())
+    staged = stages(made)
+    verify(staged, after="stages")
+    assert [p.name for p in staged if p.params.get("stage")] == ["a.rerank", "b.rerank"]
+
+
+def test_unions_of_unions_are_taken_apart() -> None:
+    inner = Primitive("inner", Op.AGGREGATE, {"list0": Ref("a"), "list1": Ref("b")}, {"how": "merge"})
+    made = graph(
+        search("a"), search("b"), inner, search("c"), union("inner", "c", "a").with_(params={"how": "fusion"}), rerank()
+    )
+    staged = stages(made)
+    verify(staged, after="stages")
+    assert [p.name for p in staged if p.params.get("stage")] == ["a.rerank", "b.rerank", "c.rerank"]
+
+
+def test_documents_that_a_union_may_drop_are_not_scored_ahead() -> None:
+    made = graph(
+        search("a"), search("b"), union("a", "b").with_(params={"how": "fusion"}, meta={"by_id": True}), rerank()
+    )
+    staged = stages(made)
+    assert format_graph(staged) == format_graph(made)
+    assert [note.reason for note in staged.notes] == [
+        "documents that share an id are dropped, and would be treated for nothing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "each", "size"),
+    [(0.0, 0.001, 8), (0.010, 0.005, 32), (0.010, 0.010, 16), (0.100, 0.001, 64)],
+    ids=["no fixed cost: the least", "learned", "learned, smaller", "at most the engine's largest"],
+)
+def test_the_size_of_a_stage_is_learned(fixed: float, each: float, size: int) -> None:
+    costs.forget()
+    try:
+        for n in (1, 4, 16, 64) * 3:
+            costs.observe("cross", Op.RERANK, n, fixed + each * n)
+        staged = stages(graph(search("a"), rerank(documents="a", max_batch=64)))
+        assert staged["rank"].params["stages"] == size
+    finally:
+        costs.forget()
+
+
+def test_documents_of_a_stage_come_back_in_order() -> None:
+    """Ties keep the order of the documents across stages."""
+    texts = [f"document {i}" for i in range(20)]
+
+    engine = CountingEngine()
+    retriever = ContextualCompressionRetriever(
+        base_retriever=FakeVectorStore.from_texts(texts, FakeVectorStore().embedding).as_retriever(
+            search_kwargs={"k": 20}
+        ),
+        base_compressor=EngineReranker(engine=engine, top_n=15),
+    )
+    mine = fineflow.optimize(retriever, strict=True, eager=True)
+    assert mine.invoke("document") == retriever.invoke("document")
+    assert sum(engine.batches) == 40 and max(engine.batches) <= 8
+
+
+@pytest.mark.parametrize("k", [0, 1], ids=["nothing found", "less than a batch"])
+def test_empty_and_small_inputs(k: int) -> None:
+    def make() -> Any:
+        engine = CountingEngine()
+        ENGINES.append(engine)
+        found = FakeVectorStore.from_texts(["one"] * k, FakeVectorStore().embedding).as_retriever()
+        return RunnablePick("question") | ContextualCompressionRetriever(
+            base_retriever=found, base_compressor=EngineReranker(engine=engine, top_n=2)
+        )
+
+    ENGINES.clear()
+    assert_same(make, QUESTION, batch=[QUESTION], strict=True, eager=True)
+    batches = [engine.batches for engine in ENGINES]
+    assert batches[::2] == batches[1::2]  # stock and optimized, entry by entry
+    assert all(sizes == [1] * len(sizes) for sizes in batches)
+
+
+class CountingEngine:
+    """A reranking engine that notes its batches."""
+
+    name = "counting"
+    ops = frozenset({Op.RERANK})
+    max_batch = 8
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    async def execute(self, op: Op, items: Any) -> list[float]:
+        self.batches.append(len(items))
+        return [1.0] * len(items)
+
+    async def aclose(self) -> None:
+        pass
+
+
+ENGINES: list[CountingEngine] = []

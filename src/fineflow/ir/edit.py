@@ -41,7 +41,8 @@ def weight(p: Primitive) -> float:
     what remains for the primitive that it was taken from is small.
     """
     if p.op is Op.MAP and p.body is not None:
-        return critical_path(p.body)[0]
+        overlap: float = p.meta.get("overlap", 0.0)  # of maps in a row, through which each item goes by itself
+        return critical_path(p.body)[0] - overlap
     if p.op is Op.CONDITION:
         return _arms_end(p, 0.0, {})
     if p.params.get("stage"):

@@ -1,8 +1,9 @@
 """Pass 2, stage decomposition (Ayo, section 4.3): large batches flow in stages of the engine's efficient batch size.
 
-Two rewrites. A batch operation on many texts is submitted in stages of ``max_batch``, so that the engine can take
-more urgent work of other queries in between. And work that treats each document by itself (pairwise reranking,
+Three rewrites. A batch operation on many texts is submitted in stages of the efficient batch, so that the engine can
+take more urgent work of other queries in between. Work that treats each document by itself (pairwise reranking,
 embedding documents) starts for the documents of one search as soon as that search is back, instead of when all are.
+And of maps in a row, each item goes through by itself (``map_chains``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from fineflow.ir import Graph, Note, Op, Primitive, Ref
 from fineflow.ir.edit import ancestors, fresh, in_bodies
+from fineflow.passes.map_chains import chained
 from fineflow.runtime.costs import costs
 
 _UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
@@ -21,7 +23,7 @@ _TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument that holds 
 
 def stages(graph: Graph) -> Graph:
     """Each stage is a primitive of its own; the one it was taken from stays, and finds the results of its stages."""
-    graph = in_bodies(stages, graph)
+    graph = chained(in_bodies(stages, graph))
     made = _Made(graph)
     for p in graph:
         if _one_by_one(p):

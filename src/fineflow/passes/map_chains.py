@@ -1,0 +1,99 @@
+"""Part of pass 2: of two maps in a row, the second one's work on an item starts when the first one's is done.
+
+Stock has all items of the first before any of the second: fused, each item flows by itself, and the slowest of one
+step does not hold up the others in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
+from fineflow.ir.edit import ancestors, fresh, together, weight
+
+
+def chained(graph: Graph) -> Graph:
+    """MAP → MAP becomes one MAP with both bodies, in a row, wherever nobody else reads what is in between."""
+    done: dict[str, Primitive] = {}
+    notes: list[Note] = []
+    behind = ancestors(graph, order=True)
+    for p in graph:
+        ref = p.args["items"] if p.op is Op.MAP else None
+        first = done.get(ref.name) if ref is not None else None
+        if ref is not None and first is not None and first.op is Op.MAP and not ref.stream and ref.key is None:
+            if refusal := _refusal(first, p, graph, behind):
+                notes.append(Note("stages", p.name, False, refusal))
+            else:
+                del done[first.name]
+                notes.append(Note("stages", p.name, True, f"goes on with each item when {first.name} has it"))
+                p = _fused(first, p)
+        done[p.name] = p
+    return graph.with_primitives(done.values(), notes) if notes else graph
+
+
+def _refusal(first: Primitive, second: Primitive, graph: Graph, behind: Mapping[str, frozenset[str]]) -> str:
+    waiting = [q.name for q in graph if q.name != second.name and first.name in q.after]
+    others = [name for name in (*graph.users.get(first.name, ()), *waiting) if name != second.name]
+    if others or graph.output.name == first.name:
+        return f"{others[0] if others else 'the answer'} needs all that {first.name} makes"
+    for p, other in ((first, second), (second, first)):
+        if p.effects.kind is Effect.OPAQUE or any(written for _, written in p.effects.touched):
+            return f"{p.name} has effects, which stay before or after all of {other.name}"
+    early = {*graph.inputs, first.name, *behind[first.name]}
+    late = [name for name in (*(ref.name for ref in second.args.values()), *second.after) if name not in early]
+    if late:
+        return f"what it needs of {late[0]} may come later than the items of {first.name}"
+    read = [ref for q in second.body for ref in q.args.values() if ref.name == "item"]
+    if first.body.output.key is not None and any(ref.key is not None for ref in read):
+        return f"it reads a part of what {first.name} picks"
+    return ""
+
+
+def _fused(first: Primitive, second: Primitive) -> Primitive:
+    """The second map, over the items of the first, with the body of the first in front of its own."""
+    one: Graph = first.body
+    two: Graph = second.body
+    args = dict(first.args)
+    renamed: dict[str, Ref] = {"item": one.output}
+    for name, ref in second.args.items():
+        if name != "items":
+            other = {n for n, there in args.items() if there != ref}  # one name for one value
+            given = fresh(name, {"item", *other, *(q.name for q in one)})
+            renamed[name], args[given] = Ref(given), ref
+    taken = {*one.inputs, *args, *(q.name for q in one)}
+    for q in two:
+        renamed[q.name] = Ref(fresh(q.name, taken))
+        taken.add(renamed[q.name].name)
+    inputs = tuple(dict.fromkeys(("item", *one.inputs, *(name for name in args if name != "items"))))
+    body = Graph((*one, *(_moved(q, renamed) for q in two)), _to(two.output, renamed), inputs, (*one.notes, *two.notes))
+    overlap = first.meta.get("overlap", 0.0) + min(weight(first), weight(second)) / 2  # as for other stages
+    after = tuple(dict.fromkeys((*first.after, *(name for name in second.after if name != first.name))))
+    return second.with_(
+        args=args,
+        body=body,
+        after=after,
+        effects=together((first.effects, second.effects)),
+        meta={
+            **second.meta,
+            "overlap": overlap,
+            "batched": bool(first.meta.get("batched") and second.meta.get("batched")),
+        },
+    )
+
+
+def _moved(p: Primitive, renamed: Mapping[str, Ref]) -> Primitive:
+    meta = p.meta
+    if received := p.meta.get("received"):
+        meta = {**p.meta, "received": tuple(renamed[name].name if name in renamed else name for name in received)}
+    return p.with_(
+        name=renamed[p.name].name,
+        args={name: _to(ref, renamed) for name, ref in p.args.items()},
+        after=tuple(renamed[name].name for name in p.after),
+        meta=meta,
+    )
+
+
+def _to(ref: Ref, renamed: Mapping[str, Ref]) -> Ref:
+    new = renamed[ref.name]
+    return replace(ref, name=new.name, key=new.key if ref.key is None else ref.key)
