@@ -27,7 +27,7 @@ def step(
     op: Op = Op.RENDER,
     after: tuple[str, ...] = (),
     depth: int = 0,
-    body: Graph | None = None,
+    body: Graph | Mapping[str, Graph] | None = None,
     **args: str,
 ) -> Primitive:
     """A primitive that does ``does(*inputs)``: a function, whose result may be a coroutine, a future or ``Work``."""
@@ -61,6 +61,7 @@ KERNELS: dict[Op, Any] = {
     Op.DECODE: _claimable,  # one call of the graph for one of stock
     Op.SEARCH: _claimable,  # shared
     Op.MAP: lambda p, args, run: run.each(p, args),
+    Op.CONDITION: lambda p, args, run: run.choose(p, bool),
 }
 
 

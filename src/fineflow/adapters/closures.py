@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from fineflow.adapters.base import MESSAGE, TEXT, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
+from fineflow.adapters.base import MESSAGE, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
 from fineflow.ir import Graph, Ref
 from fineflow.ir.edit import fresh, origins
 
@@ -126,19 +126,20 @@ def joined(name: str, outcomes: Iterable[Symbol]) -> Symbol:
 
 
 def _kind(values: Iterable[Symbol]) -> str:
-    kinds = {_kind_of(value) for value in values}
+    kinds = {kind_of(value) for value in values}
     if MESSAGE in kinds:
         return MESSAGE
     return kinds.pop() if len(kinds) == 1 else UNKNOWN
 
 
-def _kind_of(value: Symbol) -> str:
+def kind_of(value: Symbol) -> str:
+    """What is known of a value as a whole: a record that holds a message counts as one."""
     if isinstance(value, Leaf):
         return value.kind
     parts = [*value.fields.values(), *([value.rest] if value.rest is not None else [])]
-    return MESSAGE if any(_kind_of(part) == MESSAGE for part in parts) else VALUE
+    return MESSAGE if any(kind_of(part) == MESSAGE for part in parts) else VALUE
 
 
 def item_kind(value: Leaf) -> str:
     """What is known of the items of a list."""
-    return value.kind if value.kind in (TEXT, MESSAGE) else UNKNOWN
+    return MESSAGE if value.kind == MESSAGE else UNKNOWN

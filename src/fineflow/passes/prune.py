@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from itertools import product
 
 from fineflow.ir import Effect, Graph, Note, Primitive
-from fineflow.ir.edit import ancestors, in_bodies, origins, weight
+from fineflow.ir.edit import ancestors, first_args, in_bodies, origins, weight
 
 _READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL, Effect.OPAQUE)
 
@@ -24,13 +24,13 @@ def prune(graph: Graph) -> Graph:
     waits: dict[str, frozenset[str]] = {}  # in the graph that is made: what has finished before a primitive starts
     primitives, notes = [], []
     for p in graph:
-        inputs = [ref.name for ref in p.args.values()]
-        implied = frozenset(inputs).union(*(waits.get(name, ()) for name in inputs))
+        first = [ref.name for ref in first_args(p).values()]
+        implied = frozenset(first).union(*(waits.get(name, ()) for name in first))
         if p.params.get("by") != "stock":
-            read = frozenset[str]().union(*(held.get(name, {name}) for name in inputs))
+            read = frozenset[str]().union(*(held.get(ref.name, {ref.name}) for ref in p.args.values()))
             earlier = [q for q in awaited if q.name in before[p.name] - implied]
             reasons = {q.name: why for q in earlier if (why := _conflict(q, p, read, held))}
-            p = p.with_(after=_nearest(tuple(reasons), before))
+            p = p.with_(after=_nearest(tuple(reasons), waits))
             notes += [_kept(p, graph[name], reasons[name]) for name in p.after]
         waits[p.name] = implied.union(p.after, *(waits[name] for name in p.after))
         primitives.append(p)

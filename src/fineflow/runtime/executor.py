@@ -10,25 +10,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import ending
+from fineflow.ir.edit import ending, first_args
+from fineflow.ir.primitive import FED
 from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
 from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import Ended, LeftToStock
 from fineflow.runtime.streams import Stream
-from fineflow.runtime.trace import STOCK, Stamp
+from fineflow.runtime.trace import STOCK, Stamp, Stamps
 
 _ABSENT: Any = object()
 _SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
-"""Runs one primitive. Returns the value, or an awaitable of it; called on the query's event loop."""
+"""Runs one primitive. Returns the value, an awaitable of it, or IN_HAND; called on the query's event loop."""
+
+IN_HAND = object()
+"""What a kernel returns that completes the primitive itself, now or later."""
 
 
 _Slot = str | tuple[str, str | None]
@@ -53,16 +58,17 @@ def _wiring(graph: Graph) -> _Wiring:
         followers: dict[_Slot, list[Primitive]] = {}
         early: dict[str, list[_Slot]] = {}
         for p in graph:
-            needs: set[_Slot] = {_slot(ref) for ref in p.args.values()} | set(p.after)
+            needs: set[_Slot] = {_slot(ref) for ref in first_args(p).values()} | set(p.after)
+            if p.meta.get("staged"):  # it picks up what its stages are still at: stock would not wait for them either
+                needs.difference_update(name for name in p.after if graph[name].params.get("stage"))
             if p.params.get("by") == "stock":
                 needs = set()  # it is fed when stock has run it, whatever the graph knows by then
-            needs.difference_update(graph.inputs)
-            missing[p.name] = len(needs)
+            missing[p.name] = len(needs.difference(graph.inputs))
             for slot in needs:
                 followers.setdefault(slot, []).append(p)
-        for slot in followers:
-            if isinstance(slot, tuple):
-                early.setdefault(slot[0], []).append(slot)
+            for ref in p.args.values():
+                if ref.stream and _slot(ref) not in early.setdefault(ref.name, []):
+                    early[ref.name].append(_slot(ref))
         found = _Wiring(
             missing,
             {slot: tuple(ps) for slot, ps in followers.items()},
@@ -79,7 +85,10 @@ def _slot(ref: Ref) -> _Slot:
 
 
 class Execution:
-    """One graph (or the body of a MAP for one element) with the values it has so far."""
+    """One graph (or a body of a MAP or CONDITION) with the values it has so far.
+
+    late: inputs that are not known yet, see ``give``.
+    """
 
     def __init__(
         self,
@@ -88,6 +97,7 @@ class Execution:
         inputs: Mapping[str, Any],
         finished: Callable[[Any], None] | None = None,
         level: int = 0,
+        late: Iterable[str] = (),
     ) -> None:
         self.graph = graph
         self.level = level  # depth of the primitive that this graph is the body of
@@ -98,16 +108,22 @@ class Execution:
         self._wiring = _wiring(graph)
         self._missing = dict(self._wiring.missing)
         self._unended = set(self._wiring.ending)
+        for name in late:
+            for p in self._wiring.followers.get(name, ()):
+                self._missing[p.name] += 1
+            if name == graph.output.name:
+                self._unended.add(name)
+        self._waking: dict[_Slot, list[Callable[[], None]]] = {}
         self._ready: deque[Primitive] = deque()
         self._running = False
-        self._stamps: dict[str, Stamp] = {}
+        self._stamps = Stamps()
         call.runs.append((graph, self._stamps))
 
     def start(self) -> None:
         """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
         if not self._unended:
             self._finish()
-        self._ready.extend(self._wiring.ready)
+        self._ready.extend(p for p in self._wiring.ready if not self._missing[p.name])
         self._drain()
 
     def _drain(self) -> None:
@@ -123,7 +139,7 @@ class Execution:
 
     def _dispatch(self, p: Primitive) -> None:
         if p.params.get("by") == "stock":
-            if p.op is Op.CALL:
+            if p.op in FED:
                 self._stamps[p.name] = self.call.awaited[p.meta["leaf"]] = Stamp(events.now(), STOCK)
                 self.call.want(p.meta["leaf"], lambda value: self.complete(p, value))
             return
@@ -133,7 +149,7 @@ class Execution:
             self.complete(p, failed)
             return
         try:
-            value = self.call.kernels[p.op](p, {name: self._value(ref) for name, ref in p.args.items()}, self)
+            value = self.call.kernels[p.op](p, self._arguments(p), self)
             if inspect.iscoroutine(value):
                 limit = self.call.limit if p.op not in (Op.MAP, Op.CONDITION) else None
                 value = self.call.spawn(value, self.level + p.depth, limit, name=p.name, stamp=self._stamps[p.name])
@@ -141,6 +157,8 @@ class Execution:
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
             self._surprise(p, error, ours=True)
+            return
+        if value is IN_HAND:
             return
         if isinstance(value, Work):
             self._follow(p, value.entry.done, value)
@@ -188,11 +206,23 @@ class Execution:
         for slot in self._wiring.early.get(p.name, ()):
             if slot not in self.released:  # whoever waits for a part has it in the whole
                 self._arrived(slot)
-        if p.name in self._unended:
-            self._unended.discard(p.name)
-            if not self._unended or (p.name == self.graph.output.name and isinstance(value, Failed)):
-                self._finish()
+        self._over(p.name, value)
         self._drain()
+
+    def give(self, name: str, value: Any) -> None:
+        """An input is known now that was not when the graph started."""
+        if self.call.claims.closed:
+            return
+        self.values[name] = value
+        self._arrived(name)
+        self._over(name, value)
+        self._drain()
+
+    def _over(self, name: str, value: Any) -> None:
+        if name in self._unended:
+            self._unended.discard(name)
+            if not self._unended or (name == self.graph.output.name and isinstance(value, Failed)):
+                self._finish()
 
     def release(self, p: Primitive, key: str | None, value: Any) -> None:
         """A part of a primitive's value is there before the whole: the field ``key``, or the stream of items (None).
@@ -213,6 +243,8 @@ class Execution:
             self._missing[follower.name] -= 1
             if not self._missing[follower.name]:
                 self._ready.append(follower)
+        for wake in self._waking.pop(slot, ()):
+            wake()
 
     def _finish(self) -> None:
         if self._finished is None:
@@ -228,12 +260,28 @@ class Execution:
 
     def _failed(self, p: Primitive) -> Failed | None:
         """The failure of a step before: then this one has failed too, as stock would never get to it."""
-        slots = (_slot(ref) for ref in p.args.values())
+        slots = (_slot(ref) for ref in first_args(p).values())
         for slot in (*(slot for slot in slots if slot not in self.released), *p.after):
             found = self.values.get(slot if isinstance(slot, str) else slot[0])
             if isinstance(found, Failed):
                 return found
         return None
+
+    def _arguments(self, p: Primitive) -> dict[str, Any]:
+        """The values of the arguments; of a CONDITION those known so far, as its arms may do without the others."""
+        if p.op is not Op.CONDITION:
+            return {name: self._value(ref) for name, ref in p.args.items()}
+        slots = {name: _slot(ref) for name, ref in p.args.items()}
+        there = [name for name, slot in slots.items() if slot in self.released or p.args[name].name in self.values]
+        return {name: self._value_or_failure(p.args[name]) for name in there}
+
+    def _value_or_failure(self, ref: Ref) -> Any:
+        if isinstance(found := self.values.get(ref.name), Failed):
+            return found
+        try:
+            return self._value(ref)
+        except Exception as error:
+            return Failed(error)
 
     def _value(self, ref: Ref) -> Any:
         slot = (ref.name, ref.key)
@@ -294,7 +342,7 @@ class Execution:
                 raise
         else:
             entry.finish(result)
-            if p.engine and p.meta.get("foreign"):
+            if p.engine and p.meta.get("foreign") and not p.params.get("pairwise"):  # which has its scores measured
                 costs.observe(p.engine, p.op, None, events.now() - begun)
         finally:
             now = self._stamps[p.name].ended = events.now()
@@ -305,33 +353,43 @@ class Execution:
         """A task for (a part of) the primitive, with its depth as priority."""
         return self.call.spawn(work, self.level + p.depth, name=p.name, stamp=self._stamps.get(p.name))
 
-    def choose(self, p: Primitive, args: Mapping[str, Any], holds: Callable[[Any], bool]) -> asyncio.Future[Any]:
+    def choose(self, p: Primitive, holds: Callable[[Any], bool]) -> object:
         """Runs the tests of a CONDITION in order until one ``holds``, then the arm of that one alone."""
-        chosen: asyncio.Future[Any] = self.call.loop.create_future()
 
         def start(label: str, done: Callable[[Any], None]) -> None:
-            Execution(p.body[label], self.call, args, done, self.level + p.depth).start()
+            known = self._arguments(p)
+            late = [name for name in p.args if name not in known]
+            inner = Execution(p.body[label], self.call, known, done, self.level + p.depth, late)
+            for name in late:
+                wake = partial(self._pass_on, inner, name, p.args[name])
+                self._waking.setdefault(_slot(p.args[name]), []).append(wake)
+            inner.start()
 
         def test(number: int) -> None:
             def tested(value: Any) -> None:
                 try:
                     true = not isinstance(value, Failed) and holds(value)
                 except Exception as error:
-                    value = Failed(error)
+                    self._surprise(p, error, ours=True)
+                    return
                 if isinstance(value, Failed):
-                    _resolve(chosen, value)
+                    ended(value)
                 elif true:
-                    start(f"then {number}", lambda value: _resolve(chosen, value))
+                    start(f"then {number}", ended)
                 else:
                     test(number + 1)
 
             if f"if {number}" in p.body:
                 start(f"if {number}", tested)
             else:
-                start("else", lambda value: _resolve(chosen, value))
+                start("else", ended)
 
+        ended = partial(self.complete, p)
         test(1)
-        return chosen
+        return IN_HAND
+
+    def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
+        inner.give(name, self._value_or_failure(ref))
 
     def each(self, p: Primitive, args: Mapping[str, Any]) -> Awaitable[list[Any]]:
         """Runs the body of a MAP for every element; elements of a stream start as they are released."""
@@ -354,6 +412,7 @@ class Execution:
         else:
             for item in items:
                 begin(item)
+        costs.observe_size("", Op.MAP, p.name, len(results))
         return [await future for future in results]
 
 

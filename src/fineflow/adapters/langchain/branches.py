@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableBranch
+from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, RunnableEachBase
 
-from fineflow.adapters.base import Builder, NotLowered, Row, Symbol
-from fineflow.adapters.closures import close, joined, part
+from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, NotLowered, Row, Symbol, plain
+from fineflow.adapters.closures import close, item_kind, joined, kind_of, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
-from fineflow.ir import Op
+from fineflow.ir import Graph, Op, Ref
 from fineflow.ir.edit import together
 
 
@@ -52,4 +53,43 @@ def _shadow_branch(branch: RunnableBranch[Any, Any], s: Shadows) -> Any:
     return branch.model_copy(update={"branches": pairs, "default": copies["else"]})
 
 
-ROWS = (Row(RunnableBranch, RUN, _lower_branch, _shadow_branch),)
+def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a map")
+    if not isinstance(value, Leaf):
+        raise NotLowered("a record goes into a map")
+    known = set(b.objects)
+    made = part(each.bound, "bound", Leaf(Ref("item"), item_kind(value)), b, invoked=True)
+    unknown = next((p for p in made.graph if p.params.get("by") == "stock"), None)
+    if unknown is not None:
+        raise NotLowered(f"what it does with each item has to be left to stock: {unknown.effects.reason}")
+    for path, obj in b.objects.items():
+        if path not in known and (kind := own_batch(obj)):
+            raise NotLowered(f"{kind} does something else in batch than to invoke itself for each item")
+    graph = Graph(made.graph.primitives, made.output, inputs=("item",))
+    return b.add(
+        Op.MAP,
+        {"items": value.ref},
+        component=each,
+        effects=together(p.effects for p in graph),
+        body=graph,
+        kind=MESSAGE if kind_of(made.outcome) == MESSAGE else VALUE,
+        batched=True,
+    )
+
+
+def own_batch(obj: Any) -> str:
+    """The class of a step whose ``batch`` does not just invoke it for each input; "" for all others."""
+    usual = [plain(base, "batch") for base in (Runnable, RunnableSequence, RunnableBindingBase)]
+    kind = type(obj)
+    return kind.__name__ if isinstance(obj, Runnable) and plain(kind, "batch") not in usual else ""
+
+
+def _shadow_each(each: RunnableEach[Any, Any], s: Shadows) -> Any:
+    return each.model_copy(update={"bound": s.of(each.bound, "bound")})
+
+
+ROWS = (
+    Row(RunnableBranch, RUN, _lower_branch, _shadow_branch),
+    Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each),
+)

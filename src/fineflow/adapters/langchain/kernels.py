@@ -61,9 +61,9 @@ def pick(p: Primitive, args: Args, run: Execution) -> Any:
     return found
 
 
-def choose(p: Primitive, args: Args, run: Execution) -> Awaitable[Any]:
+def choose(p: Primitive, args: Args, run: Execution) -> object:
     current(run)
-    return run.choose(p, args, _holds)
+    return run.choose(p, _holds)
 
 
 def _holds(value: Any) -> bool:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableSequence
-from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables import Runnable
 
-from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf, Row, plain
-from fineflow.adapters.langchain import compressors, models, parsers, prompts, retrievers, structure
+from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf, Row
+from fineflow.adapters.langchain import (
+    branches,
+    compressors,
+    functions,
+    history,
+    models,
+    parsers,
+    prompts,
+    retriever_lists,
+    retrievers,
+    structure,
+)
 from fineflow.adapters.langchain.changes import Snapshot
-from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import critical_path
+from fineflow.adapters.langchain.ingest import contents
+from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.ir.edit import critical_path, ending
+from fineflow.ir.primitive import FED
+from fineflow.ir.spec import bodies
 from fineflow.options import Options
 
 
@@ -23,12 +36,16 @@ def rows() -> tuple[Row, ...]:
     """Everything that is recognised; of langchain-classic only what is installed, which the first call imports."""
     return (
         *structure.ROWS,
+        *functions.ROWS,
+        *history.ROWS,
+        *branches.ROWS,
         *prompts.ROWS,
         *models.ROWS,
         *parsers.ROWS,
         *parsers.classic_rows(),
         *retrievers.ROWS,
         *retrievers.classic_rows(),
+        *retriever_lists.classic_rows(),
         *compressors.ROWS,
         *compressors.classic_rows(),
         *compressors.LAST,
@@ -40,7 +57,8 @@ class Plan:
     """How one object runs.
 
     objects: what was planned at which path. touched: the paths that the shadow copies. tapped: opaque steps among
-    them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points.
+    them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points;
+    gain_streamed: for those that stream.
     own_batch: whether a step does something else in ``batch`` than to invoke itself for each input. snapshot: what the
     objects were like.
     """
@@ -52,11 +70,22 @@ class Plan:
     tapped: frozenset[str]
     gain: bool
     gain_sync: bool
+    gain_streamed: bool
     own_batch: bool
     snapshot: Snapshot
 
-    def gains(self, *, sync: bool) -> bool:
-        return self.gain_sync if sync else self.gain
+    def gains(self, *, sync: bool, streaming: bool = False) -> bool:
+        return (self.gain_sync if sync else self.gain) or (streaming and self.gain_streamed)
+
+    def ahead(self, *, eager: bool = False) -> tuple[str, ...]:
+        """The methods whose calls run ahead of stock; the others go to the user's object."""
+        found = []
+        for sync, prefix in ((True, ""), (False, "a")):
+            gain = self.gains(sync=sync)
+            found += [f"{prefix}invoke"] * (gain or (eager and bool(self.touched)))
+            found += [f"{prefix}stream"] * (self.gains(sync=sync, streaming=True) or (eager and bool(self.touched)))
+            found += [f"{prefix}batch"] * (gain and not self.own_batch)
+        return tuple(found)
 
 
 Planner = Callable[[Runnable[Any, Any], Options, bool], Plan]
@@ -68,7 +97,7 @@ def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -
 
     text_input: the input is text or numbers, or a dict of such, which no step can change under a reader.
     """
-    b = Builder(rows(), options.assume_pure)
+    b = Builder(rows(), options.assume_pure, contents=contents)
     value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
     output = b.whole(value)
     return Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes)), b.objects
@@ -77,15 +106,17 @@ def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -
 def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
     """What the shadow of a call has to replace, and whether running the graph ahead is expected to pay."""
     leaves = {p.meta["leaf"] for p in _all(e_graph) if _meets_stock(p)}
-    tapped = frozenset(p.meta["leaf"] for p in e_graph if p.op is Op.CALL and p.params.get("by") == "stock")
-    tapped &= _wanted(e_graph)
-    leaves = {leaf for leaf in leaves if leaf not in _untapped(e_graph, tapped)}
+    tapped = _wanted(e_graph, ended=False)
+    leaves -= {p.meta["leaf"] for p in _all(e_graph) if p.op in FED and p.params.get("by") == "stock"} - tapped
     touched = frozenset("/".join(leaf.split("/")[:i]) for leaf in leaves for i in range(len(leaf.split("/")) + 1))
     touched = touched & objects.keys()
-    sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(p.op is Op.PARTIAL_PREFILL for p in e_graph)
-    sooner = sooner or any(ref.stream for p in e_graph for ref in p.args.values())
-    serial = any(p.op is Op.MAP for p in e_graph)  # what stock's sync methods do one by one
-    own_batch = _own_batch(objects.values())
+    sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
+        p.op is Op.PARTIAL_PREFILL for p in _all(e_graph)
+    )
+    written = [p for p in _all(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
+    sooner = sooner or any(not p.meta.get("whole") for p in written)
+    serial = any(_one_by_one(p) for p in _all(e_graph))
+    own_batch = any(map(branches.own_batch, objects.values())) or any(_writes(p) for p in e_graph)
     return Plan(
         p_graph,
         e_graph,
@@ -94,34 +125,52 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
         tapped,
         gain=bool(touched) and sooner,
         gain_sync=bool(touched) and (sooner or serial),
+        gain_streamed=bool(touched) and (sooner or any(not p.meta.get("invoked") for p in written)),
         own_batch=own_batch,
         snapshot=Snapshot(objects.values()),
     )
 
 
-def _own_batch(objects: Iterable[Any]) -> bool:
-    usual = [plain(base, "batch") for base in (Runnable, RunnableSequence, RunnableBindingBase)]
-    return any(plain(type(obj), "batch") not in usual for obj in objects if isinstance(obj, Runnable))
+def _one_by_one(p: Primitive) -> bool:
+    """Whether stock's sync methods do one by one what the graph does side by side."""
+    return (p.op is Op.MAP and not p.meta.get("batched")) or (p.op is Op.AGGREGATE and len(p.args) > 1)
+
+
+def _writes(p: Primitive) -> bool:
+    """Whether it is known to change something: stock's batch does so for all inputs before it goes on with any."""
+    return any(written for _, written in p.effects.touched)
 
 
 def _all(graph: Graph) -> list[Primitive]:
-    return [q for p in graph for q in (p, *(_all(p.body) if p.body is not None else ()))]
+    """The primitives, and those in bodies of what runs ahead."""
+    return [q for p in graph for q in (p, *(inner for body in _running(p) for inner in _all(body)))]
+
+
+def _running(p: Primitive) -> list[Graph]:
+    return [] if p.params.get("by") == "stock" else [body for _, body in bodies(p)]
 
 
 def _meets_stock(p: Primitive) -> bool:
-    if p.op is Op.CALL:
-        return p.params.get("by") == "stock"
-    claimable = p.op in (Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK)
-    return claimable and p.params.get("by") != "stock" and not p.params.get("stage")
+    if p.params.get("by") == "stock":
+        return p.op in FED
+    read = p.op is Op.CALL and p.effects.kind is Effect.READ
+    claimable = read or p.meta.get("claimed") or p.op in (Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK)
+    return claimable and not p.params.get("stage")
 
 
-def _wanted(graph: Graph) -> frozenset[str]:
-    """Leaves of opaque steps whose value or success somebody in the graph waits for."""
+def _wanted(graph: Graph, *, ended: bool) -> frozenset[str]:
+    """Leaves of steps by stock whose value or success somebody in the graph waits for.
+
+    ended: whether somebody waits for the end of the graph as a whole.
+    """
     running = [p for p in graph if p.params.get("by") != "stock"]
     names = {r.name for p in running for r in p.args.values()} | {n for p in running for n in p.after}
-    return frozenset(p.meta["leaf"] for p in graph if p.name in names and p.params.get("by") == "stock")
+    names |= ending(graph) if ended else set()
+    own = {p.meta["leaf"] for p in graph if p.name in names and p.op in FED and p.params.get("by") == "stock"}
+    return frozenset(own).union(
+        *(_wanted(body, ended=_waited(p, at, names)) for p in running for at, body in bodies(p))
+    )
 
 
-def _untapped(graph: Graph, tapped: frozenset[str]) -> set[str]:
-    opaque = {p.meta["leaf"] for p in graph if p.op is Op.CALL and p.params.get("by") == "stock"}
-    return opaque - tapped
+def _waited(p: Primitive, label: str, names: Set[str]) -> bool:
+    return p.name in names or label.startswith("if ")
