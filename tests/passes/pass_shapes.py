@@ -18,6 +18,7 @@ from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.plan import lower
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.ir import Graph
+from fineflow.ir.edit import common
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
@@ -175,6 +176,10 @@ class CharacterEngine:
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         self.prefilled.append("".join(map(chr, tokens)))
+
+    def cached(self, tokens: Sequence[int]) -> int:
+        text = "".join(map(chr, tokens))
+        return max((len(common([text, known])) for known in (*self.prefilled, *self.prompts)), default=0)
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
         prompt = "".join(map(chr, tokens))

@@ -146,9 +146,8 @@ def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
     if not each.known and each.characters < prompt.block:  # a token is at least one character
         return f"only {each.characters} characters {place}, less than a block of {prompt.block} tokens"
     if not pays(each, prompt, ready):
-        return (
-            f"what comes next is expected {'with' if each.newest else 'so soon after'} what {place}, too soon to split"
-        )
+        awaited = f"{{{each.end}}}" if each.end else "its turn"
+        return f"{awaited} is expected too soon after what comes before it for a split to pay"
     return ""
 
 
