@@ -66,6 +66,8 @@ class Call:
 
         def ended(task: asyncio.Task[Any]) -> None:
             self.tasks.discard(task)
+            if stamp is not None and not task.cancelled():
+                stamp.end()
             if not task.cancelled():
                 task.exception()  # whoever wanted it has been told; after the end of the call nobody wants it
             if inspect.iscoroutine(work):

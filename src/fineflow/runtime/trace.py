@@ -14,6 +14,7 @@ from typing import Any
 from fineflow.ir import Graph, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
+from fineflow.runtime import events
 
 CLAIMED, JOINED, LEFT, STOCK = "claimed", "stock was first", "not claimed", "run by stock"
 
@@ -34,6 +35,10 @@ class Stamp:
         """Stock may claim it. mine: the graph does the work, and not stock, which was there before."""
         self.entry, self.taken = entry, "" if mine else JOINED
 
+    def end(self) -> None:
+        """Something that was done for it has ended: the last time counts."""
+        self.ended = events.now()
+
     def settle(self) -> None:
         """The call is over: keeps whether stock took the result, and nothing else of it."""
         entry, self.entry = self.entry, None
@@ -49,6 +54,14 @@ class Stamp:
     def ran(self) -> float:
         begun = self.ready if self.begun is None else self.begun
         return 0.0 if self.ended is None else max(self.ended - begun, 0.0)
+
+
+class Stamps(dict[str, Stamp]):
+    """The stamps of one run of a graph, by primitive; one that is asked for and not there is made."""
+
+    def __missing__(self, name: str) -> Stamp:
+        stamp = self[name] = Stamp(events.now())
+        return stamp
 
 
 @dataclass(frozen=True, slots=True)

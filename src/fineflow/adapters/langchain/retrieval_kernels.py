@@ -17,7 +17,9 @@ from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retriever_lists import COMBINED
 from fineflow.adapters.langchain.stores import Ready, again, own_function, same_if, with_vector
 from fineflow.ir import Primitive
+from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
+from fineflow.runtime.costs import costs
 from fineflow.runtime.executor import Execution, Work
 from fineflow.runtime.threads import in_thread
 
@@ -186,10 +188,14 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 
     async def compute(texts: list[str]) -> list[float]:
         Recorder(p.component).silence()
+        begun = events.now()
         if run.call.sync and getattr(scorer, "engine", None) is None:
             scores: list[float] = await in_thread(lambda: scorer.score(query, texts))
         else:
             scores = await scorer.ascore(query, texts)
+        if p.engine and p.meta.get("foreign"):  # a queue in front of the engine measures it else
+            costs.observe(p.engine, p.op, len(texts), events.now() - begun)
+            costs.observe_size(p.engine, p.op, p.name, len(texts))
         return scores
 
     found = await _once_each(table, [doc.page_content for doc in docs], compute, p, run)
