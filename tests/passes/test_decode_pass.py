@@ -16,7 +16,6 @@ from fineflow.passes import PASSES, decode, prune, rewrite
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 
-
 EACH_LINE = "each line goes to each as soon as no later token can change it"
 
 
