@@ -24,7 +24,7 @@ from langchain_core.output_parsers import (
     NumberedListOutputParser,
 )
 
-from fineflow.adapters.items import CommaSeparated, Lines, Markdown, Numbered, Split, Splitter
+from fineflow.adapters.items import CommaSeparated, Each, Lines, Markdown, Numbered, Split, SplitLines, Splitter
 from fineflow.adapters.json_items import JsonFields, JsonItems
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
@@ -100,6 +100,22 @@ class TestEveryCut:
     def test_split_at_white_space(self, text: str, places: list[int]) -> None:
         self.check(Split(None), str.split, text, places)
         self.check(Split(None, strip=True), str.split, text, places)
+
+    @bounded
+    @given(near("\n", "\r", "\x0c", "\x1e", *BLANKS, *WORDS), PLACES)
+    @example("a\r\n\r\nb\r", [2, 3, 4])
+    def test_lines_of_any_kind(self, text: str, places: list[int]) -> None:
+        self.check(SplitLines(), str.splitlines, text, places)
+        self.check(SplitLines(strip=True), lambda text: text.strip().splitlines(), text, places)
+
+    @bounded
+    @given(near("\n", *BLANKS, *WORDS), PLACES)
+    def test_items_left_out_and_changed(self, text: str, places: list[int]) -> None:
+        def stock(text: str) -> list[str]:
+            return [line.strip() for line in text.split("\n") if line.strip()]
+
+        self.check(Each(Split("\n"), str.strip, str.strip), stock, text, places)
+        self.check(Each(Split("\n"), bool), lambda text: list(filter(None, text.split("\n"))), text, places)
 
     @bounded
     @given(near(",", ", ", '"', '""', '",', ', "', *BLANKS, *WORDS), PLACES)
