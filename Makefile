@@ -1,15 +1,18 @@
 # make demo    sets up .venv and runs the document assistant, stock against fineflow
 # make test    sets up .venv and runs all tests
+# make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make lint | types | docs | bench | clean
 #
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
+# EXAMPLES=.. how many random chains make fuzz runs, each through six entry points (about 40 a minute on two cores)
 # ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x"
 
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 ENGINE ?= transformers
 ARGS   ?=
+EXAMPLES ?= 5000
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -18,7 +21,7 @@ INSTALL  = $(BIN)/python tools/pip_install.py
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs-ready
 
-.PHONY: help venv demo test lint format types docs bench clean
+.PHONY: help venv demo test fuzz lint format types docs bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +49,9 @@ demo: $(READY)
 
 test: $(READY)
 	@$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(READY)
+	@FINEFLOW_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/adapters/langchain/test_random_chains.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check .
