@@ -74,14 +74,29 @@ def test_resources_by_identity_and_by_name() -> None:
         return x
 
     found = [declared(f) for f in (reads, writes, both, several)]
-    assert [f.kind for f in found if f] == [Effect.READ, Effect.WRITE, Effect.WRITE, Effect.OPAQUE]
-    assert [f.resource for f in found if f] == [resource_name(store), "index", resource_name(store), ""]
+    assert [f.kind for f in found if f] == [Effect.READ, Effect.WRITE, Effect.WRITE, Effect.WRITE]
+    assert [f.resource for f in found if f] == [resource_name(s) for s in (store, "index", store, other)]
+    assert [f.touched[1:] for f in found if f] == [(), (), (), ((resource_name(store), False),)]
     assert resource_name(store) != resource_name(other)
+
+
+def test_several_resources_are_told_apart() -> None:
+    @effects(reads=("a", "b"), writes=["b", "c"])
+    def f(x: Any) -> Any:
+        return x
+
+    found = declared(f)
+    assert found is not None
+    assert found.touched == (("b", True), ("c", True), ("a", False))
+    assert str(found) == "write(b) write(c) read(a)"
+    assert found.reason == "is declared to read a and write b, c"
 
 
 def test_bad_declarations_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="name a resource, or use @pure"):
         effects()
+    with pytest.raises(ValueError, match="given None among its resources"):
+        effects(reads=["index", None])
     with pytest.raises(TypeError, match="a function is expected"):
         pure(3)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="wrap it in a function"):

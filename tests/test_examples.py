@@ -63,7 +63,7 @@ def test_conversational_rag(tmp_path: Path) -> None:
 
 def test_bring_your_own(tmp_path: Path) -> None:
     said = run("bring_your_own", tmp_path)
-    assert re.search(r"documents/retriever.search  still waits for allowed/guard.call at bring_your_own.py:\d+", said)
+    assert re.search(r"documents/retriever.search  kept in order: `guard` at bring_your_own.py:\d+ reads global checked", said)
     assert re.search(r"allowed/guard.call +bring_your_own.py:\d+ +reads global checked, which can change", said)
     assert re.search(r"documents/keywords.call +bring_your_own.py:\d+ +declared pure", said)
     assert re.search(r"answer/context/join.call +bring_your_own.py:\d+ +reads documents, joins strings", said)

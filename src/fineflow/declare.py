@@ -43,7 +43,8 @@ class Declaration:
             return Effects(Effect.PURE, reason="declared pure")
         written = dict.fromkeys(map(name, self.writes))
         read = [resource for resource in dict.fromkeys(map(name, self.reads)) if resource not in written]
-        reason = "declared: " + ", ".join([f"reads {r}" for r in read] + [f"writes {w}" for w in written])
+        said = [f"{verb} {', '.join(names)}" for verb, names in (("read", read), ("write", written)) if names]
+        reason = f"is declared to {' and '.join(said)}"
         parts = [Effects(Effect.WRITE, w, reason) for w in written] + [Effects(Effect.READ, r, reason) for r in read]
         return replace(parts[0], also=tuple(parts[1:]))
 

@@ -33,7 +33,7 @@ def chained(*primitives: Primitive) -> Graph:
 def opaque(name: str, *received: str) -> Primitive:
     args = {f"arg{i}": Ref(source) for i, source in enumerate(received or ("input",))}
     effects = Effects(Effect.OPAQUE, reason="calls print")
-    return Primitive(name, Op.CALL, args, {"by": "stock"}, effects, meta={"received": received, "where": "app.py:7"})
+    return Primitive(name, Op.CALL, args, {"by": "stock"}, effects, meta={"received": received, "where": "app.py:7", "called": name})
 
 
 def decode(name: str, source: str = "input", effects: Effects = LLM) -> Primitive:
@@ -93,7 +93,7 @@ def test_nothing_to_prune() -> None:
 def test_what_an_earlier_opaque_step_holds_back(later: Primitive, waits: bool) -> None:
     pruned = prune(chained(opaque("guard"), later))
     assert pruned["later"].after == (("guard",) if waits else ())
-    reason = "still waits for guard at app.py:7: it may be a guard, or change what is read"
+    reason = "kept in order: `guard` at app.py:7 calls print; it may be a guard, or change what is read"
     assert [note.reason for note in pruned.notes if not note.done] == [reason] * waits
 
 

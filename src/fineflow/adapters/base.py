@@ -116,6 +116,10 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
             raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
 
 
+def _itself(store: Any) -> Any:
+    return store
+
+
 @dataclass
 class Builder:
     """Collects the primitives of one p-graph in program order while the adapter walks the object.
@@ -133,16 +137,14 @@ class Builder:
     trail: tuple[str, ...] = ()
     barrier: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # bound keyword arguments on the way to a leaf
-    resources: list[tuple[Any, str]] = field(default_factory=list)  # stores met so far, and their names
+    contents: Callable[[Any], Any] = _itself  # what two stores share that are ways to the same data
+    resources: list[tuple[Any, str]] = field(default_factory=list)  # contents of the stores met so far, and their names
     invoked: bool = False  # whether stock calls ``invoke`` here even where the whole object streams
     _taken: set[str] = field(default_factory=set)
 
-    def resource(self, store: Any, contents: Any = None) -> str:
-        """The name of a store, the same for every primitive that touches it and from run to run.
-
-        contents: what other objects share with it that are ways to the same data (by identity, or a text).
-        """
-        key = store if contents is None else contents
+    def resource(self, store: Any) -> str:
+        """The name of a store, the same for every primitive that touches its contents and from run to run."""
+        key = self.contents(store)
         for known, name in self.resources:
             if known is key or (type(key) is str and type(known) is str and known == key):
                 return name
@@ -159,6 +161,7 @@ class Builder:
             self.assume_pure,
             objects=self.objects,
             path=self.path,
+            contents=self.contents,
             resources=self.resources,
             invoked=self.invoked or invoked,
         )
@@ -183,7 +186,7 @@ class Builder:
         row = find(self.rows, obj)
         self.objects[self.leaf] = obj
         if row is None:
-            return self.opaque(obj, value, "not recognised: runs through its own methods")
+            return self.opaque(obj, value, "is not recognised: runs through its own methods")
         mark = (len(self.primitives), len(self.notes), dict(self.objects), self.barrier, set(self._taken))
         label = row.label
         try:

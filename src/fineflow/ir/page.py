@@ -119,6 +119,11 @@ def opaque(graph: Graph) -> list[Primitive]:
     return [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
 
 
+def _stays(p: Primitive) -> bool:
+    """Whether stock alone runs it, whatever could be gained by running it early."""
+    return p.effects.kind is Effect.OPAQUE or (p.effects.kind is not Effect.PURE and p.params.get("by") == "stock")
+
+
 Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
 """A table: heading, columns, rows; the last column holds what is longest."""
 
@@ -128,8 +133,9 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
 
     gain: whether the plan is used at all; if not, there is nothing that starts earlier to be told of.
     """
-    held = [] if graph is None else [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
-    free = [] if graph is None else [p for p in calls(graph) if p.effects.kind is not Effect.OPAQUE]
+    found = [] if graph is None else list(calls(graph))
+    held = [p for p in found if _stays(p)]
+    free = [p for p in found if not _stays(p)]
     own = {p.name: p.effects.reason for p in held}
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
     columns = ("pass", "step", "how")
@@ -142,7 +148,7 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
             [(p.name, _why(p, graph, gain)) for p in held],
         ),
         (
-            "Your functions without side effects, which may run early",
+            "Your functions without side effects, or declared to read, which may run early",
             ("step", "at", "how that is known"),
             [(p.name, _at(p), p.effects.reason or "found pure") for p in free if gain],
         ),

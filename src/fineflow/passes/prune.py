@@ -58,8 +58,11 @@ def _nearest(names: Sequence[str], before: dict[str, frozenset[str]]) -> tuple[s
 
 
 def _kept(p: Primitive, earlier: Primitive, why: str) -> Note:
-    where = f" at {earlier.meta['where']}" if earlier.meta.get("where") else ""
-    return Note("prune", p.name, False, f"still waits for {earlier.name}{where}: {why}")
+    """Why an order edge stays: for user code with its place, and what it was found to do there."""
+    told = f"kept in order after {earlier.name}: {why}"
+    if earlier.meta.get("where"):
+        told = f"kept in order: `{earlier.meta['called']}` at {earlier.meta['where']} {earlier.effects.reason}; {why}"
+    return Note("prune", p.name, False, told)
 
 
 def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozenset[str]]) -> list[Note]:

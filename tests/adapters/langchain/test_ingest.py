@@ -112,7 +112,7 @@ def test_before_and_after() -> None:
         "   4  found/retriever.search  5      search(query=input[question], vector=3)  on InMemoryVectorStore",
         "          read(InMemoryVectorStore)  after 2",
     ]
-    text = "still waits for ids.ingest: both touch InMemoryVectorStore and one of them writes"
+    text = "kept in order after ids.ingest: both touch InMemoryVectorStore and one of them writes"
     assert text in [note.reason for note in plan.all_notes if note.where == "found/retriever.search"]
 
 

@@ -43,7 +43,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
     """A function of which nothing was declared but perhaps that it is pure."""
     func = getattr(step, "func", None)
     if func is None or b.options:
-        raise NotLowered("an async function" if func is None else "keyword arguments are bound to a function")
+        raise NotLowered("is an async function" if func is None else "has keyword arguments bound to it")
     if type(func) is itemgetter:
         keys: tuple[Any, ...] = func.__reduce__()[1]  # type: ignore[assignment]
         if len(keys) == 1 and isinstance(keys[0], str):
@@ -57,7 +57,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
     if not (verdict.pure or b.assume_pure):
         return b.opaque(step, value, verdict.reason, where=where)
     if verdict.raises and not b.assume_pure:
-        return b.opaque(step, value, "pure, but has a raise or assert: it may be a guard", where=where)
+        return b.opaque(step, value, "is pure, but has a raise or assert", where=where)
     if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
         return b.opaque(step, value, "takes the run's config, or yields", where=where)
     given = b.whole(value, verdict.keys if verdict.pure else None)
@@ -100,7 +100,7 @@ def _stays(step: RunnableLambda[Any, Any], b: Builder) -> str:
     """Why a function that only reads is nevertheless called in its place; "" if it may be called early."""
     functions = functions_of(step)
     if b.options:
-        return "keyword arguments are bound to it, so it is called in its place"
+        return "has keyword arguments bound to it, so it is called in its place"
     if any(accepts_config(func) or accepts_run_manager(func) for func in functions):
         return "takes the run's config, which only its place has, so it is called there"
     if any(inspect.isgeneratorfunction(func) or is_async_generator(func) for func in functions):

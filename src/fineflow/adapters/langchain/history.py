@@ -45,7 +45,7 @@ def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: Builder) 
     return outcome
 
 
-_UNDECLARED = "get_session_history is a function of your own; see fineflow.effects if it only reads a store"
+_UNDECLARED = "calls get_session_history, which is your own; see fineflow.effects if it only reads (or makes) a history"
 
 
 def _as_made(step: RunnableWithMessageHistory) -> bool:
