@@ -151,8 +151,9 @@ class Execution:
         try:
             value = self.call.kernels[p.op](p, self._arguments(p), self)
             if inspect.iscoroutine(value):
-                limit = self.call.limit if p.op not in (Op.MAP, Op.CONDITION) else None
-                value = self.call.spawn(value, self.level + p.depth, limit, name=p.name, stamp=self._stamps[p.name])
+                value = self.call.spawn(
+                    value, self.level + p.depth, self.call.limit, name=p.name, stamp=self._stamps[p.name]
+                )
         except BaseException as error:  # not observable: stock will meet it in its own time, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
@@ -391,29 +392,47 @@ class Execution:
     def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
         inner.give(name, self._value_or_failure(ref))
 
-    def each(self, p: Primitive, args: Mapping[str, Any]) -> Awaitable[list[Any]]:
+    def each(self, p: Primitive, args: Mapping[str, Any]) -> object:
         """Runs the body of a MAP for every element; elements of a stream start as they are released."""
-        return self._each(p, args)
-
-    async def _each(self, p: Primitive, args: Mapping[str, Any]) -> list[Any]:
-        results: list[asyncio.Future[Any]] = []
+        items = args["items"]
         outer = {name: value for name, value in args.items() if name != "items"}
+        results: list[Any] = []
+        running = 1  # the list itself, then one for each item
+
+        def ended(number: int | None, value: Any) -> None:
+            nonlocal running
+            if number is not None:
+                results[number] = value
+            running -= 1
+            if not running:
+                failed = next((value for value in results if isinstance(value, Failed)), None)
+                self.complete(p, failed or list(results))
 
         def begin(item: Any) -> None:
-            future = self.call.loop.create_future()
-            results.append(future)
-            done = lambda value: _resolve(future, value)  # noqa: E731
+            nonlocal running
+            running += 1
+            results.append(_ABSENT)
+            done = partial(ended, len(results) - 1)
             Execution(p.body, self.call, {**outer, "item": item}, done, self.level + p.depth).start()
 
-        items = args["items"]
+        async def read(stream: Stream[Any]) -> None:
+            try:
+                async for item in stream.read():
+                    begin(item)
+            except Exception as error:
+                self._surprise(p, error, ours=False)
+            else:
+                costs.observe_size("", Op.MAP, p.name, len(results))
+                ended(None, None)
+
         if isinstance(items, Stream):
-            async for item in items.read():
-                begin(item)
+            self.spawn(read(items), p)
         else:
             for item in items:
                 begin(item)
-        costs.observe_size("", Op.MAP, p.name, len(results))
-        return [await future for future in results]
+            costs.observe_size("", Op.MAP, p.name, len(results))
+            ended(None, None)
+        return IN_HAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,13 +448,3 @@ class Failed:
     """Stands for the value of a primitive that raised."""
 
     error: BaseException
-
-
-def _resolve(future: asyncio.Future[Any], value: Any) -> None:
-    if future.done():
-        return
-    if isinstance(value, Failed):
-        future.set_exception(value.error)
-        future.exception()
-    else:
-        future.set_result(value)

@@ -7,7 +7,6 @@ fineflow's own may be awaited on any loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
 from langchain_core.runnables import Runnable
@@ -71,7 +70,7 @@ def _holds(value: Any) -> bool:
     return bool(value)
 
 
-def each(p: Primitive, args: Args, run: Execution) -> Awaitable[list[Any]]:
+def each(p: Primitive, args: Args, run: Execution) -> object:
     if type(args["items"]) not in (list, tuple, Stream):
         raise LeftToStock("what it maps over is no list")  # and can perhaps be read only once
     return run.each(p, args)
