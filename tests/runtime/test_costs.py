@@ -113,6 +113,20 @@ def test_a_component_that_tells_no_size_predicts_what_it_took() -> None:
     assert learning.predict("foreign", Op.DECODE) == pytest.approx(2.5)
 
 
+def test_calls_of_unknown_size_are_told_apart_by_who_makes_them() -> None:
+    learning = Costs()
+    for _ in range(3):
+        learning.observe("foreign", Op.DECODE, None, 4.0, "essay/llm.decode")
+        learning.observe("foreign", Op.DECODE, None, 1.0, "title/llm.decode")
+    assert learning.predict("foreign", Op.PARTIAL_DECODE, name="essay/llm.decode") == pytest.approx(4.0)
+    assert learning.predict("foreign", Op.DECODE, name="title/llm.decode") == pytest.approx(1.0)
+    assert learning.predict("foreign", Op.DECODE, name="other/llm.decode") == pytest.approx(2.5)
+    learning.observe("foreign", Op.DECODE, None, 1000.0, "title/llm.decode")  # somebody closed the laptop
+    assert learning.predict("foreign", Op.DECODE, name="title/llm.decode") == pytest.approx(1.5)
+    again = Costs.from_json(learning.to_json())
+    assert again.predict("foreign", Op.DECODE, name="essay/llm.decode") == pytest.approx(4.0)
+
+
 @pytest.mark.parametrize(
     ("line", "batch"),
     [
@@ -196,8 +210,9 @@ BROKEN = (
     "",
     "[]",
     '{"version": 2}',
-    '{"version": 1, "lines": [{"engine": "a", "op": "fly"}], "sizes": []}',
-    '{"version": 1, "lines": [{"engine": "a", "op": "embed", "fixed": -1, "each": 0, "largest": 0}], "sizes": []}',
+    '{"version": 1, "lines": [{"engine": "a", "op": "fly"}], "sizes": [], "took": []}',
+    '{"version": 1, "lines": [{"engine": "a", "op": "embed", "fixed": -1, "each": 0, "largest": 0}], '
+    '"sizes": [], "took": []}',
 )
 
 

@@ -67,6 +67,10 @@ SIZES: Mapping[Op, float] = {  # typical ones, as long as none was seen
 _SAME: Mapping[Op, Op] = {Op.PARTIAL_PREFILL: Op.PREFILL, Op.PARTIAL_DECODE: Op.DECODE}
 
 
+_Means = dict[tuple[str, Op, str], tuple[int, float]]
+"""By engine, operation and place: how many values (up to ``_SMOOTH``), and their mean."""
+
+
 class _Model:
     """The latest measurements of one operation on one engine, and the line through them."""
 
@@ -132,14 +136,20 @@ class Costs:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end is measured, too
         self._models: dict[tuple[str, Op], _Model] = {}
-        self._sizes: dict[tuple[str, Op, str], tuple[int, float]] = {}  # (how many, mean); "" is all of the engine
+        self._sizes: _Means = {}  # (how many, mean); "" is all of the engine
+        self._took: _Means = {}  # seconds, of work whose size nobody knows
 
-    def observe(self, engine: str, op: Op, size: float | None, seconds: float) -> None:
-        """Something took so long. ``size`` None: as large as usual, where nobody knows. About a microsecond."""
-        if size is None:
-            size = SIZES.get(op, 1)
+    def observe(self, engine: str, op: Op, size: float | None, seconds: float, name: str = "") -> None:
+        """Something took so long. About a microsecond.
+
+        size None: as large as the work of the primitive ``name`` usually is, where nobody knows how large.
+        """
         key = engine, _SAME.get(op, op)
         with self._lock:
+            if size is None:
+                size = SIZES.get(op, 1)
+                if name:
+                    _learn(self._took, (*key, place(name)), seconds)
             model = self._models.get(key)
             if model is None:
                 model = self._models[key] = _Model(key[1])
@@ -150,10 +160,7 @@ class Costs:
         op = Op.DECODE if op is Op.PARTIAL_DECODE else op  # but how much is prefilled early is a size of its own
         with self._lock:
             for key in dict.fromkeys(((engine, op, place(name)), (engine, op, ""))):
-                count, mean = self._sizes.get(key, (0, 0.0))
-                if count or len(self._sizes) < _REMEMBERED:
-                    count = min(count + 1, _SMOOTH)
-                    self._sizes[key] = count, mean + (size - mean) / count
+                _learn(self._sizes, key, size)
 
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
         """The typical size of the work of a primitive: what was seen of it, of others on its engine, or the prior."""
@@ -172,6 +179,9 @@ class Costs:
 
     def predict(self, engine: str | None, op: Op, *, size: float | None = None, name: str = "") -> float:
         """Seconds that work of this size would take; of the typical size of the primitive ``name`` where None."""
+        took = self._took.get((engine or "", _SAME.get(op, op), place(name))) if size is None and name else None
+        if took is not None and self.measured(engine, op):
+            return took[1]
         return self.line(engine, op).at(self.size(engine, op, name) if size is None else size)
 
     def measured(self, engine: str | None, op: Op) -> bool:
@@ -203,6 +213,7 @@ class Costs:
         with self._lock:
             self._models.clear()
             self._sizes.clear()
+            self._took.clear()
 
     def to_json(self) -> str:
         """What was learned, to be kept for the next process or shipped as a profile."""
@@ -212,11 +223,8 @@ class Costs:
                 for (engine, op), model in sorted(self._models.items())
                 if model.measured
             ]
-            sizes = [
-                {"engine": engine, "op": op.value, "name": name, "size": mean}
-                for (engine, op, name), (_, mean) in sorted(self._sizes.items())
-            ]
-        return json.dumps({"version": 1, "lines": lines, "sizes": sizes}, indent=1)
+            means = {"sizes": _rows(self._sizes), "took": _rows(self._took)}
+        return json.dumps({"version": 1, "lines": lines, **means}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Costs:
@@ -235,15 +243,33 @@ class Costs:
             for row in data["lines"]:
                 op = Op(row["op"])
                 models[str(row["engine"]), op] = _Model(op, Line(*(_number(row[part]) for part in _plain(Line(0.0)))))
-            sizes = {
-                (str(row["engine"]), Op(row["op"]), str(row["name"])): (1, _number(row["size"]))
-                for row in data["sizes"]
-            }
+            sizes, took = (
+                {(str(row["engine"]), Op(row["op"]), str(row["name"])): (1, _number(row["mean"])) for row in data[part]}
+                for part in ("sizes", "took")
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"expected a cost profile as Costs.to_json() writes it (version 1): {error!r}") from error
         with self._lock:
             self._models.update(models)
             self._sizes.update(sizes)
+            self._took.update(took)
+
+
+def _learn(means: _Means, key: tuple[str, Op, str], value: float) -> None:
+    """Takes a value into a running mean; one that is far off counts as three times the mean."""
+    count, mean = means.get(key, (0, 0.0))
+    if count or len(means) < _REMEMBERED:
+        if count >= _ENOUGH and mean:
+            value = min(value, 3 * mean)
+        count = min(count + 1, _SMOOTH)
+        means[key] = count, mean + (value - mean) / count
+
+
+def _rows(means: _Means) -> list[dict[str, Any]]:
+    return [
+        {"engine": engine, "op": op.value, "name": name, "mean": mean}
+        for (engine, op, name), (_, mean) in sorted(means.items())
+    ]
 
 
 def place(name: str) -> str:

@@ -1,0 +1,148 @@
+"""The predicted critical path: longest path by predicted seconds, bodies included."""
+
+from __future__ import annotations
+
+import pytest
+
+from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
+from fineflow.ir.text import inside
+from fineflow.runtime.costs import Costs, Line
+from fineflow.runtime.forecast import predict
+
+LINES = {
+    ("llm", Op.PREFILL): Line(0.1, 0.001),
+    ("llm", Op.DECODE): Line(0.0, 0.01),
+    ("remote", Op.DECODE): Line(0.5, 0.0),
+    ("store", Op.SEARCH): Line(0.2),
+    ("reranker", Op.RERANK): Line(0.0, 0.05),
+}
+
+
+def known() -> Costs:
+    """Engines whose costs are round figures."""
+    costs = Costs()
+    for (engine, op), line in LINES.items():
+        for size in (1, 2, 4, 8, 16, 32, 64):
+            costs.observe(engine, op, size, line.at(size))
+    costs.observe_size("llm", Op.PREFILL, "answer/llm.decode", 900)
+    costs.observe_size("llm", Op.PARTIAL_PREFILL, "answer/llm.partial_prefill", 400)
+    costs.observe_size("llm", Op.DECODE, "answer/llm.decode", 50)
+    costs.observe_size("reranker", Op.RERANK, "rank.rerank", 20)
+    return costs
+
+
+def search(name: str, query: str = "input", after: tuple[str, ...] = ()) -> Primitive:
+    return Primitive(name, Op.SEARCH, {"query": Ref(query)}, engine="store", after=after)
+
+
+def answer(prompt: str, *, partial: bool = False) -> tuple[Primitive, ...]:
+    begin = Primitive("answer/llm.partial_prefill", Op.PARTIAL_PREFILL, {}, engine="llm")
+    return (
+        *((begin,) if partial else ()),
+        Primitive("answer/llm.prefill", Op.PREFILL, {"prompt": Ref(prompt)}, engine="llm"),
+        Primitive("answer/llm.decode", Op.DECODE, {"cache": Ref("answer/llm.prefill")}, engine="llm"),
+    )
+
+
+def test_the_longest_path_over_data_and_order_edges() -> None:
+    graph = Graph((search("a"), search("b", after=("a",)), search("c"), *answer("b")), Ref("answer/llm.decode"))
+    found = predict(graph, known())
+    assert found.names == ("a", "b", "answer/llm.prefill", "answer/llm.decode")
+    assert found.seconds == pytest.approx(0.2 + 0.2 + 1.0 + 0.5)
+    assert found.each["c"] == pytest.approx(0.2)
+    assert (found.measured, found.believed, found.basis) == (("store", "llm"), (), "from measurements")
+
+
+def test_a_partial_prefill_takes_its_part_off_and_costs_the_fixed_part_again() -> None:
+    graph = Graph((search("a"), *answer("a", partial=True)), Ref("answer/llm.decode"))
+    found = predict(graph, known())
+    assert found.each["answer/llm.partial_prefill"] == pytest.approx(0.5)
+    assert found.each["answer/llm.prefill"] == pytest.approx(1.0 + 0.1 - 0.5)
+    assert found.seconds == pytest.approx(0.2 + 0.6 + 0.5)
+
+
+def test_a_model_that_does_all_in_one_call_has_no_prefill_of_its_own() -> None:
+    graph = Graph(
+        (
+            Primitive("a/llm.prefill", Op.PREFILL, {"prompt": Ref("input")}, engine="remote"),
+            Primitive(
+                "a/llm.decode", Op.DECODE, {"cache": Ref("a/llm.prefill")}, engine="remote", meta={"foreign": True}
+            ),
+        ),
+        Ref("a/llm.decode"),
+    )
+    found = predict(graph, known())
+    assert (found.seconds, found.names) == (pytest.approx(0.5), ("a/llm.decode",))
+
+
+def mapped() -> Graph:
+    body = Graph((search("find", "item"),), Ref("find"), ("item",))
+    each = Primitive("expand.map", Op.MAP, {"items": Ref("input")}, body=body)
+    return Graph((each, search("aside", after=("expand.map",))), Ref("aside"))
+
+
+def test_a_map_is_its_body_or_as_often_as_it_has_items() -> None:
+    found = predict(mapped(), known())
+    within = inside("expand.map", "for each item", "find")
+    assert (found.seconds, found.names) == (pytest.approx(0.4), ("expand.map", within, "aside"))
+    assert predict(mapped(), known(), serial=True).seconds == pytest.approx(4 * 0.2 + 0.2)
+    seen = known()
+    seen.observe_size("", Op.MAP, "expand.map", 7)
+    assert predict(mapped(), seen, serial=True).seconds == pytest.approx(7 * 0.2 + 0.2)
+
+
+def test_a_condition_is_its_tests_up_to_the_arm_that_takes_longest() -> None:
+    def arm(*names: str) -> Graph:
+        return Graph(
+            tuple(search(name, after=names[:i][-1:]) for i, name in enumerate(names)), Ref(names[-1]), ("input",)
+        )
+
+    arms = {"if 1": arm("t"), "then 1": arm("x", "y", "z"), "if 2": arm("u"), "then 2": arm("v"), "else": arm("w")}
+    graph = Graph((Primitive("which", Op.CONDITION, {"input": Ref("input")}, body=arms),), Ref("which"))
+    found = predict(graph, known())
+    assert found.seconds == pytest.approx(0.8)
+    at = [inside("which", "if 1", "t"), *(inside("which", "then 1", name) for name in "xyz")]
+    assert found.names == ("which", *at)
+    arms["else"] = arm("w", "k", "m")
+    found = predict(graph, known())
+    assert found.seconds == pytest.approx(0.2 + 0.2 + 0.6)
+    assert found.names[1:3] == (inside("which", "if 1", "t"), inside("which", "if 2", "u"))
+
+
+def test_stages() -> None:
+    stage = Primitive(
+        "rank~1.rerank", Op.RERANK, {"query": Ref("input"), "documents": Ref("a")}, {"stage": "each"}, engine="reranker"
+    )
+    rest = Primitive(
+        "rank.rerank",
+        Op.RERANK,
+        {"query": Ref("input"), "documents": Ref("a")},
+        engine="reranker",
+        after=(stage.name,),
+        meta={"staged": True},
+    )
+    found = predict(Graph((search("a"), stage, rest), Ref("rank.rerank")), known())
+    assert found.seconds == pytest.approx(0.2 + 20 * 0.05 / 2)
+
+
+def test_own_code_counts_by_what_is_known_of_it() -> None:
+    def call(kind: Effect) -> Graph:
+        return Graph((Primitive("own", Op.CALL, {"x": Ref("input")}, effects=Effects(kind)),), Ref("own"))
+
+    nothing = predict(call(Effect.OPAQUE), known())
+    assert (nothing.seconds, nothing.names, nothing.basis) == (0, (), "nothing in it takes time of an engine")
+    assert not predict(call(Effect.PURE), known()).seconds
+    assert predict(call(Effect.READ), Costs()).seconds == pytest.approx(0.03)
+
+
+def test_it_says_what_it_rests_on() -> None:
+    graph = Graph((search("a"), *answer("a")), Ref("answer/llm.decode"))
+    assert predict(graph, Costs()).basis == "from priors, as nothing of it was measured yet"
+    partly = Costs()
+    for _ in range(3):
+        partly.observe("store", Op.SEARCH, None, 0.2)
+    assert predict(graph, partly).basis == "from measurements; from priors for llm"
+
+
+def test_an_empty_graph() -> None:
+    assert predict(Graph((), Ref("input"))).seconds == 0
