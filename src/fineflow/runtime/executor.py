@@ -344,7 +344,7 @@ class Execution:
         else:
             entry.finish(result)
             if p.engine and p.meta.get("foreign") and not p.params.get("pairwise"):  # which has its scores measured
-                costs.observe(p.engine, p.op, None, events.now() - begun)
+                costs.observe(p.engine, p.op, None, events.now() - begun, p.name)
         finally:
             now = self._stamps[p.name].ended = events.now()
             if events.listening() and p.engine and p.meta.get("foreign"):
