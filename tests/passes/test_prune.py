@@ -33,7 +33,9 @@ def chained(*primitives: Primitive) -> Graph:
 def opaque(name: str, *received: str) -> Primitive:
     args = {f"arg{i}": Ref(source) for i, source in enumerate(received or ("input",))}
     effects = Effects(Effect.OPAQUE, reason="calls print")
-    return Primitive(name, Op.CALL, args, {"by": "stock"}, effects, meta={"received": received, "where": "app.py:7", "called": name})
+    return Primitive(
+        name, Op.CALL, args, {"by": "stock"}, effects, meta={"received": received, "where": "app.py:7", "called": name}
+    )
 
 
 def decode(name: str, source: str = "input", effects: Effects = LLM) -> Primitive:
@@ -71,6 +73,38 @@ def test_before_and_after() -> None:
     )
     # Said of the search only: the answer waits for no classification because the search does not.
     assert pruned.notes == (Note("prune", "find", True, "does not wait for classify, whose result it does not use"),)
+
+
+def test_declared_effects_before_and_after() -> None:
+    def by_stock(name: str, op: Op, effects: Effects) -> Primitive:
+        return Primitive(name, op, {"arg0": Ref("input")}, {"by": "stock"}, effects)
+
+    graph = chained(
+        by_stock("save", Op.CALL, Effects(Effect.WRITE, "history", also=(Effects(Effect.READ, "clock"),))),
+        call("load", "input").with_(effects=Effects(Effect.READ, "history")),
+        by_stock("ingest", Op.INGEST, Effects(Effect.WRITE, "chroma")),
+        search("other", store="faiss"),
+        search("find"),
+        decode("answer"),
+    )
+    assert format_graph(prune(graph), title="after") == (
+        "after: 6 primitives, reads input\n"
+        "   #  name    depth  operation, engine, effects, order edges\n"
+        "   1  save           call(arg0=input)  write(history) read(clock)  stock\n"
+        "   2  load           call(value=input)  read(history)  after 1\n"
+        "   3  ingest         ingest(arg0=input)  write(chroma)  after 2  stock\n"
+        "   4  other          search(query=input)  read(faiss)\n"
+        "   5  find           search(query=input)  read(chroma)  after 3\n"
+        "   6  answer         decode(prompt=input)  external\n"
+        "output: 6"
+    )
+    assert [str(note) for note in prune(graph).notes] == [
+        "prune refused: load: kept in order after save: both touch history and one of them writes",
+        "prune refused: find: kept in order after ingest: both touch chroma and one of them writes",
+        "prune: other: does not wait for ingest, whose result it does not use",
+        "prune: find: does not wait for other, whose result it does not use",
+        "prune: answer: does not wait for find, whose result it does not use",
+    ]
 
 
 def test_nothing_to_prune() -> None:

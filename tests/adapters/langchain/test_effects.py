@@ -16,6 +16,7 @@ from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 import fineflow
 from fineflow.ir import Effect, Op
+from fineflow.passes import prune
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
 
@@ -133,6 +134,34 @@ def test_a_read_that_has_to_be_called_in_its_place(kind: str) -> None:
     assert plan[f"{load.__name__}.call"].effects.kind is Effect.READ
     assert plan["retriever.search"].after == ()
     same(make, SESSION, entries=DIRECT)  # a generator cannot be streamed from in async calls
+
+
+def test_a_function_beside_the_value() -> None:
+    def make() -> Any:
+        log: list[Any] = []
+        show = declared(log, writes="log")("show", None)
+        return RunnablePassthrough(show) | retrieval() | answer("{docs} {question}"), log
+
+    assert str(planned(make()[0])["function.call"].effects) == "write(log)"
+    assert planned(make()[0])["retriever.search"].after == ()
+    same(make, SESSION)
+
+
+@pytest.mark.parametrize("passes", [[each for each in fineflow.PASSES if each is not prune], fineflow.PASSES])
+def test_with_and_without_the_pass(passes: Any) -> None:
+    def make() -> Any:
+        log: list[Any] = []
+        load = declared(log, reads="history")("load", "earlier")
+        save = declared(log, writes="history")("save", "saved")
+        return (
+            RunnablePassthrough.assign(history=load)
+            | RunnablePassthrough.assign(saved=save)
+            | RunnablePassthrough.assign(again=load)
+            | retrieval()
+            | RunnablePassthrough.assign(answer=answer("{again} {docs}"))
+        ), log
+
+    same(make, SESSION, passes=passes)
 
 
 def test_a_declaration_outranks_assume_pure() -> None:

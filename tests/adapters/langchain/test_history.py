@@ -204,12 +204,13 @@ def test_several_keys_of_the_config() -> None:
     same(make, config={"configurable": {"user": "u", "thread": "t"}})
 
 
-def test_batches_are_stocks() -> None:
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "undeclared"])
+def test_batches_are_stocks(declared: bool) -> None:
     """Two inputs of one session: stock reads both histories before it writes one of them."""
     seen = []
     for optimized in (False, True):
         sessions = Sessions()
-        chain = conversation(sessions.declared())
+        chain = conversation(sessions.declared() if declared else sessions.get)
         mine = fineflow.optimize(chain, strict=True, eager=True) if optimized else chain
         mine.batch([QUESTION, {"question": "Which town?"}], {**CONFIG, "max_concurrency": 1})
         seen.append([entry for entry in sessions.log if entry != "read"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.base import Builder
@@ -13,13 +13,15 @@ from fineflow.adapters.purity.bytecode import location
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Effects
 
+Step = RunnableLambda[Any, Any] | RunnablePassthrough[Any]
 
-def functions_of(step: RunnableLambda[Any, Any]) -> list[Any]:
+
+def functions_of(step: Step) -> list[Any]:
     """The functions of a step: its sync one, its async one, or both."""
     return [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
 
 
-def promised(step: RunnableLambda[Any, Any]) -> Declaration | None:
+def promised(step: Step) -> Declaration | None:
     """What was declared of a step's function, or of both where it has a sync and an async one; None if not of all."""
     found = [declaration(func) for func in functions_of(step)]
     said = [each for each in found if each is not None]

@@ -61,6 +61,11 @@ def _shadow_history(step: RunnableWithMessageHistory, s: Shadows) -> Any:
     return step.model_copy(update={"bound": s.of(step.bound, "bound")})
 
 
+def writes(obj: Any) -> bool:
+    """Whether calls of the object end with a write, which in stock's batch comes after all inputs have been read."""
+    return isinstance(obj, RunnableWithMessageHistory)
+
+
 def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Leaf | None:
     """The step that reads the history; None for any other."""
     func = step.__dict__.get("func")

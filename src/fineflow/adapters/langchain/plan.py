@@ -116,7 +116,8 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
     written = [p for p in _all(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
     sooner = sooner or any(not p.meta.get("whole") for p in written)
     serial = any(_one_by_one(p) for p in _all(e_graph))
-    own_batch = any(map(branches.own_batch, objects.values())) or any(_writes(p) for p in e_graph)
+    own_batch = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
+    own_batch = own_batch or any(_writes(p) for p in e_graph)
     return Plan(
         p_graph,
         e_graph,

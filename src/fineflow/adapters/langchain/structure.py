@@ -16,7 +16,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
 from fineflow.adapters.base import Builder, Leaf, NotLowered, Record, Row, Symbol
-from fineflow.adapters.langchain.pieces import list_made, model_field
+from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.shadows import Shadows
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
@@ -76,8 +76,12 @@ def _lower_pick(pick: RunnablePick, value: Symbol, b: Builder) -> Symbol:
 
 
 def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder) -> Symbol:
-    if step.func is not None or step.afunc is not None:
-        b.opaque(step, value, "RunnablePassthrough calls a user function")
+    functions = functions_of(step)
+    promise = promised(step)
+    if promise is not None and (promise.reads or promise.writes):
+        b.by_stock(step, value, declared_effects(promise, b), where=place(functions[0]))
+    elif functions:
+        b.opaque(step, value, "is called for nothing but its side effects", where=place(functions[0]))
     return value
 
 
