@@ -6,11 +6,11 @@ that work on the item starts before the text is complete. For every text and eve
 * what ``push`` released, followed by what ``close`` releases, is the list that the parser makes of the whole text;
 * what ``push`` released alone is a prefix of that list.
 
-So it is, without exception, for `Lines`, `Split`, `SplitLines`, `CommaSeparated`, `Numbered` and `Markdown`. For JSON (and for
-``CommaSeparated(eager=True)``) no release could promise that: langchain repairs malformed JSON by cutting text off its
-end, and looks for another answer behind the next code fence, so some continuation changes every item. There the promise
-holds for every well-formed text and for every beginning of one (an answer cut short); where other texts break it,
-``close`` sets ``contradicted`` and releases nothing more. Who starts work on an item early compares with the parser's
+So it is, without exception, for `Lines`, `Split`, `SplitLines`, `CommaSeparated`, `Numbered` and `Markdown`. For JSON
+(and for ``CommaSeparated(eager=True)``) no release could promise that: langchain repairs malformed JSON by cutting text
+off its end, and looks for another answer behind the next code fence, so some continuation changes every item. There the
+promise holds for every well-formed text and for every beginning of one (an answer cut short); where other texts break
+it, ``close`` sets ``contradicted`` and releases nothing more. Who starts work on an item early compares with the parser's
 own result before anything of it can be observed, so a contradiction costs time and no answer.
 
 All work is done when ``push`` or ``close`` is called, not when the iterator is read, and takes time linear in the text.

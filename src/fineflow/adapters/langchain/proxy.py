@@ -132,9 +132,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
         return Session(self.__wrapped__, ended, self._self_plans.clear, self._self_options.strict)
 
-    def _self_plan(
-        self, input: Any, kwargs: Mapping[str, Any], *, sync: bool, streaming: bool = False
-    ) -> Plan | None:
+    def _self_plan(self, input: Any, kwargs: Mapping[str, Any], *, sync: bool, streaming: bool = False) -> Plan | None:
         """The plan for this input, or None where the call goes to the user's object."""
         if kwargs or (sync and on_engine_loop()):
             return None  # keyword arguments go to the first step in ways of its own; the engines' loop may not wait

@@ -18,14 +18,18 @@ _OWN = (
 )
 
 
-@lru_cache(maxsize=256)
 def plain_model(model: Any) -> bool:
     """Whether making an instance calls no code of the user's, and its fields are the values that were given.
 
     So it is, by pydantic's own account of the class, for models without validators, aliases, default factories, custom
     types and settings that change values.
     """
-    if not isinstance(model, type) or not issubclass(model, BaseModel) or type(model) is not type(BaseModel):
+    return isinstance(model, type) and issubclass(model, BaseModel) and _plain_model(model)
+
+
+@lru_cache(maxsize=256)
+def _plain_model(model: type[BaseModel]) -> bool:
+    if type(model) is not type(BaseModel):
         return False
     if any(getattr(model.__pydantic_decorators__, name) for name in _CHECKS):
         return False
