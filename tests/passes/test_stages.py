@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers import ContextualCompressionRetriever, MergerRetriever
 from langchain_core.runnables import RunnablePick
 from pass_shapes import CHAINS, QUESTION, lowered, multi_query, without
 
@@ -17,6 +18,7 @@ from fineflow.ir.edit import critical_path
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
 from fineflow.passes import PASSES, prune, rewrite, stages
+from fineflow.runtime.claims import Claims
 from fineflow.runtime.costs import costs
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
@@ -310,3 +312,40 @@ class CountingEngine:
 
 
 ENGINES: list[CountingEngine] = []
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_stock_that_gets_there_while_documents_are_scored_does_not_score_again(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed, there = [], threading.Event()
+    claim = Claims.claim
+
+    def noting(*args: Any) -> Any:
+        found = claim(*args)
+        claimed.append(args[1])
+        if len(claimed) == 3:  # both searches and the reranker
+            there.set()
+        return found
+
+    monkeypatch.setattr(Claims, "claim", noting)
+    texts = [["Paris", "Lyon", "Nice"], ["Rome", "Milan", "Paris"]]
+    found = [FakeVectorStore.from_texts(t, FakeVectorStore().embedding).as_retriever() for t in texts]
+    reranker = FakeReranker(top_n=3, gate=(gate := Gate()))
+    chain = ContextualCompressionRetriever(base_retriever=MergerRetriever(retrievers=found), base_compressor=reranker)
+    mine: Any = fineflow.optimize(chain, strict=True, eager=True)
+    docs: list[Any] = []
+
+    def call() -> None:
+        docs.append(mine.invoke("Rome") if entry == "invoke" else asyncio.run(mine.ainvoke("Rome")))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    gate.wait_arrived(2)  # the documents of both searches are being scored
+    assert there.wait(10)  # and stock has got to the reranker
+    gate.open()
+    thread.join(10)
+    assert docs == [chain.invoke("Rome")]
+    assert mine._self_last.missed == 0
+    assert sorted(reranker.meter.labels)[:2] == ["Rome x 2", "Rome x 3"]  # "Paris" once
+    assert len(reranker.meter.labels) == 3  # and once by stock alone, just above

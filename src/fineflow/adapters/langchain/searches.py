@@ -1,0 +1,95 @@
+"""How searches run ahead of stock, and what equal searches of one store share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from langchain_core.documents import Document
+
+from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, is_text
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.recorder import Recorder
+from fineflow.adapters.langchain.stores import again, own_function, same_if, with_vector
+from fineflow.adapters.langchain.vectors import QueryVector
+from fineflow.ir import Primitive
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.threads import in_thread
+
+
+def search(p: Primitive, args: Args, run: Execution) -> Work:
+    current(run)
+    query = args["query"]
+    vector: QueryVector | None = args.get("vector")
+    if not is_text(query):
+        raise LeftToStock("the query is not a text")
+    if not p.meta.get("assumed") and (why := own_function(p.component)):
+        raise LeftToStock(why)
+    twins, twin = _twins(p, query, run)
+
+    async def start(entry: Entry) -> Any:
+        if twin is not None and (copies := await twin.copies()) is not None:
+            return copies
+        recorder: Recorder = entry.replay
+        recorder.silence()
+        retriever = p.component
+        if vector is not None:
+            retriever = with_vector(retriever, query, vector.embeddings, await vector.get())
+        manager = recorder.retriever(sync=run.call.sync)
+        entry.begun = True
+        if run.call.sync:
+            return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
+        return await retriever._aget_relevant_documents(query, run_manager=manager)
+
+    searched = Found(p.component, run) if twins is not None and twin is None else None
+    entry = run.work(
+        p if twin is None else p.with_(meta={**p.meta, "foreign": False}),  # says nothing about what a search takes
+        Arguments((query, {})),
+        start if searched is None else searched.by(start),
+    )
+    if entry.replay is None:
+        entry.replay = Recorder(p.component)
+    if twins is not None and searched is not None and entry.task is not None:  # else stock has begun it already
+        twins[searched.key, query] = searched
+    return Work(entry, list)
+
+
+def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] | None, Found | None]:
+    """What equal searches share, and the one among them that has been begun; both None where there are no others."""
+    if p.meta.get("same") is None or (key := same_if(p.component)) is None:
+        return None, None
+    twins: dict[Any, Found] = run.call.tables.setdefault((run, "same", p.meta["same"]), {})
+    return twins, twins.get((key, query))
+
+
+class Found:
+    """What a search finds, as an equal search would find it: kept before anybody can change a document in place."""
+
+    def __init__(self, retriever: Any, run: Execution) -> None:
+        self.key = same_if(retriever)
+        self._again = again(retriever.vectorstore)
+        self._docs: asyncio.Future[list[Document] | None] = run.call.loop.create_future()
+
+    def by(self, start: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
+        """``start``, which searches, with its result kept."""
+
+        async def searching(entry: Entry) -> Any:
+            kept = None
+            try:
+                docs = await start(entry)
+                with suppress(Exception):  # then the other searches, too
+                    kept = [self._again(doc) for doc in docs]
+                return docs
+            finally:
+                if not self._docs.done():
+                    self._docs.set_result(kept)
+
+        return searching
+
+    async def copies(self) -> list[Document] | None:
+        """New documents; None if the search failed: then the other has to make its own."""
+        docs = await asyncio.shield(self._docs)
+        return None if docs is None else [self._again(doc) for doc in docs]

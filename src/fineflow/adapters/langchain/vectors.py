@@ -1,0 +1,106 @@
+"""How vectors are made ahead of stock: of queries and of documents, each text once in a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+
+from fineflow.adapters.langchain.ahead import Args, LeftToStock, is_text
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.ingest import texts_of
+from fineflow.ir import Primitive
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.executor import Execution, Work
+
+
+def embed(p: Primitive, args: Args, run: Execution) -> Any:
+    if p.params["of"] == "query":
+        vector = QueryVector(p, args["texts"], run)
+        if is_text(args["texts"]) and any(run.graph[n].after for n in run.graph.users.get(p.name, ())):
+            vector.begin()  # the search has something else to wait for, so that it will not be there before stock
+        return vector
+    if p.meta.get("claimed"):
+        return _vectors_to_write(p, texts_of(args["texts"]), run)
+    vectors = DocumentVectors(p, args["texts"], run)
+    return vectors.get() if p.params.get("stage") else vectors
+
+
+class QueryVector:
+    """The vector of a query, which the first search that needs it has embedded: once per text and call.
+
+    Not the vector itself, so that the search is known to be under way when stock gets to it, and nobody embeds again.
+    """
+
+    def __init__(self, p: Primitive, text: Any, run: Execution) -> None:
+        self._p, self._text, self._run = p, text, run
+
+    @property
+    def embeddings(self) -> Any:
+        return self._p.component
+
+    def begin(self) -> asyncio.Future[list[float]]:
+        """Has the query embedded, if nobody has so far."""
+        table = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
+        if self._text not in table:
+            table[self._text] = self._run.spawn(self.embeddings.aembed_query(self._text), self._p)
+        vector: asyncio.Future[list[float]] = table[self._text]
+        return vector
+
+    async def get(self) -> list[float]:
+        """The vector. Raises LeftToStock if it cannot be had: stock will meet the reason."""
+        try:
+            vector = await asyncio.shield(self.begin())
+        except Exception as error:
+            raise LeftToStock(f"the query could not be embedded ({type(error).__name__}: {error})") from error
+        return vector
+
+
+class DocumentVectors:
+    """The vectors of documents by text, made when they are first asked for; texts met before in the call are not
+    embedded again. Not the vectors themselves, as with those of queries.
+    """
+
+    def __init__(self, p: Primitive, docs: Sequence[Document], run: Execution) -> None:
+        self._p, self._docs, self._run = p, docs, run
+
+    async def get(self) -> dict[str, list[float]]:
+        """The vectors. Raises LeftToStock if they cannot be had: stock will meet the reason."""
+        p, run = self._p, self._run
+        table = run.call.tables.setdefault(("vectors", id(p.component)), {})
+        texts = [doc.page_content for doc in self._docs]
+        try:
+            vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
+        except Exception as error:
+            raise LeftToStock(f"documents could not be embedded ({type(error).__name__}: {error})") from error
+        return vectors
+
+
+def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
+    """Vectors for a store's own writing method, which claims them in the order of the texts."""
+
+    async def start(entry: Entry) -> Any:
+        entry.begun = True
+        table: dict[Any, Any] = {}
+        found = await once_each(table, texts, p.component.aembed_documents, p, run)
+        return [found[text] for text in texts]
+
+    return Work(run.work(p, Arguments(texts), start), list)
+
+
+async def once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p: Primitive, run: Execution) -> Any:
+    """Values by key, computing in stages those that nobody in this query has asked for before."""
+    fresh = [key for key in dict.fromkeys(keys) if key not in table]
+    size = p.params.get("stages") or len(fresh) or 1
+    for start in range(0, len(fresh), size):
+        stage = fresh[start : start + size]
+        together = run.spawn(compute(stage), p)
+        for i, key in enumerate(stage):
+            table[key] = (together, i)
+    found = {}
+    for key in dict.fromkeys(keys):
+        together, i = table[key]
+        found[key] = (await asyncio.shield(together))[i]
+    return found
