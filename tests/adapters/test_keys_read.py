@@ -84,3 +84,12 @@ def test_constant_subscripts(func: Any, keys: set[str]) -> None:
 )
 def test_anything_else_may_read_all_of_it(func: Any) -> None:
     assert keys_read(func) is None
+
+
+def test_another_parameter() -> None:
+    def load(x: Any, *, config: Any = None) -> Any:
+        return DB.load(x, config["configurable"]["user"])
+
+    assert keys_read(load, "config") == {"configurable"}
+    assert keys_read(load, "other") is None
+    assert keys_read(lambda x, config: DB.load(config), "config") is None

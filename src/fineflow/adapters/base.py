@@ -139,6 +139,7 @@ class Builder:
     options: Mapping[str, Any] = field(default_factory=dict)  # bound keyword arguments on the way to a leaf
     contents: Callable[[Any], Any] = _itself  # what two stores share that are ways to the same data
     resources: list[tuple[Any, str]] = field(default_factory=list)  # contents of the stores met so far, and their names
+    configured: bool = False  # whether something on the way here changes what a config makes configurable
     invoked: bool = False  # whether stock calls ``invoke`` here even where the whole object streams
     _taken: set[str] = field(default_factory=set)
 
@@ -163,6 +164,7 @@ class Builder:
             path=self.path,
             contents=self.contents,
             resources=self.resources,
+            configured=self.configured,
             invoked=self.invoked or invoked,
         )
 

@@ -32,14 +32,14 @@ def retrieval(found: FakeVectorStore | None = None) -> Any:
 
 
 @contextmanager
-def calling(chain: Any, input: Any = SESSION, *, sync: bool = True) -> Iterator[list[Any]]:
+def calling(chain: Any, input: Any = SESSION, *, sync: bool = True, config: Any = None) -> Iterator[list[Any]]:
     """The call runs in a thread of its own while the block looks at it; its value is in the list afterwards."""
     made = fineflow.optimize(chain, strict=True)
     found: list[Any] = []
 
     def call() -> None:
         try:
-            found.append(made.invoke(input) if sync else asyncio.run(made.ainvoke(input)))
+            found.append(made.invoke(input, config) if sync else asyncio.run(made.ainvoke(input, config)))
         except Exception as error:
             found.append(error)
 
@@ -113,7 +113,7 @@ def test_a_read_that_has_to_be_called_in_its_place(kind: str) -> None:
 
     @fineflow.effects(reads="history")
     def configured(x: Any, config: RunnableConfig) -> str:
-        return f"earlier {config['configurable']}"
+        return f"earlier {config['tags']}"
 
     @fineflow.effects(reads="history")
     def generating(x: Any) -> Iterator[str]:
@@ -348,6 +348,59 @@ def test_a_read_whose_argument_an_opaque_step_has_changed_is_called_with_what_st
         return RunnablePassthrough.assign(changed=change) | RunnablePassthrough.assign(history=load) | retrieval(), log
 
     same(make, SESSION, entries=DIRECT)
+
+
+SETTINGS: Any = {"configurable": {"user": "u1"}}
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_a_read_of_whom_the_config_names_runs_ahead(sync: bool) -> None:
+    seen: list[Any] = []
+    writing, reading = Gate(), Gate()
+
+    @fineflow.effects(reads="history")
+    def load(x: Any, config: RunnableConfig) -> str:
+        reading.wait_sync()
+        seen.append(config["configurable"])
+        return f"earlier of {config['configurable']['user']}"
+
+    @fineflow.effects(reads="history")
+    async def aload(x: Any, config: RunnableConfig) -> str:
+        await reading.wait()
+        seen.append(config["configurable"])
+        return f"earlier of {config['configurable']['user']}"
+
+    model = FakeChat(default="fact", gate=writing)
+    chain = (
+        RunnablePassthrough.assign(docs=ask("classify {question}") | model | StrOutputParser())
+        | RunnablePassthrough.assign(history=RunnablePick("session") | RunnableLambda(load, aload))
+        | answer()
+    )
+    with calling(chain.with_config(max_concurrency=8), sync=sync, config=SETTINGS) as value:
+        reading.wait_arrived()
+        assert writing.arrivals == 1
+        reading.open()
+        writing.open()
+    assert "earlier of u1" in value[0]
+    assert seen == [{"user": "u1"}], "called once"
+
+
+@pytest.mark.parametrize("way", ["of the call", "of a step", "missing"])
+def test_the_config_is_that_of_its_place(way: str) -> None:
+    def make() -> Any:
+        log: list[Any] = []
+
+        @fineflow.effects(reads="history")
+        def load(x: Any, config: RunnableConfig) -> str:
+            log.append("called")
+            return f"earlier of {config['configurable'].get('user')} in {x['session']}"
+
+        step = RunnablePassthrough.assign(history=load) | retrieval() | answer()
+        return step.with_config(configurable={"user": "u2"}) if way == "of a step" else step, log
+
+    same(make, SESSION, config=SETTINGS if way != "missing" else None)
+    plan = planned(make()[0])
+    assert plan["load.call"].params.get("by") == ("stock" if way == "of a step" else None)
 
 
 @pytest.mark.parametrize("kind", ["async only", "both", "partial", "bound"])

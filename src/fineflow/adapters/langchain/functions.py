@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from operator import itemgetter
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
 
 from fineflow.adapters.base import VALUE, Builder, NotLowered, Row, Symbol
@@ -101,8 +102,11 @@ def _stays(step: RunnableLambda[Any, Any], b: Builder) -> str:
     functions = functions_of(step)
     if b.options:
         return "has keyword arguments bound to it, so it is called in its place"
-    if any(accepts_config(func) or accepts_run_manager(func) for func in functions):
-        return "takes the run's config, which only its place has, so it is called there"
+    if any(accepts_run_manager(func) for func in functions):
+        return "takes its run, which only stock has, so it is called in its place"
+    for func in filter(accepts_config, functions):
+        if b.configured or not _takes_config(func) or keys_read(func, "config") != {"configurable"}:
+            return "takes the run's config, which only its place has as a whole, so it is called there"
     if any(inspect.isgeneratorfunction(func) or is_async_generator(func) for func in functions):
         return "yields, so it is called in its place"
     if step.deps or starts_runs(step):
@@ -116,15 +120,21 @@ def _keys(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
     return frozenset[str]().union(*(keys for keys in found if keys)) if None not in found else None
 
 
+def _takes_config(func: Any) -> bool:
+    code = getattr(getattr(func, "__func__", func), "__code__", None)
+    return code is not None and "config" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 def _name(func: Any) -> str:
     return getattr(func, "__name__", "function").replace("<lambda>", "lambda")
 
 
-def _seen(value: Any, keys: frozenset[str] | None) -> Any:
-    """What the function looks at of its argument: two calls that see the same are the same call."""
+def _seen(value: Any, keys: frozenset[str] | None, config: Any) -> Any:
+    """What the function looks at of its argument and config: two calls that see the same are the same call."""
+    configurable = None if config is None else config.get("configurable")
     if keys is None or not isinstance(value, dict) or not all(key in value for key in keys):
-        return value
-    return {key: dict.__getitem__(value, key) for key in keys}
+        return value, configurable
+    return {key: dict.__getitem__(value, key) for key in keys}, configurable
 
 
 def read(p: Primitive, args: Args, run: Execution) -> Work:
@@ -132,18 +142,23 @@ def read(p: Primitive, args: Args, run: Execution) -> Work:
     current(run)
     value = args["value"]
     plain(value)
-    func, afunc = (p.component.__dict__.get(name) for name in ("func", "afunc"))
-    if func is None and (afunc is None or run.call.sync):
+    name = "afunc" if "afunc" in p.component.__dict__ and not run.call.sync else "func"
+    func = p.component.__dict__.get(name)
+    if func is None:
         raise LeftToStock("an async function in a sync call")
+    given: dict[str, Any] = {}
+    if _takes_config(func):
+        visible = run.call.context.get(var_child_runnable_config) or {}
+        given["config"] = {"configurable": dict(visible.get("configurable") or {})}
 
     async def start(entry: Entry) -> Any:
         entry.replay.silence()
         entry.begun = True
-        if afunc is not None and not run.call.sync:
-            return await afunc(value)
-        return await in_thread(lambda: func(value))
+        if name == "afunc":
+            return await func(value, **given)
+        return await in_thread(lambda: func(value, **given))
 
-    entry = run.work(p, Arguments(_seen(value, p.meta["keys"])), start)
+    entry = run.work(p, Arguments(_seen(value, p.meta["keys"], given.get("config"))), start)
     if entry.replay is None:
         entry.replay = Recorder(p.component)
     return Work(entry, _whole)
@@ -166,18 +181,29 @@ def _shadow_lambda(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
 
 def _shadow_read(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     leaf, keys, copy = s.leaf, _keys(step), copying.copy(step)
-    func: Any = step.__dict__.get("func")
-    afunc: Any = step.__dict__.get("afunc")
 
-    def claimed(value: Any) -> Any:
-        return s.claim(leaf, _seen(value, keys), lambda: func(value), clean)[1]
+    def claiming(func: Any) -> Callable[..., Any]:
+        def claimed(value: Any, **given: Any) -> Any:
+            return s.claim(leaf, _seen(value, keys, given.get("config")), lambda: func(value, **given), clean)[1]
 
-    async def aclaimed(value: Any) -> Any:
-        return (await s.aclaim(leaf, _seen(value, keys), lambda: afunc(value), clean))[1]
+        def configured(value: Any, config: RunnableConfig) -> Any:
+            return claimed(value, config=config)
 
-    replaced: dict[str, Callable[..., Any]] = {"func": claimed, "afunc": aclaimed}
-    for name in replaced.keys() & step.__dict__.keys():
-        setattr(copy, name, replaced[name])
+        return configured if _takes_config(func) else claimed
+
+    def aclaiming(func: Any) -> Callable[..., Any]:
+        async def claimed(value: Any, **given: Any) -> Any:
+            key = _seen(value, keys, given.get("config"))
+            return (await s.aclaim(leaf, key, lambda: func(value, **given), clean))[1]
+
+        async def configured(value: Any, config: RunnableConfig) -> Any:
+            return await claimed(value, config=config)
+
+        return configured if _takes_config(func) else claimed
+
+    for name, instead in (("func", claiming), ("afunc", aclaiming)):
+        if name in step.__dict__:
+            setattr(copy, name, instead(step.__dict__[name]))
     return copy
 
 

@@ -93,11 +93,13 @@ def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
 
 def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Builder) -> Symbol:
     options, b.options = b.options, {**binding.kwargs, **b.options}
+    configured = b.configured
+    b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
     try:
         with b.inside("bound", ""):
             return b.lower(binding.bound, value)
     finally:
-        b.options = options
+        b.options, b.configured = options, configured
 
 
 def _shadow_binding(binding: RunnableBindingBase[Any, Any], s: Shadows) -> Any:

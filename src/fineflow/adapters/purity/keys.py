@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import FunctionType, MethodType
+from functools import lru_cache
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.purity.bytecode import Instruction, decode
@@ -11,18 +12,25 @@ from fineflow.adapters.purity.bytecode import Instruction, decode
 _FRAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
 
 
-def keys_read(func: Any) -> frozenset[str] | None:
-    """The keys that ``func(argument)`` may read of its argument, if it does nothing else with it; None: anything.
+def keys_read(func: Any, parameter: str = "") -> frozenset[str] | None:
+    """The keys that ``func`` may read of a parameter, if it does nothing else with it; None: anything.
 
-    By the instructions alone: each use of the argument has to be ``argument["key"]`` with a constant key, or a call of
-    ``argument.get("key", ...)`` with one.
+    parameter: its name; the first one (of a bound method the first after ``self``) if not given. By the instructions
+    alone: each use has to be ``argument["key"]`` with a constant key, or a call of ``argument.get("key", ...)`` with
+    one.
     """
     skipped = 1 if isinstance(func, MethodType) else 0
     func = getattr(func, "__func__", func)
-    if type(func) is not FunctionType or func.__code__.co_argcount <= skipped:
+    if type(func) is not FunctionType:
         return None
     code = func.__code__
-    name = code.co_varnames[skipped]
+    names = code.co_varnames[skipped : code.co_argcount + (code.co_kwonlyargcount if parameter else 0)]
+    name = parameter or next(iter(names), "")
+    return _keys(code, name) if name in names else None
+
+
+@lru_cache(maxsize=1024)
+def _keys(code: CodeType, name: str) -> frozenset[str] | None:
     if name in code.co_cellvars or not _FRAMES.isdisjoint(code.co_names):
         return None
     found: set[str] = set()
