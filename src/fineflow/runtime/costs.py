@@ -159,8 +159,9 @@ class Costs:
         """The primitive ``name`` ("" where nobody knows which) had work of this size."""
         op = Op.DECODE if op is Op.PARTIAL_DECODE else op  # but how much is prefilled early is a size of its own
         with self._lock:
-            for key in dict.fromkeys(((engine, op, place(name)), (engine, op, ""))):
-                _learn(self._sizes, key, size)
+            _learn(self._sizes, (engine, op, ""), size)
+            if name:
+                _learn(self._sizes, (engine, op, place(name)), size)
 
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
         """The typical size of the work of a primitive: what was seen of it, of others on its engine, or the prior."""
