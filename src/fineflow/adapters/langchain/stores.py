@@ -163,7 +163,7 @@ def same_if(retriever: VectorStoreRetriever) -> str | None:
     row = known(store)
     if row is None or _samples(getattr(store, row.attribute)):
         return None
-    return f"{retriever.search_type} {_exactly(retriever.search_kwargs)}"
+    return f"{id(store)} {retriever.search_type} {_exactly(retriever.search_kwargs)}"  # two may read one collection
 
 
 def _exactly(value: Any) -> str:
