@@ -53,6 +53,10 @@ class Record:
 Symbol = Leaf | Record
 
 
+OUTER = "\0"
+"""In front of names of the outer graph while a body is lowered, which may have primitives of the same name."""
+
+
 class NotLowered(Exception):
     """This object cannot be expressed as primitives here; it becomes one opaque step. The text says why."""
 

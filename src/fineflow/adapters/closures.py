@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fineflow.adapters.base import MESSAGE, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
+from fineflow.adapters.base import MESSAGE, OUTER, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
 from fineflow.ir import Graph, Ref
 from fineflow.ir.edit import fresh, origins
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of an object, lowered by a builder of its own; its references go to the outer graph as they stand.
+    """One part of an object, lowered by a builder of its own; its references go to the outer graph, marked as such.
 
     outcome: its symbolic value. output: the same as one reference.
     """
@@ -34,7 +34,7 @@ class Part:
 
 
 def part(obj: Any, step: str, value: Symbol, b: Builder, *, invoked: bool = False) -> Part:
-    """Lowers ``obj``, which is the part ``step`` of the current object, applied to a value of the outer graph.
+    """Lowers ``obj``, which is the part ``step`` of the current object, applied to a value from ``outside``.
 
     invoked: stock calls ``invoke`` on it even where the whole object streams.
     """
@@ -44,6 +44,16 @@ def part(obj: Any, step: str, value: Symbol, b: Builder, *, invoked: bool = Fals
         output = inner.whole(outcome)
     b.notes += inner.notes
     return Part(inner, outcome, output.ref)
+
+
+def outside(value: Symbol) -> Symbol:
+    """A value of the outer graph, as a part is to see it."""
+    if isinstance(value, Leaf):
+        return replace(value, ref=replace(value.ref, name=OUTER + value.ref.name))
+    rest = outside(value.rest) if value.rest is not None else None
+    return Record(
+        {key: outside(field) for key, field in value.fields.items()}, rest if isinstance(rest, Leaf) else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +73,29 @@ def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
 
     value: what the parts were applied to; an input that is one of its keys is named after it.
     """
-    inner = {p.name for each in parts.values() for p in each.builder.primitives}
-    free = dict.fromkeys(ref for each in parts.values() for ref in each.refs() if ref.name not in _names(each))
+    taken = {p.name for each in parts.values() for p in each.builder.primitives}
+    free = dict.fromkeys(ref for each in parts.values() for ref in each.refs() if ref.name.startswith(OUTER))
+    args = {ref: replace(ref, name=ref.name.removeprefix(OUTER)) for ref in free}  # as the outer graph has them
     keys = {v.ref: k for k, v in value.fields.items() if isinstance(v, Leaf)} if isinstance(value, Record) else {}
     inputs: dict[Ref, str] = {}
-    for ref in free:
-        inputs[ref] = fresh(keys.get(ref) or ref.key or _short(ref.name), {*inner, *inputs.values()})
+    for ref, arg in args.items():
+        inputs[ref] = fresh(keys.get(arg) or arg.key or _short(arg.name), {*taken, *inputs.values()})
     held = origins(Graph(tuple(b.primitives), Ref("")))
-    alias = _Aliases(inputs, {ref: held.get(ref.name, frozenset({ref.name})) for ref in free})
+    alias = _Aliases(inputs, {ref: held.get(arg.name, frozenset({arg.name})) for ref, arg in args.items()})
     received: dict[str, None] = {}
     bodies = {}
     for label, each in parts.items():
         own = origins(each.graph)
-        outer = _names(each)
         primitives = []
         for p in each.builder.primitives:
             if p.meta.get("received"):
                 given = {n for name in p.meta["received"] for n in own.get(name, {name})}
-                received.update(dict.fromkeys(sorted(given - outer)))
-                p = p.with_(meta={**p.meta, "received": (*sorted(given & outer), *alias.of(given - outer))})
+                outer = sorted(n for n in given if n.startswith(OUTER))
+                received.update(dict.fromkeys(n.removeprefix(OUTER) for n in outer))
+                p = p.with_(meta={**p.meta, "received": (*sorted(given.difference(outer)), *alias.of(outer))})
             primitives.append(p.with_(args={name: _inner(ref, inputs) for name, ref in p.args.items()}))
         bodies[label] = Graph(tuple(primitives), _inner(each.output, inputs), tuple(inputs.values()))
-    return Closed(bodies, {name: ref for ref, name in inputs.items()}, tuple(received))
-
-
-def _names(each: Part) -> set[str]:
-    return {p.name for p in each.builder.primitives}
+    return Closed(bodies, {name: args[ref] for ref, name in inputs.items()}, tuple(received))
 
 
 def _inner(ref: Ref, inputs: Mapping[Ref, str]) -> Ref:

@@ -324,6 +324,15 @@ SHAPES: dict[str, Callable[[list[Any]], Any]] = {
     "a key that one arm alone needs": lambda log: (
         RunnablePassthrough.assign(a=say("{question}")) | RunnableBranch((is_math, say("{a} {missing}")), say("{a}"))
     ),
+    "inner steps of the same name": lambda log: (
+        _logging(log)
+        | say("{question}", FakeChat(answers=lambda m: m[-1].content))
+        | RunnableParallel(question=RunnablePassthrough(), topic=RunnableLambda(str.upper))
+        | RunnableBranch(
+            (lambda x: "two" in x["question"], _logging(log) | say("{question} {topic}") | _logging(log)),
+            say("{topic}") | _logging(log),
+        )
+    ),
     "configured": lambda log: RunnableBranch((is_math, say("math {question}")), say("other {question}")).with_config(
         tags=["t"], run_name="which"
     ),

@@ -118,8 +118,9 @@ def _raising(x: Any) -> Any:
     raise ValueError("no")
 
 
-def _fails_on_green(messages: Any) -> str | BaseException:
-    return ValueError("green") if "green" in messages[-1].content else echo(messages)
+def _fails_on_the_last(messages: Any) -> str | BaseException:
+    """Where another one fails, it is a race in stock as well which of the items behind it have begun."""
+    return ValueError("blue") if "blue" in messages[-1].content else echo(messages)
 
 
 SHAPES: dict[str, Callable[[list[Any]], Any]] = {
@@ -155,7 +156,7 @@ SHAPES: dict[str, Callable[[list[Any]], Any]] = {
     "configured": lambda log: listed() | say("{x}").with_config(tags=["t"], run_name="one").map(),
     "named": lambda log: listed() | RunnableEach(bound=say("{x}"), name="each"),
     "in maps": lambda log: RunnableLambda(lambda x: [["a", "b"], ["c"]]) | say("{x}").map().map() | RunnableLambda(str),
-    "a failing item": lambda log: listed() | say("about {x}", FakeChat(answers=_fails_on_green)).map(),
+    "a failing item": lambda log: listed() | say("about {x}", FakeChat(answers=_fails_on_the_last)).map(),
     "a failing step of all items": lambda log: listed() | (say("about {x}") | RunnableLambda(_raising)).map(),
     "no list": lambda log: say("{question}") | say("about {x}").map(),
     "a number": lambda log: RunnableLambda(lambda x: 3) | say("about {x}").map(),

@@ -8,7 +8,7 @@ from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, RunnableEachBase
 
 from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, NotLowered, Row, Symbol, plain
-from fineflow.adapters.closures import close, item_kind, joined, kind_of, part
+from fineflow.adapters.closures import close, item_kind, joined, kind_of, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import Graph, Op, Ref
@@ -29,7 +29,7 @@ def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: Builder) -
     parts = {}
     for label, obj in _arms(branch).items():
         test = label.startswith("if ")
-        parts[label] = made = part(obj, label, value, b, invoked=test)
+        parts[label] = made = part(obj, label, outside(value), b, invoked=test)
         unknown = next((p for p in made.graph if p.params.get("by") == "stock"), None)
         if test and unknown is not None:
             raise NotLowered(f"its condition {label[3:]} has to be left to stock: {unknown.effects.reason}")

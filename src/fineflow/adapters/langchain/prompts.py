@@ -18,7 +18,7 @@ from langchain_core.prompts import (
     SystemMessagePromptTemplate,
 )
 
-from fineflow.adapters.base import MESSAGE, PROMPT, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import MESSAGE, OUTER, PROMPT, Builder, Leaf, NotLowered, Row, Symbol
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import Op
 
@@ -50,7 +50,7 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) 
             elif value.rest is not None:  # it shows at run time whether it is there
                 args["rest"] = value.rest.ref
     # Where the prompt begins with what may come late, there is nothing to be had in advance.
-    known = "rest" not in args or args["rest"].name == "input"
+    known = "rest" not in args or args["rest"].name.lstrip(OUTER) == "input"
     segments = tuple(_segments(template)) if known else ()
     told: dict[str, Any] = {"segments": segments} if segments else {}
     if "value" in args and not template.optional_variables and not template.partial_variables:
