@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
@@ -44,7 +44,7 @@ def declared_effects(promise: Declaration, b: Builder) -> Effects:
 
 def place(func: Any) -> str:
     """Where a function stands, as ``file.py:12``; "" for what has no source."""
-    while hasattr(func, "func"):
+    while type(func) is functools.partial:
         func = func.func
-    code = getattr(inspect.unwrap(func), "__code__", None)
+    code = getattr(func, "__code__", None)
     return location(code) if code is not None else ""

@@ -29,6 +29,9 @@ from fineflow.runtime.executor import Execution, Work
 from fineflow.runtime.threads import in_thread
 
 
+_CONFIGURABLE = frozenset({"configurable"})
+
+
 def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
     for known in (history.lower_read, history.lower_inner, ingest.lower_write):
         made = known(step, value, b)
@@ -105,7 +108,7 @@ def _stays(step: RunnableLambda[Any, Any], b: Builder) -> str:
     if any(accepts_run_manager(func) for func in functions):
         return "takes its run, which only stock has, so it is called in its place"
     for func in filter(accepts_config, functions):
-        if b.configured or not _takes_config(func) or keys_read(func, "config") != {"configurable"}:
+        if b.configured or not _takes_config(func) or keys_read(func, "config") != _CONFIGURABLE:
             return "takes the run's config, which only its place has as a whole, so it is called there"
     if any(inspect.isgeneratorfunction(func) or is_async_generator(func) for func in functions):
         return "yields, so it is called in its place"

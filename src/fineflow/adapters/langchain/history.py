@@ -26,7 +26,7 @@ _INNER = "runnable"
 # The two functions that it makes to get at what it wraps are known by their code.
 _CODES = {
     code.co_name: code
-    for code in plain(RunnableWithMessageHistory, "__init__").__code__.co_consts
+    for code in getattr(getattr(plain(RunnableWithMessageHistory, "__init__"), "__code__", None), "co_consts", ())
     if isinstance(code, CodeType)
 }
 
