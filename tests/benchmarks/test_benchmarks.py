@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from fineflow.passes import PASSES
+
 pytest.importorskip("langchain_chroma")  # the demo's chain
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,16 @@ def test_passes_that_change_the_assistant_pay(tmp_path: Path) -> None:
     took = figures["ablation_s"]
     assert took["all passes, ainvoke"] < took["without stages, ainvoke"] < took["without prune, ainvoke"]
     assert took["without prune, ainvoke"] < took["no pass, ainvoke"] * 1.1
+
+
+def test_every_pass_saves_what_it_says(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    shown, figures = run("passes", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    assert set(figures["seconds"]) == {each.__name__ for each in PASSES}
+    for took in figures["seconds"].values():
+        assert took["all"] <= took["without"] <= took["stock"], shown
+    assert "emulated engines, virtual seconds" in shown
 
 
 @pytest.mark.parametrize("name", ["overhead", "planning"])
