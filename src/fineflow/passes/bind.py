@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fineflow.ir import Graph, Op, Primitive
-from fineflow.ir.edit import WEIGHTS, ending, in_bodies
+from fineflow.ir.edit import cost, ending, in_bodies
 from fineflow.ir.spec import bodies, longest_paths
 
 
@@ -51,7 +51,7 @@ def _needed(graph: Graph, answer: bool) -> tuple[set[str], set[str]]:
 def _claimed(p: Primitive) -> bool:
     """Whether there is anything in it that stock can claim, or that has to be done before it is due."""
     inner = [q for _, body in bodies(p) for q in body]
-    return WEIGHTS.get(p.op, 0) > 0 or p.op is Op.PARTIAL_PREFILL or any(map(_claimed, inner))
+    return cost(p) > 0 or p.op is Op.PARTIAL_PREFILL or any(map(_claimed, inner))
 
 
 def _deep(graph: Graph) -> Graph:
