@@ -1,0 +1,66 @@
+"""No pass makes a chain slower than stock: random chains with random latencies, in virtual time.
+
+``FINEFLOW_FUZZ=2000`` runs that many examples, other ones each time, instead of the bounded, repeatable suite.
+"""
+
+from __future__ import annotations
+
+import os
+import pprint
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from timed_chains import INPUT, Spec, Times, World, build, chains, times
+
+import fineflow
+from fineflow.passes import PASSES, Pass
+from fineflow.runtime.costs import costs
+from fineflow.testing import virtual
+
+LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
+BOUND = 1.02
+
+
+def seconds(spec: Spec, at: Times, passes: Sequence[Pass] | None, eager: bool = True) -> tuple[Any, list[float]]:
+    """What a chain answers, and what two calls of it take; optimized unless ``passes`` is None."""
+    costs.forget()  # what another example's models took
+    chain = build(spec, World(at))
+    if passes is not None:
+        chain = fineflow.optimize(chain, passes=passes, strict=True, eager=eager)
+    runs = [virtual.run(chain.ainvoke(dict(INPUT))) for _ in range(2)]
+    return runs[0].value, [run.seconds for run in runs]
+
+
+def check(spec: Spec, at: Times, passes: Sequence[Pass]) -> None:
+    value, stock = seconds(spec, at, None)
+    same, mine = seconds(spec, at, passes)
+    assert same == value
+    for what, theirs, ours in zip(("first", "second"), stock, mine, strict=True):
+        assert ours <= BOUND * theirs + 1e-4, f"{what} call: {ours:.4f} s, stock {theirs:.4f} s"
+
+
+bounded = settings(
+    max_examples=LONGER or 40,
+    derandomize=not LONGER,
+    database=None,
+    deadline=None,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@bounded
+@given(chains(), times())
+def test_all_passes_together(spec: Spec, at: Times) -> None:
+    note(pprint.pformat((spec, at), width=110))
+    check(spec, at, PASSES)
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda each: each.__name__)
+@bounded
+@given(chains(), times())
+def test_each_pass_alone(each: Pass, spec: Spec, at: Times) -> None:
+    note(pprint.pformat((spec, at), width=110))
+    check(spec, at, (each,))
