@@ -377,8 +377,8 @@ def test_a_read_of_whom_the_config_names_runs_ahead(sync: bool) -> None:
         | answer()
     )
     with calling(chain.with_config(max_concurrency=8), sync=sync, config=SETTINGS) as value:
+        writing.wait_arrived()
         reading.wait_arrived()
-        assert writing.arrivals == 1
         reading.open()
         writing.open()
     assert "earlier of u1" in value[0]
@@ -401,6 +401,24 @@ def test_the_config_is_that_of_its_place(way: str) -> None:
     same(make, SESSION, config=SETTINGS if way != "missing" else None)
     plan = planned(make()[0])
     assert plan["load.call"].params.get("by") == ("stock" if way == "of a step" else None)
+
+
+def test_an_async_function_that_is_declared_pure_runs_ahead() -> None:
+    def make() -> Any:
+        log: list[Any] = []
+
+        @fineflow.pure
+        async def shout(x: Any) -> str:
+            log.append("called")
+            return str(x["question"]).upper()
+
+        return retrieval() | RunnablePassthrough.assign(loud=shout) | ask("{loud}") | FakeChat(answers=echo), log
+
+    plan = planned(make()[0])
+    assert plan["shout.call"].effects.kind is Effect.PURE
+    assert plan["llm.decode"].after == ()
+    assert "by" not in plan["shout.call"].params
+    same(make, entries=("ainvoke", "astream", "abatch", "invoke"))
 
 
 @pytest.mark.parametrize("kind", ["async only", "both", "partial", "bound"])

@@ -1,4 +1,7 @@
-"""User functions as steps: pure ones run twice, declared reads are claimed, all others are run by stock alone."""
+"""User functions as steps: pure ones run twice, declared ones are claimed, or stock's alone, as are all others.
+
+A declared function is called once for every call of stock's, also an async one that is declared pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
 
 from fineflow.adapters.base import VALUE, Builder, NotLowered, Row, Symbol
-from fineflow.adapters.langchain import history, ingest
+from fineflow.adapters.langchain import history, ingest, routing
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
@@ -28,17 +31,16 @@ from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
 from fineflow.runtime.threads import in_thread
 
-
 _CONFIGURABLE = frozenset({"configurable"})
 
 
 def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
-    for known in (history.lower_read, history.lower_inner, ingest.lower_write):
+    for known in (history.lower_read, history.lower_inner, ingest.lower_write, routing.lower_routing):
         made = known(step, value, b)
         if made is not None:
             return made
     promise = promised(step)
-    if promise is not None and (promise.reads or promise.writes):
+    if promise is not None and (promise.reads or promise.writes or "afunc" in step.__dict__):
         return _lower_declared(step, promise, value, b)
     return _lower_judged(step, value, b)
 
@@ -80,7 +82,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
 
 
 def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: Builder) -> Symbol:
-    """A function that touches nothing but the resources named. One that writes is stock's to call."""
+    """A function that touches nothing but the resources named, if any. One that writes is stock's to call."""
     effects = declared_effects(promise, b)
     func = functions_of(step)[0]
     where = place(func)
@@ -94,7 +96,16 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
     given = b.whole(value, keys)
     leaf = b.leaf
     with b.inside("", _name(func)):
-        made = b.add(Op.CALL, {"value": given.ref}, effects=effects, component=step, kind=VALUE, where=where, keys=keys)
+        made = b.add(
+            Op.CALL,
+            {"value": given.ref},
+            effects=effects,
+            component=step,
+            kind=VALUE,
+            where=where,
+            keys=keys,
+            claimed=True,
+        )
     last = b.primitives[-1]
     b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
     return made
@@ -141,7 +152,7 @@ def _seen(value: Any, keys: frozenset[str] | None, config: Any) -> Any:
 
 
 def read(p: Primitive, args: Args, run: Execution) -> Work:
-    """A declared read, called ahead for stock, whose call of the same function with the same argument claims it."""
+    """A declared function, called ahead for stock, whose call of it with the same argument claims the result."""
     current(run)
     value = args["value"]
     plain(value)
@@ -175,7 +186,7 @@ def _whole(value: Any) -> Any:
 
 
 def _shadow_lambda(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
-    for known in (history.shadow_inner, ingest.shadow_write):
+    for known in (history.shadow_inner, ingest.shadow_write, routing.shadow_routing):
         copy = known(step, s)
         if copy is not None:
             return copy
