@@ -104,12 +104,18 @@ def names(prompt: Prompt, args: Iterable[str]) -> frozenset[str]:
 def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
     """What a prompt consists of up to the variable ``end`` ("" for all of it), as far as it can be told."""
     found: list[Element] = []
+    several = len({text for kind, text in prompt.segments if kind != "text"}) > 1
     for kind, text in prompt.segments:
+        arg = prompt.argument(text)
         if kind == "text":
             found.append((text, None))
-        elif text == end or prompt.argument(text) == "value":  # which may be a dict, or the one variable there is
+        elif text == end:
             break
-        elif arg := prompt.argument(text):
+        elif arg == "value":  # a dict, unless there is but one variable: then it may be just that
+            if not several or prompt.sources[arg].key is not None:
+                break
+            found.append((f"key:{text}", Ref(prompt.sources[arg].name, text)))
+        elif arg:
             found.append((arg, prompt.sources[arg]))
     return tuple(found)
 

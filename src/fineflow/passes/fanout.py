@@ -27,36 +27,47 @@ _DECODES = (Op.DECODE, Op.PARTIAL_DECODE)
 
 
 def fanout(graph: Graph) -> Graph:
-    """Has one PARTIAL_PREFILL made of what requests of one engine have in common that are ready at the same time.
+    """Has what decodes of one engine have in common that are ready at the same time prefilled once.
 
-    Requests are the decodes whose prompts are known as a whole, the first PARTIAL_PREFILL of the others, and those of
-    the elements of a MAP. They are marked with ``shares``, and wait for that prefill while it is under way. It is no
-    order edge: where stock makes a request before the graph, or the prefill fails, nobody waits. Not done for less
-    than two requests, nor where what they share is shorter than a block or saves less than it costs.
+    The decodes, also those of the elements of a MAP, are marked with ``shares`` and wait for that PARTIAL_PREFILL while
+    it is under way. It is no order edge: where stock makes a request before the graph, or the prefill fails, nobody
+    waits. Not done for less than two requests, nor where what they share is shorter than a block or saves less than
+    it costs.
     """
     graph = in_bodies(fanout, graph)
     if not any(p.op in (Op.PREFILL, Op.MAP) for p in graph):
         return graph
     made = _Made(graph)
-    groups: dict[Any, list[_Request]] = {}
-    for request in _requests(graph, made.ready):
-        groups.setdefault(request.key, []).append(request)
-    for group in groups.values():
-        while len(group) > 1:
-            first, *others = group
-            alike = [each for each in others if made.worth(first, _common([first, each]), 2)]
-            alike = [first, *alike]
-            if len(alone := [each for each in alike if each.target.op in _DECODES]) == 1:
-                alike.remove(alone[0])  # a decode does not wait for the good of requests that are made early
-            if len(alike) > 1:
-                made.share(alike)
-            group = [each for each in others if each not in alike]
+    for alike in made.groups():
+        decodes = [each for each in alike if each.target.op in _DECODES]
+        if len(decodes) > 1:
+            made.share(decodes)
     for p in graph:
         if p.op is Op.MAP:
             for prompt in inside(p, graph):
                 if prompt.block:
                     made.share_in_map(made.primitives[p.name], prompt)
-    return graph.with_primitives(made.finished(), made.notes)
+    return made.graph()
+
+
+def early(graph: Graph) -> Graph:
+    """Has what the PARTIAL_PREFILLs of a graph have in common prefilled once, by a decode if one begins alike.
+
+    That decode does not wait for the good of requests that are made early: they wait for its first token.
+    """
+    made = _Made(graph)
+    for alike in made.groups():
+        requests = [each for each in alike if each.target.op not in _DECODES]
+        leader = next((each.target.name for each in alike if each.target.op in _DECODES), None)
+        if len(requests) > 1:
+            first = made.share(requests)
+        elif requests and leader:
+            first = requests[0].target.name
+        else:
+            continue
+        if leader:
+            made.lead(leader, first)
+    return made.graph()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -138,7 +149,27 @@ class _Made:
         saved = (count - 1) * tokens * costs.line(engine, Op.PREFILL).each
         return saved > costs.split_penalty(engine, tokens)
 
-    def share(self, requests: Sequence[_Request]) -> None:
+    def groups(self) -> Iterable[list[_Request]]:
+        """Requests that are ready at the same time and begin alike, two or more."""
+        found: dict[Any, list[_Request]] = {}
+        for request in _requests(self._graph, self.ready):
+            found.setdefault(request.key, []).append(request)
+        for group in found.values():
+            while len(group) > 1:
+                first, *others = group
+                alike = [each for each in others if self.worth(first, _common([first, each]), 2)]
+                if alike:
+                    yield [first, *alike]
+                group = [each for each in others if each not in alike]
+
+    def lead(self, leader: str, first: str) -> None:
+        """The PARTIAL_PREFILL ``first`` begins when the decode ``leader`` has its first token."""
+        p = self.primitives[leader]
+        self.primitives[leader] = p.with_(meta={**p.meta, "leads": True})
+        self._sharing(first, leader)
+        self._note(first, f"begins when the prompt of {leader}, which begins alike, is prefilled")
+
+    def share(self, requests: Sequence[_Request]) -> str:
         """One prefill for requests of one group: the shortest of them, if it is one, or one of its own."""
         shared = _common(requests)
         kept = next((r.target for r in requests if r.target.op is Op.PARTIAL_PREFILL and r.elements == shared), None)
@@ -154,8 +185,15 @@ class _Made:
             if request.target.op is Op.PARTIAL_PREFILL and request.elements == shared:
                 self._drop(name, kept.name)
             else:
-                self.primitives[name] = _sharing(self.primitives[name], kept.name)
-        self._note(kept, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
+                self._sharing(name, kept.name)
+        self._note(kept.name, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
+        return kept.name
+
+    def _sharing(self, name: str, other: str) -> None:
+        for before in self._before.values():
+            before[:] = [_sharing(p, other) if p.name == name else p for p in before]
+        if name in self.primitives:
+            self.primitives[name] = _sharing(self.primitives[name], other)
 
     def _shared(self, requests: Sequence[_Request], shared: tuple[Element, ...]) -> Primitive:
         first = requests[0]
@@ -194,7 +232,7 @@ class _Made:
             # With the items, as it shows at run time whether there are several.
             made = made.with_(args={**made.args, "items": p.args["items"]})
             self._before.setdefault(p.name, []).append(made)
-            self._note(made, f"what the prompts of {p.name} begin with is prefilled once for all items")
+            self._note(made.name, f"what the prompts of {p.name} begin with is prefilled once for all items")
             name = made.name
         body: Graph = p.body
         own = f"{prompt.prefill.name.removesuffix('.prefill')}."
@@ -203,11 +241,16 @@ class _Made:
         sharing = body.with_primitives(_sharing(q, name) if q.name in users else q for q in body)
         self.primitives[p.name] = _sharing(p.with_(body=sharing), name)
 
-    def finished(self) -> Iterable[Primitive]:
+    def graph(self) -> Graph:
+        """The graph with what was put in and without what was left out."""
+        if not self.notes and self.primitives == self._graph.by_name:
+            return self._graph
+        primitives: list[Primitive] = []
         for name in self._graph.by_name:
-            yield from self._before.get(name, ())
+            primitives += self._before.get(name, ())
             if name in self.primitives:
-                yield self.primitives[name]
+                primitives.append(self.primitives[name])
+        return self._graph.with_primitives(primitives, self.notes)
 
     def _drop(self, name: str, kept: str) -> None:
         """Leaves out a PARTIAL_PREFILL that another one makes superfluous."""
@@ -222,8 +265,8 @@ class _Made:
         self._taken.add(found)
         return found
 
-    def _note(self, p: Primitive, reason: str) -> None:
-        self.notes.append(Note("fanout", p.name, True, reason))
+    def _note(self, name: str, reason: str) -> None:
+        self.notes.append(Note("fanout", name, True, reason))
 
 
 def _sharing(p: Primitive, name: str) -> Primitive:

@@ -18,6 +18,7 @@ from fineflow.passes.beginnings import (
     pays,
     prompts_of,
 )
+from fineflow.passes.fanout import early
 
 
 def prefill(graph: Graph) -> Graph:
@@ -42,9 +43,13 @@ def prefill(graph: Graph) -> Graph:
         for prompt in inside(p, graph):
             if prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
-                made.add(prompt, beginnings(prompt, ready, end), ready, before=p.name)
+                found = beginnings(prompt, ready, end)
+                if p.op is Op.CONDITION and not _elsewhere(p, graph, prompt.prefill.engine, end):
+                    made.refuse(prompt, f"{prompt.prefill.engine} is at work until it shows which arm is taken")
+                    continue
+                made.add(prompt, found, ready, before=p.name)
                 made.once(p, prompt)
-    return replace(graph, primitives=replaced(graph, made.changes), notes=(*made.kept, *made.notes))
+    return early(replace(graph, primitives=replaced(graph, made.changes), notes=(*made.kept, *made.notes)))
 
 
 class _Made:
@@ -100,6 +105,16 @@ class _Made:
 
     def refuse(self, prompt: Prompt, why: str) -> None:
         self.notes.append(Note("prefill", f"{prompt.name}.prefill", False, why))
+
+
+def _elsewhere(p: Primitive, graph: Graph, engine: str | None, end: Collection[str]) -> bool:
+    """Whether anybody but the engine itself is at work until it shows which arm is taken.
+
+    What an engine prefills while it decodes takes as much from the one as it saves of the other; for an arm that is
+    not taken it is lost.
+    """
+    tests = [q for label, body in bodies(p) if label.startswith("if ") for q in body]
+    return any(takes_time(q) and q.engine != engine for q in (*(graph[n] for n in end if n != p.name), *tests))
 
 
 def _place(p: Primitive) -> str:

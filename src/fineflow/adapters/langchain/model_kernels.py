@@ -17,7 +17,7 @@ from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.models import assembles, call_of
-from fineflow.adapters.langchain.prefilling import sharing
+from fineflow.adapters.langchain.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
@@ -46,7 +46,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     if not chat and run.call.streaming and not p.meta["invoked"]:
         raise LeftToStock("a plain LLM streams for stock")
 
-    shared = sharing(p, run)
+    shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
 
     async def start(entry: Entry) -> Any:
         await shared()
@@ -54,12 +54,14 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
         recorder.silence()
         entry.begun = True
         if streams:
-            return await _consume(entry, _chunks(model, prompt, stop, options, run))
+            return await _consume(entry, _chunks(model, prompt, stop, options, run), first)
         return await _generate(model, prompt, stop, options, recorder, run)
 
     work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams)
     if work.replay is None:
         work.replay = Recorder(model)
+    if first is not None:
+        work.done.add_done_callback(lambda _: told(first))
     return Work(work, lambda result: _message(model, work, result))
 
 
@@ -127,11 +129,15 @@ async def _from_thread(make: Any) -> AsyncIterator[Any]:
         filling.cancel()  # the thread itself stops at the next item
 
 
-async def _consume(entry: Entry, chunks: AsyncGenerator[Any, None]) -> list[Any]:
+async def _consume(
+    entry: Entry, chunks: AsyncGenerator[Any, None], first: asyncio.Future[None] | None = None
+) -> list[Any]:
     assert entry.stream is not None
     try:
         async for chunk in chunks:
             entry.stream.put(chunk)
+            if first is not None:
+                told(first)
     finally:
         await chunks.aclose()
     entry.stream.close()

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, fields, plain
-from fineflow.ir import Primitive
+from fineflow.ir import Op, Primitive
 from fineflow.ir.edit import common
 from fineflow.runtime.executor import Execution
 
@@ -61,14 +61,31 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
-    """What a request has to wait for: the prefill of what it shares with others, if that is under way now."""
-    found = run.call.tables.get((_UNDER_WAY, p.params.get("shares")))
+    """What a request has to wait for before it is made, as it begins with the same.
+
+    A prefill of what is shared, if one is under way now; or that another request, a decode, has its first token.
+    """
+    name = p.params.get("shares", "")
+    decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
+    found = prefilled(name, run) if decode else run.call.tables.get((_UNDER_WAY, name))
 
     async def ended() -> None:
         if found is not None:
             await asyncio.wait([found])  # whether it has failed is nothing to who waits
 
     return ended
+
+
+def prefilled(name: str, run: Execution) -> asyncio.Future[None]:
+    """Done when the decode ``name`` has its first token, or has ended. Whoever asks first makes it."""
+    made: asyncio.Future[None] = run.call.tables.setdefault((_UNDER_WAY, name), run.call.loop.create_future())
+    return made
+
+
+def told(future: asyncio.Future[None]) -> None:
+    """Tells those who wait for ``prefilled``."""
+    if not future.done():
+        future.set_result(None)
 
 
 def _texts(p: Primitive, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
