@@ -318,3 +318,12 @@ def test_a_foreign_model_that_does_not_stream_for_stock_is_not_made_to() -> None
     assert len(mine.invoke(QUESTION)) == 3  # the gate of its stream stayed closed
     note = next(note for note in fineflow.explain(runnable).e_graph.notes if note.source == "decode" and note.done)
     assert "in calls that stream" in note.reason
+
+
+async def test_nothing_is_searched_for_that_stock_does_not_search_for_when_it_streams() -> None:
+    """Stock adds up the texts of the growing objects that its parser streams: it searches for something else."""
+    runnable, store = planned("pick")
+    mine, other = planned("pick")
+    assert [part async for part in runnable.astream(QUESTION)]
+    assert [part async for part in fineflow.optimize(mine, eager=True, strict=True).astream(QUESTION)]
+    assert other.meter.labels == store.meter.labels

@@ -21,6 +21,7 @@ _READ = (
     *("rate_limiter", "engine", "pydantic_object"),
     *("vectorstore", "llm_chain", "retriever", "include_original", "base_retriever", "base_compressor"),
     *("retrievers", "id_key"),
+    *("coroutine", "args_schema", "response_format"),
     *("transformers", "model", "embeddings", "get_session_history"),
 )
 _DICT = attrgetter("__dict__")

@@ -11,15 +11,17 @@ from typing import Any
 
 from langchain_core.runnables import Runnable
 
+from fineflow.adapters.langchain import tools
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.functions import read
 from fineflow.adapters.langchain.model_kernels import decode, partial_decode, prefill
 from fineflow.adapters.langchain.parse_kernels import parse, pieces
 from fineflow.adapters.langchain.prefilling import partial_prefill
+from fineflow.adapters.langchain.routing import told
 from fineflow.adapters.langchain.retrieval_kernels import aggregate, rerank
 from fineflow.adapters.langchain.searches import search
 from fineflow.adapters.langchain.vectors import embed
-from fineflow.ir import Effect, Op, Primitive
+from fineflow.ir import Op, Primitive
 from fineflow.runtime.executor import Execution, Kernel
 from fineflow.runtime.streams import Stream
 
@@ -33,8 +35,8 @@ def render(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def call(p: Primitive, args: Args, run: Execution) -> Any:
-    """A user function that was found, or declared, to be pure, or declared to read."""
-    if p.effects.kind is Effect.READ:
+    """A user function that was found, or declared, to be pure, or to do no more than read."""
+    if p.meta.get("claimed"):
         return read(p, args, run)
     verdict = p.meta.get("verdict")
     if verdict is not None and not verdict.still_holds():
@@ -43,9 +45,11 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
     def called(given: Any) -> Any:
         plain(given)
         value = p.component.func(given)
-        if isinstance(value, Runnable):
-            raise LeftToStock("the function returned a runnable")
-        return value
+        routes = p.meta.get("routes")
+        found = told(value, routes) if routes else value
+        if (routes and found is None) or isinstance(found, Runnable):
+            raise LeftToStock("the function returned a runnable that was not known before")
+        return found
 
     return pieces(p, args["value"], called, run)
 
@@ -94,4 +98,5 @@ KERNELS: dict[Op, Kernel] = {
     Op.AGGREGATE: aggregate,
     Op.MAP: each,
     Op.CONDITION: choose,
+    Op.TOOL: tools.call,
 }

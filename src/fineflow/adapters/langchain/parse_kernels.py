@@ -26,6 +26,8 @@ Parse = Callable[[Any], Any]
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
     """A PARSE primitive: its value, or a task that ends with it."""
+    if p.meta.get("added") and run.call.streaming:
+        raise LeftToStock("stock adds up what the parser streams, which is another value")
 
     def parsed(whole: Any) -> Any:
         message = isinstance(whole, BaseMessage)

@@ -32,12 +32,29 @@ def list_made(func: Any, value: Symbol) -> dict[str, Any]:
     return {"items": idiom.items, "splitters": splitters}
 
 
+def adds_up(value: Symbol, b: Builder) -> None:
+    """Notes that a step, in calls that stream, passes on the pieces of its input, for others to add up.
+
+    An object that is parsed while it comes is streamed as one larger object after the other. Their texts added up are
+    not what the parser makes of the whole, so in such calls it is left to stock what comes behind.
+    """
+    number = _made(value, b)
+    if number is not None and "fields" in b.primitives[number].meta.get("splitters", ()):
+        p = b.primitives[number]
+        b.primitives[number] = p.with_(meta={**p.meta, "added": not b.invoked})
+
+
+def _made(value: Symbol, b: Builder) -> int | None:
+    """The number of the primitive whose whole value it is."""
+    if not isinstance(value, Leaf) or value.ref.key is not None:
+        return None
+    return next((i for i, p in enumerate(b.primitives) if p.name == value.ref.name), None)
+
+
 def model_field(func: Any, value: Symbol, b: Builder) -> str:
     """The field that the function reads of a parsed pydantic model; "" if it does anything else."""
-    if not isinstance(value, Leaf) or value.ref.key is not None:
-        return ""
-    made = next((p for p in reversed(b.primitives) if p.name == value.ref.name), None)
-    model = made.meta.get("model") if made is not None else None
+    number = _made(value, b)
+    model = b.primitives[number].meta.get("model") if number is not None else None
     if model is None:
         return ""
     name = func.__reduce__()[1][0] if type(func) is attrgetter else attribute_idiom(func)

@@ -21,10 +21,11 @@ from fineflow.adapters.langchain import (
     retriever_lists,
     retrievers,
     structure,
+    tools,
 )
 from fineflow.adapters.langchain.changes import Snapshot
 from fineflow.adapters.langchain.ingest import contents
-from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path, ending
 from fineflow.ir.primitive import FED
 from fineflow.ir.spec import bodies
@@ -38,6 +39,7 @@ def rows() -> tuple[Row, ...]:
         *structure.ROWS,
         *functions.ROWS,
         *history.ROWS,
+        *tools.ROWS,
         *branches.ROWS,
         *prompts.ROWS,
         *models.ROWS,
@@ -114,7 +116,7 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
         p.op is Op.PARTIAL_PREFILL for p in _all(e_graph)
     )
     written = [p for p in _all(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
-    sooner = sooner or any(not p.meta.get("whole") for p in written)
+    sooner = sooner or any(not p.meta.get("whole") for p in written) or _asked(e_graph) < _asked(p_graph)
     serial = any(_one_by_one(p) for p in _all(e_graph))
     own_batch = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
     own_batch = own_batch or any(_writes(p) for p in e_graph)
@@ -130,6 +132,12 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
         own_batch=own_batch,
         snapshot=Snapshot(objects.values()),
     )
+
+
+def _asked(graph: Graph) -> int:
+    """How often stores and their embeddings are asked: engines have a queue, in which equal requests are two."""
+    asking = [p for p in _all(graph) if p.op in (Op.EMBED, Op.SEARCH) and not p.params.get("stage")]
+    return len([p for p in asking if "same" not in p.params])
 
 
 def _one_by_one(p: Primitive) -> bool:
@@ -154,8 +162,7 @@ def _running(p: Primitive) -> list[Graph]:
 def _meets_stock(p: Primitive) -> bool:
     if p.params.get("by") == "stock":
         return p.op in FED
-    read = p.op is Op.CALL and p.effects.kind is Effect.READ
-    claimable = read or p.meta.get("claimed") or p.op in (Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK)
+    claimable = p.meta.get("claimed") or p.op in (Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK)
     return claimable and not p.params.get("stage")
 
 

@@ -17,6 +17,7 @@ from langchain_core.runnables.passthrough import RunnableAssign
 
 from fineflow.adapters.base import Builder, Leaf, NotLowered, Record, Row, Symbol
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
+from fineflow.adapters.langchain.pieces import adds_up
 from fineflow.adapters.langchain.shadows import Shadows
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
@@ -55,6 +56,7 @@ def _shadow_parallel(parallel: RunnableParallel[Any], s: Shadows) -> Any:
 
 
 def _lower_assign(assign: RunnableAssign, value: Symbol, b: Builder) -> Symbol:
+    adds_up(value, b)
     with b.inside("mapper", ""):
         made = b.lower(assign.mapper, value)
     if not isinstance(made, Record):
@@ -69,6 +71,7 @@ def _shadow_assign(assign: RunnableAssign, s: Shadows) -> Any:
 
 
 def _lower_pick(pick: RunnablePick, value: Symbol, b: Builder) -> Symbol:
+    adds_up(value, b)
     with _no_options(b):
         if isinstance(pick.keys, str):
             return b.pick(value, pick.keys)

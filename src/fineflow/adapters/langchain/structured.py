@@ -10,7 +10,9 @@ from pydantic import BaseModel
 
 _SIMPLE = (str, int, float, bool)
 # What may be set of a model without any effect on what a valid value becomes.
-_HARMLESS = frozenset({"title", "extra", "frozen", "json_schema_extra", "strict", "use_attribute_docstrings"})
+_HARMLESS = frozenset(
+    {"title", "extra", "frozen", "json_schema_extra", "strict", "use_attribute_docstrings", "arbitrary_types_allowed"}
+)
 _CHECKS = ("validators", "field_validators", "root_validators", "model_validators")
 _OWN = (
     *("__new__", "__init__", "__getattribute__", "__getattr__", "__setattr__", "__init_subclass__"),
