@@ -37,6 +37,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "runtime",
         "adapters.base",
         "adapters.closures",
+        "adapters.idioms",
         "adapters.purity",
         "adapters.items",
         "adapters.json_items",

@@ -19,7 +19,10 @@ from fineflow.backends.base import Completion, Delta, LLMEngine, Message, Sampli
 from fineflow.backends.transformers import TransformersEngine  # noqa: E402
 from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings  # noqa: E402
 from fineflow.errors import BackendError  # noqa: E402
+from fineflow.ir import Op  # noqa: E402
 from fineflow.runtime import events  # noqa: E402
+from fineflow.runtime.costs import costs  # noqa: E402
+from fineflow.runtime.trace import Stamp  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -455,3 +458,26 @@ async def test_intervals_are_reported_while_somebody_listens(engine: Transformer
         ("tiny", "decode", "my call"),
     ]
     assert all(i.queued <= i.start <= i.end for i in intervals)
+
+
+async def test_it_teaches_the_cost_model(engine: TransformersEngine) -> None:
+    """Prefills by the tokens that are computed, decodes by their steps; sizes whatever was cached."""
+    tokens = engine.encode(LONG)
+    for length in (64, 128, 192, 256):
+        await engine.reset_prefix_cache()
+        await collect(engine, tokens[:length], max_tokens=length // 16)
+    assert costs.measured("tiny", Op.PREFILL) and costs.measured("tiny", Op.DECODE)
+    assert costs.line("tiny", Op.PREFILL).largest == 256
+    assert costs.line("tiny", Op.DECODE).largest <= 16
+    assert 0 < costs.predict("tiny", Op.DECODE, size=16) < 10
+    assert costs.size("tiny", Op.PREFILL) == 160
+    await collect(engine, tokens[:256], max_tokens=4)  # most of it is cached now
+    assert costs.size("tiny", Op.PREFILL) == pytest.approx((64 + 128 + 192 + 256 + 256) / 5)
+
+
+async def test_it_says_when_it_began(engine: TransformersEngine) -> None:
+    stamp = Stamp(events.now())
+    events.about("llm.decode", stamp)
+    await collect(engine, chat(engine, QUESTIONS[0]), max_tokens=4)
+    assert stamp.begun is not None
+    assert stamp.ready <= stamp.begun <= events.now()
