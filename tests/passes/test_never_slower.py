@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, note, settings
 from timed_chains import INPUT, Spec, Times, World, build, chains, times
 
 import fineflow
-from fineflow.passes import PASSES, Pass
+from fineflow.engines import BatchProfile
+from fineflow.passes import PASSES, Pass, stages
 from fineflow.runtime.costs import costs
 from fineflow.testing import virtual
 
@@ -64,3 +65,37 @@ def test_all_passes_together(spec: Spec, at: Times) -> None:
 def test_each_pass_alone(each: Pass, spec: Spec, at: Times) -> None:
     note(pprint.pformat((spec, at), width=110))
     check(spec, at, (each,))
+
+
+REMOTE = ((0.2, 0.005), (0.2, 0.005), (0.2, 0.005))
+QUICK, SLOW = BatchProfile(0.1, 0.02, 16), BatchProfile(0.1, 0.001, 2)
+
+
+@pytest.mark.parametrize("passes", [(), (stages,), PASSES], ids=["none", "stages", "all"])
+@pytest.mark.parametrize(
+    ("spec", "at"),
+    [
+        (
+            (
+                "sequence",
+                ("assign", (("k1", ("ask", ("topic",), 1, True, "text")),)),
+                ("assign", (("k2", ("retrieve", "k1", 1, True, True, 1)),)),
+            ),
+            Times(REMOTE, 0.2, QUICK, SLOW, 1.0),
+        ),
+        (
+            (
+                "sequence",
+                ("parallel", (("k1", ("retrieve", "question", 2, True, True, 5)),)),
+                ("retrieve", "topic", None, False, True, 5),
+            ),
+            Times(REMOTE, 0.0, QUICK, BatchProfile(0.0, 0.02, 4), 0.2),
+        ),
+    ],
+    ids=["searches for what a model wrote go in one batch", "stages that stock does not wait for are not done again"],
+)
+def test_stock_finds_what_the_graph_has_begun(spec: Spec, at: Times, passes: Sequence[Pass]) -> None:
+    check(spec, at, passes)
+    mine: Any = fineflow.optimize(build(spec, World(at)), passes=passes, strict=True, eager=True)
+    virtual.run(mine.ainvoke(dict(INPUT)))
+    assert mine._self_last.missed == 0 and not mine._self_last.surprises

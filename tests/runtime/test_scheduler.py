@@ -349,3 +349,17 @@ def test_every_engine_has_its_own_queue_and_neither_is_kept_alive(engines: list[
     gc.collect()
     assert gone() is None
     assert b.submit_sync(Op.EMBED, [1]) == [2]
+
+
+@on_loop
+async def test_requests_that_one_moment_brings_share_a_batch() -> None:
+    engine = GateEngine(opened=True)
+    queue = EngineQueue(engine)
+
+    async def follows(turns: int) -> list[Any]:
+        for _ in range(turns):  # such as the steps of a chain between an answer and the next request
+            await asyncio.sleep(0)
+        return await queue.submit(Op.EMBED, [turns])
+
+    assert await asyncio.gather(*(follows(turns) for turns in (0, 3, 9))) == [[0], [6], [18]]
+    assert engine.batches == [[0, 3, 9]]
