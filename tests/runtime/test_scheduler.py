@@ -16,9 +16,12 @@ import pytest
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.runtime import events
+from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import engine_loop, run_sync
 from fineflow.runtime.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
 from fineflow.runtime.scheduler import EngineQueue, depth, query, queue_of
+from fineflow.runtime.trace import Stamp
+from fineflow.testing import virtual
 
 WAIT = 10  # seconds; only a failing test waits this long
 
@@ -363,3 +366,50 @@ async def test_requests_that_one_moment_brings_share_a_batch() -> None:
 
     assert await asyncio.gather(*(follows(turns) for turns in (0, 3, 9))) == [[0], [6], [18]]
     assert engine.batches == [[0, 3, 9]]
+
+
+class TimedEngine:
+    """Takes 0.1 s per batch and 0.01 s per item."""
+
+    name = "timed"
+    ops = frozenset({Op.EMBED})
+    max_batch = 8
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        await asyncio.sleep(0.1 + 0.01 * len(items))
+        if "bad" in items:
+            raise ValueError("a bad item")
+        return list(items)
+
+    async def aclose(self) -> None: ...
+
+
+def test_batches_teach_the_cost_model() -> None:
+    """Batches by their time on the engine, requests by their size; what failed teaches nothing."""
+
+    async def work() -> None:
+        queue = EngineQueue(TimedEngine())
+        for size in (1, 2, 4, 8, 12, 8):
+            await queue.submit(Op.EMBED, range(size))
+        with pytest.raises(ValueError, match="bad"):
+            await queue.submit(Op.EMBED, ["bad"] * 8)
+
+    virtual.run(work())
+    assert costs.predict("timed", Op.EMBED, size=20) == pytest.approx(0.3)
+    assert costs.size("timed", Op.EMBED) == pytest.approx((1 + 2 + 4 + 8 + 12 + 8 + 8) / 7)
+    assert costs.line("timed", Op.EMBED).largest == 8
+
+
+def test_a_primitive_is_told_when_its_first_batch_began() -> None:
+    async def work() -> list[float]:
+        queue = EngineQueue(TimedEngine())
+        stamps = [Stamp(events.now()), Stamp(events.now())]
+
+        async def one(stamp: Stamp, count: int) -> None:
+            events.about("step", stamp)
+            await queue.submit(Op.EMBED, range(count))
+
+        await asyncio.gather(one(stamps[0], 8), one(stamps[1], 10))
+        return [stamp.waited for stamp in stamps]
+
+    assert virtual.run(work()).value == [0, pytest.approx(0.18)]

@@ -25,6 +25,7 @@ SPLIT_PENALTY = 0.076  # of a whole prefill, for doing it in two parts: the midd
 _WINDOW = 64  # measurements that count: engines get busier, warmer, or are replaced
 _ENOUGH = 3  # measurements from which on they count more than the prior: the first may have loaded the model
 _EFFICIENT = 0.9  # share of the best throughput at which a larger batch is not worth its latency
+_STALLED = 3.0  # times what calls usually take, from which on a longer one counts as no longer
 _REMEMBERED = 4096  # primitives whose sizes are known
 _SMOOTH = 32  # calls over which a typical size is a mean
 
@@ -149,7 +150,8 @@ class Costs:
             if size is None:
                 size = SIZES.get(op, 1)
                 if name:
-                    _learn(self._took, (*key, place(name)), seconds)
+                    count, mean = self._took.get(at := (*key, place(name)), (0, 0.0))
+                    _learn(self._took, at, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
             model = self._models.get(key)
             if model is None:
                 model = self._models[key] = _Model(key[1])
@@ -257,11 +259,9 @@ class Costs:
 
 
 def _learn(means: _Means, key: tuple[str, Op, str], value: float) -> None:
-    """Takes a value into a running mean; one that is far off counts as three times the mean."""
+    """Takes a value into a running mean."""
     count, mean = means.get(key, (0, 0.0))
     if count or len(means) < _REMEMBERED:
-        if count >= _ENOUGH and mean:
-            value = min(value, 3 * mean)
         count = min(count + 1, _SMOOTH)
         means[key] = count, mean + (value - mean) / count
 
