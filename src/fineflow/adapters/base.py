@@ -346,7 +346,8 @@ class Builder:
 
 
 def _short(obj: Any) -> str:
-    name = getattr(getattr(obj, "func", None) or getattr(obj, "afunc", None), "__name__", None)
+    own = getattr(obj, "__dict__", {})  # what it holds itself: a wrapper may answer for what it wraps, or fail to
+    name = getattr(own.get("func") or own.get("afunc"), "__name__", None)
     return name if name and name != "<lambda>" else type(obj).__name__
 
 

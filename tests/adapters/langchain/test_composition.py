@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -73,6 +74,19 @@ def test_optimized_objects_as_parts(name: str, outer: bool) -> None:
         chain = COMPOSED[name](_mine)
         found = observe(_mine(chain) if outer else chain, entry, given)
         assert not differences(stock, found), entry + "\n" + "\n".join(differences(stock, found))
+
+
+@pytest.mark.parametrize("entry", ["invoke", "astream"])
+def test_a_wrapper_that_cannot_answer_for_what_it_wraps(entry: str) -> None:
+    """Fallbacks ask for the type hints of any attribute of the runnable; an ``itemgetter`` has none."""
+    found = []
+    for optimized in (False, True):
+        guarded = RunnableLambda(itemgetter("question")).with_fallbacks([RunnableLambda(itemgetter("topic"))])
+        chain = RunnablePassthrough.assign(
+            a=guarded | StrOutputParser(), b=ask("{question}") | FakeChat() | StrOutputParser()
+        ) | RunnablePassthrough.assign(c=ask("{question} {b}") | FakeChat() | StrOutputParser())
+        found.append(observe(optimize(chain, strict=True, eager=True) if optimized else chain, entry, QUESTION))
+    assert not differences(*found)
 
 
 def test_copies_and_pickles_are_optimized() -> None:
