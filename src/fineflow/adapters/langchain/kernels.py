@@ -17,8 +17,8 @@ from fineflow.adapters.langchain.functions import read
 from fineflow.adapters.langchain.model_kernels import decode, partial_decode, prefill
 from fineflow.adapters.langchain.parse_kernels import parse, pieces
 from fineflow.adapters.langchain.prefilling import partial_prefill
-from fineflow.adapters.langchain.routing import told
 from fineflow.adapters.langchain.retrieval_kernels import aggregate, rerank
+from fineflow.adapters.langchain.routing import told
 from fineflow.adapters.langchain.searches import search
 from fineflow.adapters.langchain.vectors import embed
 from fineflow.ir import Op, Primitive

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from fineflow.adapters.purity.tables import GETTERS
-from fineflow.adapters.purity.values import NULL, SHARED, Impure, Kind, Value, immutable, is_scalar, join
+from fineflow.adapters.purity.values import NULL, SHARED, Impure, Kind, Returned, Value, immutable, is_scalar, join
 
 _BUDGET = 20_000  # instructions interpreted per verdict; a larger function is not worth the planning time
 _ABSENT = object()
@@ -42,7 +42,8 @@ class Analysis:
     it was read, the whole analysis is repeated until it does not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, returned: Iterable[Any] = ()) -> None:
+        self.returned = {id(obj) for obj in returned}  # objects that may be returned as they are
         self.keys: dict[str, None] = {}
         self.escaped = False
         self.raises = False
@@ -123,6 +124,8 @@ class Analysis:
             self.pin_partial(obj)
         if type(obj) in (FunctionType, ModuleType, functools.partial, *GETTERS):
             return Value(Kind.CONST, obj)
+        if id(obj) in self.returned:
+            return Value(Kind.BAD, Returned(f"uses {what}, which can change"))
         raise Impure(f"reads {what}, which can change")
 
     def load_global(self, owner: FunctionType, name: str) -> Value:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fineflow.adapters.purity.bytecode import Instruction
 from fineflow.adapters.purity.rules import rule
 from fineflow.adapters.purity.tables import is_error
-from fineflow.adapters.purity.values import LAZY, NONE, NULL, SCALAR, SHARED, Impure, Kind, Value
+from fineflow.adapters.purity.values import LAZY, NONE, NULL, SCALAR, SHARED, Impure, Kind, Returned, Value
 
 if TYPE_CHECKING:
     from fineflow.adapters.purity.frame import Frame
@@ -37,7 +37,9 @@ def _return_const(f: Frame, ins: Instruction) -> bool | None:
 
 @rule("RETURN_VALUE")
 def _return(f: Frame, ins: Instruction) -> bool:
-    f.returned = f.analysis.meet(f.returned, f.use())
+    value = f.pop()
+    passed = value.kind is Kind.BAD and isinstance(value.data, Returned)
+    f.returned = f.analysis.meet(f.returned, value if passed else f.analysis.use(value))
     return True
 
 
@@ -105,7 +107,7 @@ def _load_deref(f: Frame, ins: Instruction) -> bool:
     value = f.read_cell(f.cell(ins.arg, str(ins.value)))
     if value.kind is Kind.NULL:
         return True
-    if value.kind is Kind.BAD:
+    if value.kind is Kind.BAD and not isinstance(value.data, Returned):
         raise Impure(value.data)
     f.push(value)
     return False

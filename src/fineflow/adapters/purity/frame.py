@@ -13,7 +13,7 @@ from fineflow.adapters.purity.analysis import Analysis, Key
 from fineflow.adapters.purity.bytecode import Instruction, decode, handlers, location
 from fineflow.adapters.purity.calls import Site
 from fineflow.adapters.purity.rules import RULES
-from fineflow.adapters.purity.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Value
+from fineflow.adapters.purity.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Value
 
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
 _GENERATOR = 0x20
@@ -34,6 +34,10 @@ _REFUSED = {
     "GET_YIELD_FROM_ITER": "yields from an iterator",
     "MATCH_CLASS": "matches a class, whose attributes may run code",
 }
+
+
+# All that may be done while a value that may only be returned is at hand.
+_HANDING_ON = frozenset({"RETURN_VALUE", "STORE_FAST", "JUMP_FORWARD", "NOP"})
 
 
 class Frame:
@@ -87,6 +91,10 @@ class Frame:
                     if h.start <= ins.offset < h.end:  # inner handlers come first; an outer one only adds paths
                         kept = [*self.stack[: h.depth], *([SCALAR] if h.lasti else []), ERROR]
                         self._merge(self.index_of[h.target], tuple(kept), tuple(self.slots))
+                if self.analysis.returned and ins.name not in _HANDING_ON:
+                    for value in self.stack:
+                        if value.kind is Kind.BAD:
+                            raise Impure(value.data)
                 rule = RULES.get(ins.name)
                 if rule is None:
                     raise Impure(_REFUSED.get(ins.name, f"unsupported bytecode {ins.name}"))
@@ -170,7 +178,7 @@ class Frame:
                 value = self.cell(index, name)
             else:
                 return True
-        if value.kind is Kind.BAD:
+        if value.kind is Kind.BAD and not isinstance(value.data, Returned):
             raise Impure(value.data)
         self.push(value)
         return False

@@ -54,6 +54,12 @@ class Value:
         return self.kind.name if self.data is None else f"{self.kind.name}({self.data!r})"
 
 
+class Returned(str):
+    """Why a value is BAD that may be returned, and nothing else: what a function knows and hands to its caller."""
+
+    __slots__ = ()
+
+
 class Impure(Exception):
     """The function is not known to be pure. ``where`` is filled in by the frame in which it was noticed."""
 

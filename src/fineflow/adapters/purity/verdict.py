@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -51,13 +51,18 @@ _cache: weakref.WeakKeyDictionary[FunctionType, Verdict] = weakref.WeakKeyDictio
 _lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for verdicts
 
 
-def analyse(func: Callable[..., Any]) -> Verdict:
+def analyse(func: Callable[..., Any], *, returned: Sequence[Any] = ()) -> Verdict:
     """The verdict on ``func(argument)``. Never raises; whatever is not understood is not pure.
+
+    returned: objects outside the function that may change, but that it may return as they are, and use for nothing
+    else.
 
     A declaration (``fineflow.declare``) is believed; the keys of a function declared pure are those of the analysis
     if it agrees, else None.
     """
     promise = declared(func)
+    if returned:
+        return _fresh(func, returned)
     if promise is None:
         return _analysed(func)
     where = location(func.__code__) if type(func) is FunctionType else ""
@@ -84,8 +89,8 @@ def _analysed(func: Callable[..., Any]) -> Verdict:
     return found
 
 
-def _fresh(func: Callable[..., Any]) -> Verdict:
-    analysis = Analysis()
+def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
+    analysis = Analysis(returned)
     core = func
     while type(core) is functools.partial:
         core = core.func
