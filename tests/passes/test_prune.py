@@ -107,6 +107,15 @@ def test_declared_effects_before_and_after() -> None:
     ]
 
 
+def test_what_was_read_is_not_used_beside_a_write_of_the_same() -> None:
+    load = call("load", "input").with_(effects=Effects(Effect.READ, "history"))
+    save = Primitive("save", Op.CALL, {"arg0": Ref("input")}, {"by": "stock"}, Effects(Effect.WRITE, "history"))
+    pruned = prune(chained(load, save, call("reader", "load"), decode("answer", "reader"), call("other", "input")))
+    assert pruned["reader"].after == ("save",)
+    assert pruned["other"].after == ()
+    assert "it writes history, from which this was read" in next(n.reason for n in pruned.notes if not n.done)
+
+
 def test_nothing_to_prune() -> None:
     graph = chained(decode("one"), decode("two", "one"))
     assert format_graph(prune(graph)) == format_graph(graph.with_primitives(p.with_(after=()) for p in graph))

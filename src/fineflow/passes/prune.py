@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from itertools import product
 
-from fineflow.ir import Effect, Graph, Note, Primitive
+from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.edit import ancestors, first_args, in_bodies, origins, weight
 
 _READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL, Effect.OPAQUE)
@@ -21,6 +21,8 @@ def prune(graph: Graph) -> Graph:
     held = origins(graph)
     # Only these can conflict with anything that comes later, and there are few of them.
     awaited = [q for q in graph if q.effects.kind is Effect.OPAQUE or q.effects.touched]
+    # What a function of the user's has read may be the thing itself, such as the list that a history is kept in.
+    reading = {q.name: {name for name, _ in q.effects.touched} for q in awaited if q.op is Op.CALL}
     waits: dict[str, frozenset[str]] = {}  # in the graph that is made: what has finished before a primitive starts
     primitives, notes = [], []
     for p in graph:
@@ -29,7 +31,8 @@ def prune(graph: Graph) -> Graph:
         if p.params.get("by") != "stock":
             read = frozenset[str]().union(*(held.get(ref.name, {ref.name}) for ref in p.args.values()))
             earlier = [q for q in awaited if q.name in before[p.name] - implied]
-            reasons = {q.name: why for q in earlier if (why := _conflict(q, p, read, held))}
+            borrowed = {name for q in read & reading.keys() for name in reading[q]}
+            reasons = {q.name: why for q in earlier if (why := _conflict(q, p, read, held) or _borrowed(q, borrowed))}
             p = p.with_(after=_nearest(tuple(reasons), waits))
             notes += [_kept(p, graph[name], reasons[name]) for name in p.after]
         waits[p.name] = implied.union(p.after, *(waits[name] for name in p.after))
@@ -50,6 +53,12 @@ def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[s
         if name == other and (written or writes):
             return f"both touch {name} and one of them writes"
     return ""
+
+
+def _borrowed(earlier: Primitive, resources: Set[str]) -> str:
+    """Why what was read from one of these resources is not used beside an earlier primitive; "" if it may be."""
+    written = next((name for name, writes in earlier.effects.touched if writes and name in resources), None)
+    return "" if written is None else f"it writes {written}, from which this was read"
 
 
 def _nearest(names: Sequence[str], before: dict[str, frozenset[str]]) -> tuple[str, ...]:

@@ -293,6 +293,28 @@ def test_a_read_is_called_once_and_its_result_or_failure_is_stocks(result: Any) 
     same(make, SESSION, **({"entries": DIRECT} if isinstance(result, Exception) else {}))
 
 
+def test_a_read_of_the_list_itself_which_is_written_to_costs_no_extra_call() -> None:
+    models: list[FakeChat] = []
+
+    def make() -> Any:
+        history = ["hello"]
+        models.append(FakeChat(answers=echo))
+
+        @fineflow.effects(reads="history")
+        def load(x: Any) -> Any:
+            return history
+
+        @fineflow.effects(writes="history")
+        def save(x: Any) -> None:
+            history.append(x["question"])
+
+        loaded = retrieval() | RunnablePassthrough.assign(history=load)
+        return loaded | RunnablePassthrough.assign(saved=save) | ask("{history}") | models[-1] | StrOutputParser()
+
+    same(make, entries=DIRECT)
+    assert {model.meter.calls for model in models} == {1}
+
+
 def test_two_equal_reads_are_two_calls() -> None:
     def make() -> Any:
         log: list[Any] = []
