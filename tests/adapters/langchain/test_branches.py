@@ -186,6 +186,18 @@ def test_an_opaque_test_leaves_the_whole_branch_to_stock() -> None:
     assert branch.effects.reason.startswith("its condition 2 has to be left to stock: ")
 
 
+@pytest.mark.parametrize(
+    ("chain", "reason"),
+    [
+        (say("{a}").with_fallbacks([say("{b}")]), "runs another one when one fails: stock runs all of it"),
+        (say("{a}").with_retry(stop_after_attempt=2), "runs again when it fails: stock runs all of it"),
+    ],
+)
+def test_what_depends_on_failures_is_stocks_as_a_whole(chain: Any, reason: str) -> None:
+    assert [p.effects.reason for p in plan(RunnablePassthrough.assign(a=say("{question}")) | chain)[0]][-1] == reason
+    same(lambda: RunnablePassthrough.assign(a=say("{question}")) | chain, {"question": "q", "b": "b"})
+
+
 def test_bound_arguments_leave_the_branch_to_stock() -> None:
     (branch,) = plan(RunnableBranch((is_math, say("{question}")), say("{topic}")).bind(stop=["x"]))[0]
     assert branch.effects.reason == "keyword arguments are bound to a branch"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, RunnableEachBase
+from langchain_core.runnables.retry import RunnableRetry
 
 from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, NotLowered, Row, Symbol, plain
 from fineflow.adapters.closures import close, item_kind, joined, kind_of, outside, part
@@ -89,7 +91,22 @@ def _shadow_each(each: RunnableEach[Any, Any], s: Shadows) -> Any:
     return each.model_copy(update={"bound": s.of(each.bound, "bound")})
 
 
+def _stocks(why: str) -> Callable[[Any, Symbol, Builder], Symbol]:
+    """A lowering rule for what is recognised, but left to stock as a whole."""
+
+    def lower(obj: Any, value: Symbol, b: Builder) -> Symbol:
+        raise NotLowered(why)
+
+    return lower
+
+
+def _same(obj: Any, s: Shadows) -> Any:
+    return obj
+
+
 ROWS = (
     Row(RunnableBranch, RUN, _lower_branch, _shadow_branch),
     Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each),
+    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), _same),
+    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), _same),
 )
