@@ -39,11 +39,9 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     so the known beginning is a prefix of the final text whatever the templates do around it. Of several templates it
     is the beginning that they have in common.
     """
-    if p.meta["until"] in run.values:
-        return 0  # the request for the whole prompt is on the way, and computes all of it
     items = args.get("items")
-    if isinstance(items, Sequence) and len(items) < 2:
-        return 0  # nobody to share it with
+    if _late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
+        return 0  # nobody to do it for
     plain(fields(args))
     texts = [text for template in p.meta["templates"] for text in _texts(p, template, fields(args))]
     if not p.meta["whole"] and not any(_MARK in text for text in texts):
@@ -53,11 +51,16 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
     async def warm() -> Any:
         await shared()
-        return await p.component.awarm(known)
+        return 0 if _late(p, run) else await p.component.awarm(known)
 
     # A task of the query, not one that counts as a step of the user's: those may be limited in number, and wait for it.
     run.call.tables[_UNDER_WAY, p.name] = work = run.spawn(warm(), p)
     return work
+
+
+def _late(p: Primitive, run: Execution) -> bool:
+    """Whether the request for the whole prompt is on the way, which computes all of it."""
+    return p.meta["until"] in run.values
 
 
 def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
