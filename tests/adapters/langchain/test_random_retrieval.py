@@ -135,7 +135,7 @@ def _by_name(parts: dict[str, Any]) -> list[Any]:
 
 
 @settings(
-    max_examples=LONGER or 25,
+    max_examples=LONGER or 15,
     derandomize=not LONGER,
     database=None,
     deadline=None,
