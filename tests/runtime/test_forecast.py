@@ -146,3 +146,15 @@ def test_it_says_what_it_rests_on() -> None:
 
 def test_an_empty_graph() -> None:
     assert predict(Graph((), Ref("input"))).seconds == 0
+
+
+def test_own_code_counts_once_it_was_measured() -> None:
+    opaque = Effects(Effect.OPAQUE)
+    own = Primitive("check.call", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, opaque)
+    other = Primitive("other.call", Op.CALL, {"x": Ref("check.call")}, {"by": "stock"}, opaque)
+    graph = Graph((own, other), Ref("other.call"))
+    costs = Costs()
+    assert predict(graph, costs).seconds == 0
+    costs.observe("", Op.CALL, None, 2.0, "check.call")
+    found = predict(graph, costs)
+    assert (found.seconds, found.names, found.basis) == (2.0, ("check.call",), "from measurements")

@@ -56,7 +56,9 @@ def predicted(forecasts: Forecasts, stock: Sequence[str]) -> Section | None:
     if ahead := tuple(e for e in ENTRIES if e not in stock):
         rows.append(_row("as run", ahead, run))
     basis = run.basis if ahead else written.basis
-    heading = f"Predicted critical path, {basis}; engines taken to be free, your own code to take no time"
+    heading = (
+        f"Predicted critical path, {basis}; engines are taken to be free, your own code counts once it was measured"
+    )
     return heading, ("graph", "entered by", "length", "path"), rows
 
 

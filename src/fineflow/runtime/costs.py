@@ -143,7 +143,8 @@ class Costs:
     def observe(self, engine: str, op: Op, size: float | None, seconds: float, name: str = "") -> None:
         """Something took so long. About a microsecond.
 
-        size None: as large as the work of the primitive ``name`` usually is, where nobody knows how large.
+        size None: as large as the work of the primitive ``name`` usually is, where nobody knows how large. Own code
+        (CALL) says nothing of other code: it is known by name only.
         """
         key = engine, _SAME.get(op, op)
         with self._lock:
@@ -152,6 +153,8 @@ class Costs:
                 if name:
                     count, mean = self._took.get(at := (*key, place(name)), (0, 0.0))
                     _learn(self._took, at, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
+            if op is Op.CALL:
+                return
             model = self._models.get(key)
             if model is None:
                 model = self._models[key] = _Model(key[1])
@@ -183,12 +186,17 @@ class Costs:
     def predict(self, engine: str | None, op: Op, *, size: float | None = None, name: str = "") -> float:
         """Seconds that work of this size would take; of the typical size of the primitive ``name`` where None."""
         took = self._took.get((engine or "", _SAME.get(op, op), place(name))) if size is None and name else None
-        if took is not None and self.measured(engine, op):
+        if took is not None and self.measured(engine, op, name):
             return took[1]
         return self.line(engine, op).at(self.size(engine, op, name) if size is None else size)
 
-    def measured(self, engine: str | None, op: Op) -> bool:
-        """Whether ``predict`` rests on measurements (three at least, or a loaded profile) instead of a prior."""
+    def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
+        """Whether ``predict`` rests on measurements (three at least, or a loaded profile) instead of a prior.
+
+        Of own code, whether the primitive ``name`` was ever measured.
+        """
+        if op is Op.CALL:
+            return (engine or "", op, place(name)) in self._took
         model = self._models.get((engine or "", _SAME.get(op, op)))
         return model is not None and model.measured
 

@@ -45,17 +45,17 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
     A CONDITION takes as long as its tests up to the arm that takes longest; a MAP as long as its body, or with
     ``serial``, which is what stock's sync methods do, as often as it usually has items. A stage handles a part of the
     documents (half of them), and what remains for the primitive that it was taken from counts as nothing. Engines
-    are taken to be free; opaque user code counts as nothing.
+    are taken to be free; user code counts as nothing until it was measured.
     """
     found = _Path(known, serial)
     seconds, names = found.of(graph, "")
-    told = dict.fromkeys(found.engines)
+    told = found.asked
     return Forecast(
         seconds,
         names,
         found.each,
-        tuple(dict.fromkeys(engine or "" for engine, op in told if known.measured(engine, op))),
-        tuple(dict.fromkeys(engine or f"each {op}" for engine, op in told if not known.measured(engine, op))),
+        tuple(dict.fromkeys(p.engine or "" for p, op in told if known.measured(p.engine, op, p.name))),
+        tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in told if not known.measured(p.engine, op, p.name))),
     )
 
 
@@ -66,7 +66,7 @@ class _Path:
         self.known = known
         self.serial = serial
         self.each: dict[str, float] = {}
-        self.engines: list[tuple[str | None, Op]] = []
+        self.asked: list[tuple[Primitive, Op]] = []  # what takes time, and as which operation
         self.foreign: set[str] = set()  # places of models that do a whole request in one call
 
     def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
@@ -94,13 +94,13 @@ class _Path:
         return self._work(p, begun), ()
 
     def _work(self, p: Primitive, begun: Mapping[str, Primitive]) -> float:
-        if p.effects.kind is Effect.OPAQUE:
-            return 0.0
-        op = _TOUCHING.get(p.effects.kind, p.op) if p.op is Op.CALL else p.op
+        op = p.op
+        if op is Op.CALL and not self.known.measured(p.engine, op, p.name):
+            op = _TOUCHING.get(p.effects.kind, op)
         seconds = self.known.predict(p.engine, op, name=p.name)
         if not seconds:
             return 0.0
-        self.engines.append((p.engine, op))
+        self.asked.append((p, op))
         if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
             penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))
             return max(seconds + penalty - self.known.predict(part.engine, part.op, name=part.name), penalty)

@@ -83,6 +83,8 @@ class Call:
         stamp = self.awaited.get(leaf)
         if stamp is not None:
             stamp.ready = events.now()
+            if not self.streaming:  # a stream takes as long as its reader does
+                stamp.begun = stamp.ready
 
     def feed(self, leaf: str, value: Any) -> None:
         """Stock ran the opaque step ``leaf``: its value is there."""

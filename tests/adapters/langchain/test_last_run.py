@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_the_text_of_it() -> None:
     shown = str(fineflow.explain(mine, last_run=True))
     assert (
         """\
-Predicted critical path, from measurements; engines taken to be free, your own code to take no time
+Predicted critical path, from measurements; engines are taken to be free, your own code counts once it was measured
   graph       entered by  length  path
   as written  any         1.75 s  category/llm.decode 500 ms, context/retriever.search 250 ms, llm.decode 1.00 s
   as run      any         1.50 s  category/llm.decode 500 ms, llm.decode 1.00 s
@@ -213,3 +214,21 @@ def test_it_takes_a_call() -> None:
     nothing.invoke(QUESTION)
     with pytest.raises(ValueError, match="for why its calls run as stock"):
         fineflow.explain(nothing, last_run=True)
+
+
+def test_own_code_is_measured_and_then_predicted() -> None:
+    async def check(value: Any) -> Any:
+        await asyncio.sleep(0.75)
+        return value
+
+    chain = RunnableLambda(check) | RunnablePassthrough.assign(a=ask("{question}", 1.0)) | assistant()
+    mine = fineflow.optimize(chain, strict=True)
+    assert "check" not in str(fineflow.explain(mine).timing[0])
+    run(mine.ainvoke(QUESTION))
+    explained = fineflow.explain(mine, last_run=True)
+    assert explained.trace is not None
+    own = next(step for step in steps(explained.trace) if step.name == "check.call")
+    assert (own.ready, own.waited, own.ran) == (0, 0, pytest.approx(0.75))
+    assert explained.forecasts is not None
+    assert explained.forecasts.run.each["check.call"] == pytest.approx(0.75)
+    assert explained.forecasts.run.names[0] == "check.call"
