@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fineflow.ir import PURE, Graph, Op, Primitive, Ref
+from fineflow.runtime import bodies
 from fineflow.runtime.executor import Call, Execution, Work
 
 Does = Callable[..., Any]
@@ -60,8 +61,8 @@ KERNELS: dict[Op, Any] = {
     Op.RENDER: _does,
     Op.DECODE: _claimable,  # one call of the graph for one of stock
     Op.SEARCH: _claimable,  # shared
-    Op.MAP: lambda p, args, run: run.each(p, args),
-    Op.CONDITION: lambda p, args, run: run.choose(p, bool),
+    Op.MAP: lambda p, args, run: bodies.each(run, p, args),
+    Op.CONDITION: lambda p, args, run: bodies.choose(run, p, bool),
 }
 
 

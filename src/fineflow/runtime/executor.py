@@ -149,7 +149,7 @@ class Execution:
             self.complete(p, failed)
             return
         try:
-            value = self.call.kernels[p.op](p, self._arguments(p), self)
+            value = self.call.kernels[p.op](p, self.arguments(p), self)
             if inspect.iscoroutine(value):
                 value = self.call.spawn(
                     value, self.level + p.depth, self.call.limit, name=p.name, stamp=self._stamps[p.name]
@@ -157,7 +157,7 @@ class Execution:
         except BaseException as error:  # not observable: stock will meet it in its own time, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
-            self._surprise(p, error, ours=True)
+            self.surprise(p, error, ours=True)
             return
         if value is IN_HAND:
             return
@@ -187,9 +187,10 @@ class Execution:
             else:
                 self.complete(p, value)
                 return
-        self._surprise(p, error, ours=ours)
+        self.surprise(p, error, ours=ours)
 
-    def _surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
+    def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
+        """A primitive has failed while running ahead; ``ours``: it may be a fault of fineflow's."""
         text = f"{p.name}: {type(error).__name__}: {error}"
         text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
         self.call.surprises.append(text)
@@ -202,7 +203,10 @@ class Execution:
         if self.call.claims.closed:
             return
         self.values[p.name] = value
-        self._stamps[p.name].ended = events.now()
+        stamp = self._stamps[p.name]
+        stamp.ended = events.now()
+        if stamp.taken == STOCK and stamp.begun is not None and not isinstance(value, Failed):
+            costs.observe(p.engine or "", p.op, None, stamp.ran, p.name)
         self._arrived(p.name)
         for slot in self._wiring.early.get(p.name, ()):
             if slot not in self.released:  # whoever waits for a part has it in the whole
@@ -268,7 +272,7 @@ class Execution:
                 return found
         return None
 
-    def _arguments(self, p: Primitive) -> dict[str, Any]:
+    def arguments(self, p: Primitive) -> dict[str, Any]:
         """The values of the arguments; of a CONDITION those known so far, as its arms may do without the others."""
         if p.op is not Op.CONDITION:
             return {name: self._value(ref) for name, ref in p.args.items()}
@@ -354,85 +358,17 @@ class Execution:
         """A task for (a part of) the primitive, with its depth as priority."""
         return self.call.spawn(work, self.level + p.depth, name=p.name, stamp=self._stamps.get(p.name))
 
-    def choose(self, p: Primitive, holds: Callable[[Any], bool]) -> object:
-        """Runs the tests of a CONDITION in order until one ``holds``, then the arm of that one alone."""
-
-        def start(label: str, done: Callable[[Any], None]) -> None:
-            known = self._arguments(p)
-            late = [name for name in p.args if name not in known]
-            inner = Execution(p.body[label], self.call, known, done, self.level + p.depth, late)
-            for name in late:
-                wake = partial(self._pass_on, inner, name, p.args[name])
-                self._waking.setdefault(_slot(p.args[name]), []).append(wake)
-            inner.start()
-
-        def test(number: int) -> None:
-            def tested(value: Any) -> None:
-                try:
-                    true = not isinstance(value, Failed) and holds(value)
-                except Exception as error:
-                    self._surprise(p, error, ours=True)
-                    return
-                if isinstance(value, Failed):
-                    ended(value)
-                elif true:
-                    start(f"then {number}", ended)
-                else:
-                    test(number + 1)
-
-            if f"if {number}" in p.body:
-                start(f"if {number}", tested)
-            else:
-                start("else", ended)
-
-        ended = partial(self.complete, p)
-        test(1)
-        return IN_HAND
+    def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
+        """Runs a body of ``p`` with these inputs; others that are arguments of ``p`` follow when they are known."""
+        late = [name for name in body.inputs if name in p.args and name not in given]
+        inner = Execution(body, self.call, given, done, self.level + p.depth, late)
+        for name in late:
+            wake = partial(self._pass_on, inner, name, p.args[name])
+            self._waking.setdefault(_slot(p.args[name]), []).append(wake)
+        inner.start()
 
     def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
         inner.give(name, self._value_or_failure(ref))
-
-    def each(self, p: Primitive, args: Mapping[str, Any]) -> object:
-        """Runs the body of a MAP for every element; elements of a stream start as they are released."""
-        items = args["items"]
-        outer = {name: value for name, value in args.items() if name != "items"}
-        results: list[Any] = []
-        running = 1  # the list itself, then one for each item
-
-        def ended(number: int | None, value: Any) -> None:
-            nonlocal running
-            if number is not None:
-                results[number] = value
-            running -= 1
-            if not running:
-                failed = next((value for value in results if isinstance(value, Failed)), None)
-                self.complete(p, failed or list(results))
-
-        def begin(item: Any) -> None:
-            nonlocal running
-            running += 1
-            results.append(_ABSENT)
-            done = partial(ended, len(results) - 1)
-            Execution(p.body, self.call, {**outer, "item": item}, done, self.level + p.depth).start()
-
-        async def read(stream: Stream[Any]) -> None:
-            try:
-                async for item in stream.read():
-                    begin(item)
-            except Exception as error:
-                self._surprise(p, error, ours=False)
-            else:
-                costs.observe_size("", Op.MAP, p.name, len(results))
-                ended(None, None)
-
-        if isinstance(items, Stream):
-            self.spawn(read(items), p)
-        else:
-            for item in items:
-                begin(item)
-            costs.observe_size("", Op.MAP, p.name, len(results))
-            ended(None, None)
-        return IN_HAND
 
 
 @dataclass(frozen=True, slots=True)

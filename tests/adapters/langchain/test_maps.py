@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, cast
 
 import pytest
 from langchain_core.language_models import FakeListLLM
@@ -21,6 +21,8 @@ from langchain_core.runnables.base import RunnableEach
 from pipelines import ask, echo, same, store
 
 import fineflow
+from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
 from fineflow.ir import Effect, Graph, Op
 from fineflow.ir.text import format_graph
 from fineflow.testing.differential import assert_same
@@ -242,3 +244,52 @@ async def test_an_item_goes_on_while_others_are_at_work() -> None:
     first.open()
     second.open()
     assert len(await call) == 3
+
+
+class GatedEngine:
+    """An ``LLMEngine`` that writes a list of colours, a word at each ``gate``, and says of other prompts what they are.
+
+    prompts: what it was asked, in order.
+    """
+
+    name = "gated"
+    block_size = 16
+    can_prefill = False
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.told = Gate()
+        self.prompts: list[str] = []
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        return "".join(message.content for message in messages)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
+        prompt = "".join(map(chr, tokens))
+        self.prompts.append(prompt)
+        words = ["red, ", "green, ", "blue"] if prompt.startswith("list") else [f"[{prompt}]"]
+        for word in words:
+            await (self.gate if prompt.startswith("list") else self.told).wait()
+            yield Delta(word, tuple(map(ord, word)), "stop" if word == words[-1] else None, len(tokens))
+
+    async def aclose(self) -> None: ...
+
+
+async def test_a_later_item_starts_while_an_engine_goes_on_writing() -> None:
+    engine = GatedEngine()
+    model = ChatEngine(engine=cast(LLMEngine, engine))
+    chain = ask("list {question}") | model | CommaSeparatedListOutputParser() | say("about {x}", model).map()
+    call = asyncio.create_task(fineflow.optimize(chain, strict=True).ainvoke(QUESTION))
+    await engine.gate.arrived(1)
+    for number in (1, 2):
+        engine.gate.let(1)  # a word, and the next word shows that its item is final
+        await engine.gate.arrived(number + 1)
+        await engine.told.arrived(number)
+        assert engine.prompts[-1] == ("about red", "about green")[number - 1]
+    engine.gate.open()
+    engine.told.open()
+    assert await call == ["[about red]", "[about green]", "[about blue]"]
+    assert engine.prompts == ["list colours", "about red", "about green", "about blue"]

@@ -22,6 +22,7 @@ from fineflow.adapters.langchain.routing import told
 from fineflow.adapters.langchain.searches import search
 from fineflow.adapters.langchain.vectors import embed
 from fineflow.ir import Op, Primitive
+from fineflow.runtime import bodies
 from fineflow.runtime.executor import Execution, Kernel
 from fineflow.runtime.streams import Stream
 
@@ -68,7 +69,7 @@ def pick(p: Primitive, args: Args, run: Execution) -> Any:
 
 def choose(p: Primitive, args: Args, run: Execution) -> object:
     current(run)
-    return run.choose(p, _holds)
+    return bodies.choose(run, p, _holds)
 
 
 def _holds(value: Any) -> bool:
@@ -79,7 +80,7 @@ def _holds(value: Any) -> bool:
 def each(p: Primitive, args: Args, run: Execution) -> object:
     if type(args["items"]) not in (list, tuple, Stream):
         raise LeftToStock("what it maps over is no list")  # and can perhaps be read only once
-    return run.each(p, args)
+    return bodies.each(run, p, args)
 
 
 KERNELS: dict[Op, Kernel] = {
