@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
 from fineflow.ir.draw import to_html, to_mermaid, to_svg
+from fineflow.ir.spec import bodies
 from fineflow.ir.svg import COLOURS, FAMILIES, critical_edges, describe, edges, family
 from fineflow.ir.text import Marks, inside
 
@@ -243,3 +245,65 @@ def test_arms_lie_beside_each_other_in_frames_of_their_own() -> None:
     assert len({rect.get("height") for rect in frames}) == 1
     outer = next(rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "box")
     assert spans[-1][1] < float(outer.get("width", ""))
+
+
+def large() -> Graph:
+    """Sixty primitives: six models in a row and side by side, a map and a condition of three arms, one in another."""
+
+    def model(path: str, prompt: Ref, after: tuple[str, ...] = ()) -> tuple[Primitive, ...]:
+        names = [f"{path}/{end}" for end in ("prompt.render", "llm.prefill", "llm.decode", "parser.parse")]
+        return (
+            Primitive(names[0], Op.RENDER, {"text": prompt}, after=after),
+            Primitive(names[1], Op.PREFILL, {"prompt": Ref(names[0])}, engine="a-model-with-a-long-name"),
+            Primitive(names[2], Op.DECODE, {"cache": Ref(names[1])}, engine="a-model-with-a-long-name"),
+            Primitive(names[3], Op.PARSE, {"text": Ref(names[2])}),
+        )
+
+    def body(*inputs: str) -> Graph:
+        return Graph(model("inner", Ref(inputs[0])), Ref("inner/parser.parse"), inputs)
+
+    def branch(name: str, arms: dict[str, Graph]) -> Primitive:
+        return Primitive(name, Op.CONDITION, {"x": Ref("m1/parser.parse")}, body=arms)
+
+    inner = {"if 1": body("x"), "then 1": body("x"), "else": body("x")}
+    nested = Graph((branch("nested", inner).with_(args={"x": Ref("x")}),), Ref("nested"), ("x",))
+    rows = [p for i in range(6) for p in model(f"m{i}", Ref(f"m{i - 2}/parser.parse" if i > 1 else "input"))]
+    each = Primitive("each", Op.MAP, {"items": Ref("m0/parser.parse")}, body=body("item"))
+    which = branch(
+        "which", {"if 1": body("x"), "then 1": nested, "if 2": body("x"), "then 2": body("x"), "else": body("x")}
+    )
+    last = Primitive("out", Op.RECORD, {"a": Ref("each"), "b": Ref("which"), "c": Ref("m5/parser.parse")})
+    return Graph((*rows, each, which, last), Ref("out"))
+
+
+def boxes_of(element: ElementTree.Element, x: float = 0, y: float = 0) -> Iterator[tuple[float, float, float, float]]:
+    """Left, top, right, bottom of every primitive's box in the picture."""
+    if moved := re.match(r"translate\((\S+) (\S+)\)", element.get("transform", "")):
+        x, y = x + float(moved[1]), y + float(moved[2])
+    if element.get("class") == "box":
+        yield x, y, x + float(element.get("width", "")), y + float(element.get("height", ""))
+    for child in element:
+        yield from boxes_of(child, x, y)
+
+
+def test_sixty_primitives_do_not_overlap() -> None:
+    graph = large()
+    every = list(all_of(graph))
+    assert len(every) >= 60
+    root = ElementTree.fromstring(to_svg(graph, marks=Marks({p.name: 12.34 for p in every})))
+    boxes = list(boxes_of(root))
+    assert len(boxes) == len(every)
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        for other in boxes[i + 1 :]:
+            apart = right < other[0] or other[2] < left or bottom < other[1] or other[3] < top
+            within = left < other[0] and other[2] < right and top < other[1] and other[3] < bottom
+            around = other[0] < left and right < other[2] and other[1] < top and bottom < other[3]
+            assert apart or within or around
+    assert float(root.get("width", "")) < 2200
+
+
+def all_of(graph: Graph) -> Iterator[Primitive]:
+    for p in graph:
+        yield p
+        for _, body in bodies(p):
+            yield from all_of(body)
