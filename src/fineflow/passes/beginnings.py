@@ -10,7 +10,6 @@ from fineflow.ir.edit import ancestors, origins, takes_time
 from fineflow.ir.spec import bodies
 from fineflow.runtime.costs import costs
 
-_UNKNOWN = 0.5  # seconds of user code, which may run for any time: as a call to somewhere else
 _SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of a half
 CHARACTERS = 4  # per token, about
 VALUE = 32  # tokens of a value that nobody has seen, as a guess
@@ -23,7 +22,7 @@ class Ready:
         self._behind = ancestors(graph, order=True)
         self._slow = {p.name for p in graph if takes_time(p)}
         self._graph = graph
-        self._ends: dict[float, dict[str, float]] = {}  # by what user code counts
+        self._ends: dict[str, float] = {}
 
     def waits(self, *names: str) -> frozenset[str]:
         """The slow primitives that have to end before all of these (primitives or inputs) have."""
@@ -31,32 +30,32 @@ class Ready:
         return found & self._slow
 
     def wait(self, names: Set[str], later: Set[str]) -> float:
-        """Seconds that ``later`` are expected to end after ``names``; at the most, where user code is among them.
+        """Seconds that ``later`` are expected to end after ``names``.
 
         What is expected at the same time does not come at the same time: how long a model writes is spread as widely
         as it is long, and of two such values one is there a good quarter of its time before the other.
         """
         own = later - names
-        gap = self._end(own, _UNKNOWN) - self._end(names, 0.0)
-        longest = max((seconds(self._graph[name], _UNKNOWN) for name in own), default=0.0)
+        gap = self._end(own) - self._end(names)
+        longest = max((seconds(self._graph[name]) for name in own), default=0.0)
         return max(gap, _SPREAD * longest + min(gap, 0.0))
 
-    def _end(self, names: Set[str], unknown: float) -> float:
-        if not names:
-            return 0.0
-        if unknown not in self._ends:
-            ends = self._ends[unknown] = {}
+    def _end(self, names: Set[str]) -> float:
+        if not self._ends:
             for p in self._graph:
                 before = (*(ref.name for ref in p.args.values()), *p.after)
-                ends[p.name] = max((ends.get(name, 0.0) for name in before), default=0.0) + seconds(p, unknown)
-        return max(self._ends[unknown].get(name, 0.0) for name in names)
+                self._ends[p.name] = max((self._ends.get(name, 0.0) for name in before), default=0.0) + seconds(p)
+        return max((self._ends.get(name, 0.0) for name in names), default=0.0)
 
 
-def seconds(p: Primitive, unknown: float) -> float:
-    """How long a primitive is expected to run. ``unknown``: what user code counts."""
+def seconds(p: Primitive) -> float:
+    """How long a primitive is expected to run.
+
+    User code counts nothing: it may be over at once, and then a prefill would be in the way of its own request.
+    """
     if p.effects.kind is Effect.OPAQUE:
-        return unknown
-    inner = [sum(seconds(q, unknown) for q in body) for _, body in bodies(p)]
+        return 0.0
+    inner = [sum(seconds(q) for q in body) for _, body in bodies(p)]
     return max(inner) if inner else costs.predict(p.engine, p.op, name=p.name)
 
 
