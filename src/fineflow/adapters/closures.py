@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fineflow.adapters.base import MESSAGE, OUTER, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.ir import Graph, Ref
+from fineflow.ir import Graph, Primitive, Ref
 from fineflow.ir.edit import fresh, origins
+from fineflow.ir.spec import bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Part:
     def graph(self) -> Graph:
         return Graph(tuple(self.builder.primitives), self.output)
 
+    @property
+    def left_to_stock(self) -> str:
+        """Why stock has to run a step of it, wherever in it that is; "" if there is no such step."""
+        return next((p.effects.reason or p.name for p in _all(self.graph) if p.params.get("by") == "stock"), "")
+
 
 def part(obj: Any, step: str, value: Symbol, b: Builder, *, invoked: bool = False) -> Part:
     """Lowers ``obj``, which is the part ``step`` of the current object, applied to a value from ``outside``.
@@ -54,6 +60,13 @@ def outside(value: Symbol) -> Symbol:
     return Record(
         {key: outside(field) for key, field in value.fields.items()}, rest if isinstance(rest, Leaf) else None
     )
+
+
+def _all(graph: Graph) -> Iterator[Primitive]:
+    for p in graph:
+        yield p
+        for _, body in bodies(p):
+            yield from _all(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,7 @@ def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
     held = origins(Graph(tuple(b.primitives), Ref("")))
     alias = _Aliases(inputs, {ref: held.get(arg.name, frozenset({arg.name})) for ref, arg in args.items()})
     received: dict[str, None] = {}
-    bodies = {}
+    graphs = {}
     for label, each in parts.items():
         own = origins(each.graph)
         primitives = []
@@ -94,8 +107,8 @@ def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
                 received.update(dict.fromkeys(n.removeprefix(OUTER) for n in outer))
                 p = p.with_(meta={**p.meta, "received": (*sorted(given.difference(outer)), *alias.of(outer))})
             primitives.append(p.with_(args={name: _inner(ref, inputs) for name, ref in p.args.items()}))
-        bodies[label] = Graph(tuple(primitives), _inner(each.output, inputs), tuple(inputs.values()))
-    return Closed(bodies, {name: args[ref] for ref, name in inputs.items()}, tuple(received))
+        graphs[label] = Graph(tuple(primitives), _inner(each.output, inputs), tuple(inputs.values()))
+    return Closed(graphs, {name: args[ref] for ref, name in inputs.items()}, tuple(received))
 
 
 def _inner(ref: Ref, inputs: Mapping[Ref, str]) -> Ref:

@@ -317,6 +317,10 @@ SHAPES: dict[str, Callable[[list[Any]], Any]] = {
         ),
         say("other {question}") | RunnableBranch((lambda x: "other" in x, say("o {x}")), say("n {x}")),
     ),
+    "a branch decides": lambda log: (
+        RunnablePassthrough.assign(a=say("{question}"))
+        | RunnableBranch((RunnableBranch((is_math, _logging(log)), RunnablePick("topic")), say("{a}")), say("{topic}"))
+    ),
     "chained": lambda log: (
         RunnablePassthrough.assign(a=RunnableBranch((is_math, say("1 {question}")), say("2 {question}")))
         | RunnablePassthrough.assign(b=RunnableBranch((is_art, say("3 {question}")), say("4 {a}")))

@@ -150,6 +150,12 @@ SHAPES: dict[str, Callable[[list[Any]], Any]] = {
     "branches": lambda log: (
         listed() | RunnableBranch((lambda x: x == "green", say("grass {x}")), say("about {x}")).map()
     ),
+    "branches with opaque arms": lambda log: (
+        listed()
+        | RunnableBranch((lambda x: x == "green", say("grass {x}")), RunnableLambda(lambda x: log.append(x) or x)).map()
+        | RunnableLambda(", ".join)
+        | say("all {x}")
+    ),
     "in an arm": lambda log: RunnableBranch((lambda x: True, listed() | say("{x}").map()), say("{question}")),
     "in an assign": lambda log: (
         RunnablePassthrough.assign(items=listed())

@@ -32,9 +32,8 @@ def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: Builder) -
     for label, obj in _arms(branch).items():
         test = label.startswith("if ")
         parts[label] = made = part(obj, label, outside(value), b, invoked=test)
-        unknown = next((p for p in made.graph if p.params.get("by") == "stock"), None)
-        if test and unknown is not None:
-            raise NotLowered(f"its condition {label[3:]} has to be left to stock: {unknown.effects.reason}")
+        if test and (why := made.left_to_stock):
+            raise NotLowered(f"its condition {label[3:]} has to be left to stock: {why}")
     closed = close(parts, value, b)
     condition = b.add(
         Op.CONDITION,
@@ -62,9 +61,8 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symb
         raise NotLowered("a record goes into a map")
     known = set(b.objects)
     made = part(each.bound, "bound", Leaf(Ref("item"), item_kind(value)), b, invoked=True)
-    unknown = next((p for p in made.graph if p.params.get("by") == "stock"), None)
-    if unknown is not None:
-        raise NotLowered(f"what it does with each item has to be left to stock: {unknown.effects.reason}")
+    if why := made.left_to_stock:  # several items would feed one and the same step
+        raise NotLowered(f"what it does with each item has to be left to stock: {why}")
     for path, obj in b.objects.items():
         if path not in known and (kind := own_batch(obj)):
             raise NotLowered(f"{kind} does something else in batch than to invoke itself for each item")
