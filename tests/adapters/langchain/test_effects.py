@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnablePassthrough, RunnablePick
-from pipelines import DIRECT, QUESTION, ask, echo, same, store
+from langchain_core.runnables import RunnableBranch, RunnableConfig, RunnableLambda, RunnablePassthrough, RunnablePick
+from pipelines import DIRECT, ENTRIES, QUESTION, ask, echo, same, store
 
 import fineflow
 from fineflow.ir import Effect, Op
@@ -291,6 +291,32 @@ def test_a_read_is_called_once_and_its_result_or_failure_is_stocks(result: Any) 
 
     # Where stock streams, it leaves tasks behind when one of them has failed.
     same(make, SESSION, **({"entries": DIRECT} if isinstance(result, Exception) else {}))
+
+
+@pytest.mark.parametrize("shape", ["map", "map of writes", "branch", "fallbacks", "retry", "message"])
+def test_inside_other_runnables(shape: str) -> None:
+    def make() -> Any:
+        log: list[Any] = []
+        load = RunnableLambda(declared(log, reads="history")("load", "earlier"))
+        save = RunnableLambda(declared(log, writes="history")("save", "saved"))
+        fail = RunnableLambda(declared(log, reads="history")("fail", ValueError("no")))
+        first = RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo) | StrOutputParser())
+        last = RunnablePassthrough.assign(history=load) | retrieval()
+        middle: Any = {
+            "map": RunnablePassthrough.assign(b=RunnablePick("items") | load.map()),
+            "map of writes": RunnablePassthrough.assign(b=RunnablePick("items") | save.map()),
+            "branch": RunnableBranch(
+                (lambda x: "no" in x["question"], RunnablePassthrough.assign(b=save)),
+                RunnablePassthrough.assign(b=load, c=RunnablePick("question") | save),
+            ),
+            "fallbacks": RunnablePassthrough.assign(b=fail.with_fallbacks([load])),
+            "retry": RunnablePassthrough.assign(b=load.with_retry()),
+            "message": RunnablePassthrough.assign(b=ask("{question}") | FakeChat(answers=echo)),
+        }[shape]
+        return first | middle | last, log
+
+    # What stock runs side by side (the items of a map, the values of a mapping) has no order that could be compared.
+    same(make, {**SESSION, "items": ["x", "x"]}, entries=DIRECT if shape == "branch" else ENTRIES)
 
 
 def test_a_read_of_the_list_itself_which_is_written_to_costs_no_extra_call() -> None:

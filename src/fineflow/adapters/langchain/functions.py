@@ -13,9 +13,10 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
+from langchain_core.runnables.utils import AddableDict, accepts_config, accepts_run_manager, is_async_generator
 
-from fineflow.adapters.base import VALUE, Builder, NotLowered, Row, Symbol
+from fineflow.adapters.base import MESSAGE, VALUE, Builder, NotLowered, Record, Row, Symbol
+from fineflow.adapters.closures import kind_of
 from fineflow.adapters.langchain import history, ingest, routing
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.arguments import Arguments
@@ -88,7 +89,7 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
     where = place(func)
     if promise.writes:
         return b.by_stock(step, value, effects, where=where)
-    if why := _stays(step, b):
+    if why := _stays(step, b) or _unfinished(step, value):
         made = b.by_stock(step, value, effects, where=where)
         b.note(made.ref.name, False, why)
         return made
@@ -134,6 +135,17 @@ def _keys(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
     return frozenset[str]().union(*(keys for keys in found if keys)) if None not in found else None
 
 
+def _unfinished(step: RunnableLambda[Any, Any], value: Symbol) -> str:
+    """Why what the function is given may be something else when stock gives it; "" if it may not."""
+    keys = _keys(step)
+    parts = [value] if not isinstance(value, Record) else [*value.fields.values(), *filter(None, [value.rest])]
+    if isinstance(value, Record) and keys is not None:
+        parts = [value.fields[key] for key in keys & value.fields.keys()]
+    if any(kind_of(part) == MESSAGE for part in parts):
+        return "is given a message of a model, to which stock adds something, so it is called in its place"
+    return ""
+
+
 def _takes_config(func: Any) -> bool:
     code = getattr(getattr(func, "__func__", func), "__code__", None)
     return code is not None and "config" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -146,6 +158,8 @@ def _name(func: Any) -> str:
 def _seen(value: Any, keys: frozenset[str] | None, config: Any) -> Any:
     """What the function looks at of its argument and config: two calls that see the same are the same call."""
     configurable = None if config is None else config.get("configurable")
+    if type(value) is AddableDict:  # what stock makes of a dict that comes in chunks
+        value = dict(value)
     if keys is None or not isinstance(value, dict) or not all(key in value for key in keys):
         return value, configurable
     return {key: dict.__getitem__(value, key) for key in keys}, configurable
