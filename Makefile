@@ -5,7 +5,7 @@
 #
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
-# EXAMPLES=.. how many random chains make fuzz runs, each through six entry points (about 40 a minute on two cores)
+# EXAMPLES=.. how many random chains make fuzz compares (some 200 a minute)
 # ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x"
 
 VENV   ?= .venv
