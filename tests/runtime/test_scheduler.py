@@ -288,6 +288,30 @@ def test_intervals_say_who_waited_and_ran_in_which_batch() -> None:
     assert all(i.queued <= i.start <= i.end for i in found)
 
 
+def test_a_queue_that_is_asked_for_while_it_is_made() -> None:
+    """Python may collect an abandoned stream right there, whose end asks for the queue of the same engine."""
+
+    class Asking(GateEngine):
+        inside: EngineQueue | None = None
+
+        @property
+        def max_batch(self) -> int:
+            if self.inside is None:
+                self.inside = EngineQueue.__new__(EngineQueue)  # asks once
+                self.inside = queue_of(self)
+            return 4
+
+        @max_batch.setter
+        def max_batch(self, value: int) -> None:
+            pass
+
+    engine, found = Asking(), []
+    asking = threading.Thread(target=lambda: found.append(queue_of(engine)), daemon=True)
+    asking.start()
+    asking.join(WAIT)
+    assert found and found[0] is engine.inside
+
+
 def test_two_event_loops_one_after_the_other_use_one_queue() -> None:
     engine = GateEngine(opened=True)
     queue = queue_of(engine)
