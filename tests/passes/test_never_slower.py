@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, note, settings
 from timed_chains import INPUT, Spec, Times, World, build, chains, times
 
 import fineflow
-from fineflow.engines import BatchProfile
+from fineflow.engines import BatchProfile, LLMProfile
 from fineflow.passes import PASSES, Pass, stages
 from fineflow.runtime.costs import costs
 from fineflow.testing import virtual
@@ -99,3 +99,11 @@ def test_stock_finds_what_the_graph_has_begun(spec: Spec, at: Times, passes: Seq
     mine: Any = fineflow.optimize(build(spec, World(at)), passes=passes, strict=True, eager=True)
     virtual.run(mine.ainvoke(dict(INPUT)))
     assert mine._self_last.missed == 0 and not mine._self_last.surprises
+
+
+def test_user_code_that_is_over_at_once_is_not_waited_for() -> None:
+    """The prompt's beginning must not be under way when the request itself comes."""
+    spec = ("sequence", ("opaque", 0.0), ("assign", (("k1", ("ask", ("question",), 0, True, "text")),)))
+    more = (("assign", ((f"k{i}", ("ask", ("question",), 1, False, "text")),)) for i in (2, 3))
+    models = (LLMProfile(0.03, 0.00023, 0.0003), (0.0, 0.0), (0.0, 0.0))
+    check((*spec, *more), Times(models, 0.0, QUICK, None, 0.0), PASSES)

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
@@ -46,6 +46,7 @@ class Times:
     embed: BatchProfile
     rerank: BatchProfile | None  # None: a reranker that is no engine
     rerank_call: float
+    shared: bool = False  # whether steps share models
 
 
 @dataclass
@@ -53,7 +54,8 @@ class World:
     """The components of one build."""
 
     times: Times
-    engines: int = 0
+    made: dict[int, Any] = field(default_factory=dict)
+    numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.number = next(_worlds)  # what is learned of an engine is learned by its name
@@ -67,13 +69,16 @@ class World:
         )
 
     def model(self, index: int) -> Any:
-        """A model of its own: what steps that share an engine do to each other is not the business of passes."""
+        """A model of its own for every step, unless steps share models."""
+        if self.times.shared and index in self.made:
+            return self.made[index]
         times = self.times.models[index]
         if not isinstance(times, LLMProfile):
             first, step = times
             return FakeChat(answers=answer, prefill=first, step=step)
-        self.engines += 1
-        return ChatEngine(engine=EmulatedLLM(said, times, name=f"llm-{self.number}-{self.engines}"))
+        name = f"llm-{self.number}-{index if self.times.shared else next(self.numbers)}"
+        made = self.made[index] = ChatEngine(engine=EmulatedLLM(said, times, name=name))
+        return made
 
 
 def _rows() -> list[Any]:
