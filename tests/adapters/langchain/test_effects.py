@@ -307,7 +307,7 @@ def test_inside_other_runnables(shape: str) -> None:
             "map of writes": RunnablePassthrough.assign(b=RunnablePick("items") | save.map()),
             "branch": RunnableBranch(
                 (lambda x: "no" in x["question"], RunnablePassthrough.assign(b=save)),
-                RunnablePassthrough.assign(b=load, c=RunnablePick("question") | save),
+                RunnablePassthrough.assign(b=load) | RunnablePassthrough.assign(c=save),
             ),
             "fallbacks": RunnablePassthrough.assign(b=fail.with_fallbacks([load])),
             "retry": RunnablePassthrough.assign(b=load.with_retry()),
@@ -315,7 +315,7 @@ def test_inside_other_runnables(shape: str) -> None:
         }[shape]
         return first | middle | last, log
 
-    # What stock runs side by side (the items of a map, the values of a mapping) has no order that could be compared.
+    # What stock runs side by side, such as the items of a map, has no order that could be compared: they are equal.
     same(make, {**SESSION, "items": ["x", "x"]}, entries=DIRECT if shape == "branch" else ENTRIES)
 
 
