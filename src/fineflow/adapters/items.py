@@ -10,8 +10,8 @@ So it is, without exception, for `Lines`, `Split`, `SplitLines`, `CommaSeparated
 (and for ``CommaSeparated(eager=True)``) no release could promise that: langchain repairs malformed JSON by cutting text
 off its end, and looks for another answer behind the next code fence, so some continuation changes every item. There the
 promise holds for every well-formed text and for every beginning of one (an answer cut short); where other texts break
-it, ``close`` sets ``contradicted`` and releases nothing more. Who starts work on an item early compares with the parser's
-own result before anything of it can be observed, so a contradiction costs time and no answer.
+it, ``close`` sets ``contradicted`` and releases nothing more. Who starts work on an item early compares with the
+parser's own result before anything of it can be observed, so a contradiction costs time and no answer.
 
 All work is done when ``push`` or ``close`` is called, not when the iterator is read, and takes time linear in the text.
 A splitter serves one text. None of them raises: where the parser raises on the whole text, ``close`` releases nothing.
