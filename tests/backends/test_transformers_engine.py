@@ -481,3 +481,25 @@ async def test_it_says_when_it_began(engine: TransformersEngine) -> None:
     await collect(engine, chat(engine, QUESTIONS[0]), max_tokens=4)
     assert stamp.begun is not None
     assert stamp.ready <= stamp.begun <= events.now()
+
+
+async def test_a_request_overtakes_the_prefill_of_its_own_beginning(engine: TransformersEngine) -> None:
+    """What the prefill has computed by then is shared; the rest is computed once, by the request."""
+    await engine.start()
+    await engine.reset_prefix_cache()
+    prompt = engine.encode(LONG * 3)
+    other = engine.encode(LONG[5:])
+    assert len(prompt) > 512  # more than one step
+    with Forwards(engine) as forwards:
+        begun = asyncio.create_task(engine.prefill(prompt[:-20]))
+        unrelated = asyncio.create_task(engine.prefill(other))
+        await asyncio.to_thread(forwards.reached.wait, 30)
+        request = asyncio.create_task(collect(engine, prompt, max_tokens=1))
+        await begun  # though no forward pass has ended
+        forwards.open.set()
+        found = await request
+        await unrelated
+    assert found.cached_tokens >= 256
+    assert engine.cached(other) > 0
+    await until(lambda: engine.stats().requests == 0)
+    assert engine.stats().used == 0
