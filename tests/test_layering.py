@@ -40,6 +40,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.idioms",
         "adapters.purity",
         "adapters.items",
+        "adapters.csv_items",
         "adapters.json_items",
         *LEAVES,
     ),

@@ -24,7 +24,8 @@ from langchain_core.output_parsers import (
     NumberedListOutputParser,
 )
 
-from fineflow.adapters.items import CommaSeparated, Each, Lines, Markdown, Numbered, Split, SplitLines, Splitter
+from fineflow.adapters.csv_items import CommaSeparated
+from fineflow.adapters.items import Each, Lines, Markdown, Numbered, Split, SplitLines, Splitter
 from fineflow.adapters.json_items import JsonFields, JsonItems
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))

@@ -17,7 +17,8 @@ from langchain_core.output_parsers import (
 )
 
 from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, NotLowered, Row, Symbol
-from fineflow.adapters.items import CommaSeparated, Lines, Markdown, Numbered, Splitter
+from fineflow.adapters.csv_items import CommaSeparated
+from fineflow.adapters.items import Lines, Markdown, Numbered, Splitter
 from fineflow.adapters.json_items import JsonFields, JsonItems
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.langchain.structured import plain_model
