@@ -1,0 +1,150 @@
+"""What the runtime itself costs: a thousand queries at once of a graph of twelve primitives, on fakes without latency.
+
+The overhead is the processor time that the optimized chain needs more than stock on the same fakes: the graph, the
+shadow, the claims, and the pure work that both sides do (prompts, parsers). It is divided by all primitives of all
+queries. Memory is what a query holds while it waits for its last model call, read while all of them wait at a gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import time
+import tracemalloc
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnablePassthrough
+
+import fineflow
+from benchmarks.report import arguments, finish, hardware, positive, table
+from fineflow.api import plan
+from fineflow.options import Options
+from fineflow.testing.gates import Gate
+from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
+from fineflow.testing.leaks import Left, settled
+
+PRIMITIVES = 12
+BOUND = 60e-6  # seconds of overhead per primitive
+TEXTS = [f"The harbour of town {i} was built {i} hundred years ago." for i in range(4)]
+
+
+def joined(documents: list[Document]) -> str:
+    return "\n".join(document.page_content for document in documents)
+
+
+def chain(gate: Gate | None = None) -> Runnable[Any, Any]:
+    """A draft, then two searches that do not need it, then an answer from all: twelve primitives.
+
+    gate: waited at before the answer.
+    """
+    store = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings())
+    draft = ChatPromptTemplate.from_template("Draft: {question}") | FakeChat(default="a draft") | StrOutputParser()
+    found = itemgetter("question") | store.as_retriever(search_kwargs={"k": 2}) | joined
+    more = itemgetter("topic") | store.as_retriever(search_kwargs={"k": 3}) | joined
+    prompt = ChatPromptTemplate.from_template("{found}\n{more}\n{draft}\n{question}")
+    model = FakeChat(default="an answer", gate=gate)
+    asked = RunnablePassthrough.assign(draft=draft) | RunnablePassthrough.assign(found=found, more=more)
+    return asked | prompt | model | StrOutputParser()
+
+
+async def ask(runnable: Runnable[Any, Any], queries: int) -> None:
+    inputs = ({"question": f"Who built harbour {i}?", "topic": f"town {i}"} for i in range(queries))
+    answers = await asyncio.gather(*(runnable.ainvoke(each) for each in inputs))
+    assert answers == ["an answer"] * queries
+
+
+def processor_seconds(runnable: Runnable[Any, Any], queries: int) -> float:
+    """Processor time of all threads for so many queries at once. Elapsed time would count what else the machine does."""
+    gc.collect()
+    start = time.process_time()
+    asyncio.run(ask(runnable, queries))
+    return time.process_time() - start
+
+
+def overheads(queries: int, runs: int) -> tuple[list[float], list[float]]:
+    """Seconds per query of stock and of optimized, run by run, the two taking turns."""
+    stock = chain()
+    mine = fineflow.optimize(stock, strict=True)
+    found: tuple[list[float], list[float]] = ([], [])
+    for run in range(runs + 1):  # the first one warms up
+        for side in (0, 1) if run % 2 else (1, 0):
+            seconds = processor_seconds((stock, mine)[side], queries)
+            if run:
+                found[side].append(seconds / queries)
+    return found
+
+
+def memory(queries: int, *, optimized: bool) -> float:
+    """Bytes that a query in flight holds, tasks of the caller's included."""
+    gate = Gate()
+    runnable = fineflow.optimize(chain(gate), strict=True) if optimized else chain(gate)
+
+    async def measure() -> float:
+        gate.open()
+        await ask(runnable, 10)  # what is kept from the first call on
+        gate.close()
+        arrived = gate.arrivals
+        gc.collect()
+        tracemalloc.start()
+        asking = asyncio.ensure_future(ask(runnable, queries))
+        await gate.arrived(arrived + queries, timeout=120)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        gate.open()
+        await asking
+        return held / queries
+
+    return asyncio.run(measure())
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = arguments(__doc__ or "", runs=7)
+    parser.add_argument("--queries", type=positive, default=1000, help="queries at once (1000)")
+    given = parser.parse_args(argv)
+    primitives = len(plan(chain(), Options(), True).e_graph.primitives)
+    assert primitives == PRIMITIVES, f"the graph of the benchmark has {primitives} primitives"
+    one, other = overheads(given.queries, given.runs)
+    each = [(b - a) / PRIMITIVES for a, b in zip(one, other, strict=True)]
+    overhead = statistics.median(each)
+    held = {name: memory(given.queries, optimized=name == "optimized") for name in ("stock", "optimized")}
+    nothing = settled()
+    print(f"{given.queries} queries at once, {PRIMITIVES} primitives each, fakes without latency. {hardware()}")
+    print(f"Processor time, medians of {given.runs} runs of each, stock and optimized in turns.\n")
+    rows = [
+        ("per query", "stock", "optimized", "difference", "per primitive"),
+        (
+            "processor time",
+            *(f"{seconds * 1e6:.0f} us" for seconds in (statistics.median(one), statistics.median(other))),
+            f"{overhead * PRIMITIVES * 1e6:.0f} us",
+            f"{overhead * 1e6:.1f} us",
+        ),
+        (
+            "memory in flight",
+            *(f"{size / 1024:.1f} KiB" for size in (*held.values(), held["optimized"] - held["stock"])),
+            f"{(held['optimized'] - held['stock']) / 1024 / PRIMITIVES:.2f} KiB",
+        ),
+    ]
+    print(table(rows), end="\n\n")
+    print(f"Left afterwards: {nothing}\n")
+    checks = {
+        f"a primitive costs the runtime less than {BOUND * 1e6:.0f} us (median)": overhead < BOUND,
+        "nothing is left afterwards": nothing == Left(),
+    }
+    figures = {
+        "overhead_s": {"median": overhead, "runs": each},
+        "memory_bytes": held,
+        "left": repr(nothing),
+        "queries": given.queries,
+    }
+    return finish(figures, checks, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
