@@ -187,10 +187,17 @@ class Builder:
     def leaf(self) -> str:
         return "/".join(self.path)
 
+    def around(self) -> Iterator[Any]:
+        """The objects that the current one is a part of, the outermost first."""
+        return (self.objects.get("/".join(self.path[:i])) for i in range(len(self.path)))
+
     def lower(self, obj: Any, value: Symbol) -> Symbol:
         """Appends the primitives of ``obj`` applied to ``value`` and returns its symbolic output."""
         row = find(self.rows, obj)
+        recursive = any(outer is obj for outer in self.around())
         self.objects[self.leaf] = obj
+        if row is not None and recursive:  # a function may return the chain that it is a step of
+            return self.opaque(obj, value, "runs again inside itself, how often is known only when it has run")
         if row is None:
             return self.opaque(obj, value, "is not recognised: runs through its own methods")
         mark = (len(self.primitives), len(self.notes), dict(self.objects), self.barrier, set(self._taken))

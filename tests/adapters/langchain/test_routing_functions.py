@@ -58,6 +58,29 @@ def _kept(one: Any, other: Any) -> Any:
     return RunnableLambda(route)
 
 
+def _again() -> Any:
+    """A function that returns a chain of which it is a step, until it has been there often enough."""
+    done = say("done {question}")
+
+    def route(x: Any) -> Any:
+        return done if x["question"].count("?") > 3 else longer
+
+    router = RunnableLambda(route)
+    longer = RunnablePassthrough.assign(question=say("{question}?")) | router
+    return router
+
+
+def _states(count: int) -> Any:
+    """Functions that return each other, each of them all the others."""
+    names = [f"state{number}" for number in range(count)]
+    states: dict[str, Any] = {}
+    for name in names:
+        arms = "".join(f"    if x['question'] == '{other}': return {other}\n" for other in names if other != name)
+        exec(f"def route(x):\n{arms}    return x", states)
+        states[name] = RunnableLambda(states["route"])
+    return states[names[0]]
+
+
 def _raising(x: Any) -> Any:
     raise ValueError("in the arm")
 
@@ -91,6 +114,12 @@ def test_a_function_that_does_anything_else_with_it_is_stocks(use: Callable[[Any
     assert call.effects.kind is Effect.OPAQUE
 
 
+def test_functions_that_return_each_other_are_planned_up_to_a_depth() -> None:
+    graph = p_graph(_states(8))
+    assert Effect.OPAQUE in {p.effects.kind for p in graph}
+    assert len(str(fineflow.explain(_states(8)))) < 200_000
+
+
 SHAPES: dict[str, Callable[[list[Any]], Any]] = {
     "alone": lambda log: routing(),
     "after a model": lambda log: RunnablePassthrough.assign(a=say("{question}")) | routing(),
@@ -112,6 +141,7 @@ SHAPES: dict[str, Callable[[list[Any]], Any]] = {
     "opaque arms": lambda log: routing(_logging(log) | say("math {question}"), _logging(log)) | RunnableLambda(str),
     "a failing arm": lambda log: routing(say("{question}") | _raising, say("{missing}")),
     "in itself": lambda log: routing(routing(), routing(say("{topic}"))),
+    "again and again": lambda log: RunnablePassthrough.assign(a=say("{question}")) | _again(),
     "configured": lambda log: routing().with_config(tags=["t"], run_name="router"),
     "named": lambda log: RunnableLambda(routing().func, name="router"),
     "mapped": lambda log: RunnableLambda(lambda x: [x, {**x, "topic": "law"}]) | routing().map(),

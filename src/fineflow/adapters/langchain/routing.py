@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
-from fineflow.adapters.base import OUTER, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.base import OUTER, VALUE, Builder, Leaf, NotLowered, Symbol
 from fineflow.adapters.closures import Part, close, joined, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.purity import analyse
@@ -20,6 +20,8 @@ from fineflow.ir.edit import together
 
 OTHER = "value"
 """Key of what a routing function gives when it returns no runnable; the others are the numbers of the runnables."""
+
+_NESTED = 3  # functions that return each other: what may come of it has as many parts as there are ways through them
 
 
 def routes_of(func: Any) -> list[Runnable[Any, Any]]:
@@ -52,6 +54,8 @@ def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
         return None
     if inspect.isgeneratorfunction(func):
         return None
+    if sum(isinstance(outer, RunnableLambda) for outer in b.around()) >= _NESTED:
+        raise NotLowered(f"is a routing function inside {_NESTED} others")
     given = b.whole(value, verdict.keys)
     parts = {}
     with b.inside("", func.__name__.replace("<lambda>", "lambda")):
