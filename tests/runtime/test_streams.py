@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.streams import AHEAD, Stream
 
 
 async def collect(stream: Stream[int], seen: list[int]) -> None:
@@ -92,3 +92,48 @@ async def test_an_end_wakes_readers_that_have_seen_nothing() -> None:
     await settle()
     stream.close()
     assert await asyncio.gather(*readers) == [[], [], []]
+
+
+async def test_a_writer_goes_on_as_far_as_the_furthest_reader_wants() -> None:
+    stream: Stream[int] = Stream()
+
+    async def write() -> None:
+        for item in range(5 * AHEAD):
+            stream.put(item)
+            await stream.room()
+        stream.close()
+
+    for item in range(3 * AHEAD):  # nobody reads so far
+        stream.put(item)
+        assert not stream.full
+    slow = stream.read()
+    assert await anext(slow) == 0
+    assert stream.full
+    writing = asyncio.ensure_future(write())
+    await settle()
+    assert len(stream.items) == 3 * AHEAD + 1
+    quick = stream.read()
+    for _ in range(3 * AHEAD):
+        await anext(quick)
+    await settle()
+    assert len(stream.items) == 4 * AHEAD
+    assert not writing.done()
+    assert len([item async for item in quick]) == 5 * AHEAD
+    await writing
+
+
+async def test_a_reader_that_has_left_wants_no_more() -> None:
+    stream: Stream[int] = Stream()
+    reader = stream.read()
+    for item in range(AHEAD):
+        stream.put(item)
+    assert await anext(reader) == 0
+    await reader.aclose()  # type: ignore[attr-defined]
+    assert not stream.full
+    stream.put(AHEAD)
+    assert stream.full
+    waiting = asyncio.ensure_future(stream.room())
+    await settle()
+    assert not waiting.done()
+    stream.close()
+    await waiting

@@ -11,8 +11,8 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from fineflow.runtime.loop import on_engine_loop
@@ -23,6 +23,7 @@ T = TypeVar("T")
 _LOOK_SECONDS = 1.0  # how often a waiting thread looks whether anybody will come
 _STUCK_SECONDS = 5.0  # how long a loop may be busy before it counts as stuck
 
+_AHEAD = 8  # items on the way from the loop to a thread
 _END: Any = object()
 
 
@@ -64,23 +65,26 @@ class Bridge:
         except RuntimeError:
             work.close()
             raise Unreachable from None
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except TimeoutError:
-                if future.done():  # its own
-                    return future.result()
+        try:
+            while not _ended(future):
                 if self._lost():
-                    future.cancel()
-                    raise Unreachable from None
+                    raise Unreachable
+            return future.result()
+        finally:
+            future.cancel()  # where this thread was interrupted, or nobody comes
 
     def items(self, source: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """The items of an iterator on the loop, as they come. Raises what it raises, and Unreachable."""
+        """The items of an iterator on the loop, as they come. Raises what it raises, and Unreachable.
+
+        At most ``_AHEAD`` are taken from the iterator before they are asked for here.
+        """
         arrived: queue.SimpleQueue[tuple[T, BaseException | None]] = queue.SimpleQueue()
+        free, taken = asyncio.Semaphore(_AHEAD), 0
 
         async def pump() -> None:
             try:
                 async for item in source():
+                    await free.acquire()
                     arrived.put((item, None))
             except BaseException as error:
                 arrived.put((_END, error))
@@ -107,9 +111,25 @@ class Bridge:
                     raise error
                 if item is _END:
                     return
+                taken += 1
+                if taken % (_AHEAD // 2) == 0:  # not for each: it wakes the loop
+                    self.post(_release, free, _AHEAD // 2)
                 yield item
         finally:
             future.cancel()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place (``max_concurrency``) for a component that stock calls itself, where it can be had."""
+        limit, taken = self._call.limit, False
+        if limit is not None and not self.here:
+            with suppress(Unreachable):
+                taken = self.outcome(limit.acquire())
+        try:
+            yield
+        finally:
+            if limit is not None and taken:
+                self.post(limit.release)
 
     def _lost(self) -> bool:
         """Whether nobody will come any more."""
@@ -121,6 +141,22 @@ class Bridge:
         except RuntimeError:
             return True
         return not reacts.wait(_STUCK_SECONDS)
+
+
+def _ended(future: Future[Any]) -> bool:
+    """Waits a while. Not for the result, which may itself be a TimeoutError."""
+    try:
+        future.exception(_LOOK_SECONDS)
+    except TimeoutError:
+        return False
+    except CancelledError:
+        pass
+    return True
+
+
+def _release(free: asyncio.Semaphore, count: int) -> None:
+    for _ in range(count):
+        free.release()
 
 
 class Chunks(Iterator[T]):

@@ -20,7 +20,19 @@ from fineflow.runtime.trace import Trace
 class Entry:
     """One piece of work: its arguments, its result (a future), and, when it is produced in pieces, its stream."""
 
-    __slots__ = ("begun", "by_graph", "by_stock", "chunked", "done", "key", "replay", "shared", "stream", "task")
+    __slots__ = (
+        "begun",
+        "by_graph",
+        "by_stock",
+        "chunked",
+        "done",
+        "key",
+        "place",
+        "replay",
+        "shared",
+        "stream",
+        "task",
+    )
 
     def __init__(self, key: Any, done: asyncio.Future[Any], *, shared: bool) -> None:
         self.key = key
@@ -33,6 +45,7 @@ class Entry:
         self.stream: Stream[Any] | None = None  # the pieces while they come, when the graph made the component stream
         self.replay: Any = None  # what the component reported to its run manager meanwhile
         self.task: asyncio.Task[None] | None = None
+        self.place: Any = None  # of the component's call, see query.Place
 
     def finish(self, value: Any) -> None:
         if not self.done.done():

@@ -22,7 +22,7 @@ from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
 from fineflow.runtime.query import Call as Call
-from fineflow.runtime.query import Ended, LeftToStock
+from fineflow.runtime.query import Ended, LeftToStock, Place
 from fineflow.runtime.streams import Stream
 from fineflow.runtime.trace import STOCK, Stamp, Stamps
 
@@ -151,9 +151,7 @@ class Execution:
         try:
             value = self.call.kernels[p.op](p, self.arguments(p), self)
             if inspect.iscoroutine(value):
-                value = self.call.spawn(
-                    value, self.level + p.depth, self.call.limit, name=p.name, stamp=self._stamps[p.name]
-                )
+                value = self.spawn(value, p, placed=True)
         except BaseException as error:  # not observable: stock will meet it in its own time, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
@@ -309,11 +307,13 @@ class Execution:
         *,
         shared: bool = False,
         stream: bool = False,
+        placed: bool = True,
     ) -> Entry:
         """Work that stock may claim: started now unless stock has started the same.
 
         ``start(entry)`` does it and returns the result; ``key`` are the arguments that stock's call will be compared
         by. ``stream``: the pieces go to ``entry.stream`` while they come, and the result is the list of them.
+        ``placed``: it is one call of a component, and holds a place; else ``start`` takes ``place`` where it calls one.
         """
         entry, mine = self.call.claims.expect(p.meta["leaf"], key, shared=shared)
         self._stamps[p.name].works(entry, mine)
@@ -321,7 +321,7 @@ class Execution:
             if stream:
                 entry.chunked, entry.stream = True, Stream()
             try:
-                entry.task = self.spawn(self._produce(p, entry, start), p)
+                entry.task = self.spawn(self._produce(p, entry, start, placed), p)
             except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
                 entry.fail(error)
                 if entry.stream is not None:
@@ -329,15 +329,23 @@ class Execution:
                 raise
         return entry
 
-    async def _produce(self, p: Primitive, entry: Entry, start: Callable[[Entry], Awaitable[Any]]) -> None:
-        queued = begun = events.now()
+    def place(self, p: Primitive, entry: Entry | None = None) -> Place:
+        """A place for one call of a component, for the work ``entry``; an async context manager."""
+        made = self.call.place(self._stamps[p.name])
+        if entry is not None:
+            entry.place = made
+        return made
+
+    async def _produce(
+        self, p: Primitive, entry: Entry, start: Callable[[Entry], Awaitable[Any]], placed: bool
+    ) -> None:
+        queued = events.now()
         try:
-            if self.call.limit is None:
-                result = await start(entry)
-            else:
-                async with self.call.limit:
-                    begun = self._stamps[p.name].begun = events.now()
+            if placed:
+                async with self.place(p, entry):
                     result = await start(entry)
+            else:
+                result = await start(entry)
         except BaseException as error:
             told = error.error if isinstance(error, Ended) else error
             entry.fail(told)
@@ -348,15 +356,31 @@ class Execution:
         else:
             entry.finish(result)
             if p.engine and p.meta.get("foreign") and not p.params.get("pairwise"):  # which has its scores measured
-                costs.observe(p.engine, p.op, None, events.now() - begun, p.name)
+                costs.observe(p.engine, p.op, None, events.now() - _begun(entry, queued), p.name)
         finally:
             now = self._stamps[p.name].ended = events.now()
             if events.listening() and p.engine and p.meta.get("foreign"):
-                events.report(events.Interval(p.engine, p.name, queued, begun, now, origin=events.origin()))
+                events.report(
+                    events.Interval(p.engine, p.name, queued, _begun(entry, queued), now, origin=events.origin())
+                )
 
-    def spawn(self, work: Awaitable[Any], p: Primitive) -> asyncio.Task[Any]:
-        """A task for (a part of) the primitive, with its depth as priority."""
-        return self.call.spawn(work, self.level + p.depth, name=p.name, stamp=self._stamps.get(p.name))
+    def spawn(self, work: Awaitable[Any], p: Primitive, *, placed: bool = False) -> asyncio.Task[Any]:
+        """A task for (a part of) the primitive, with its depth as priority. placed: it is a call of a component."""
+        stamp = self._stamps.get(p.name)
+        return self.call.spawn(work, self.level + p.depth, placed=placed, name=p.name, stamp=stamp)
+
+    def ended(self, name: str, then: Callable[[], None]) -> None:
+        """Calls ``then`` when the primitive has its value or has failed: now, if that is so already."""
+        if name in self.values:
+            then()
+        else:
+            self._waking.setdefault(name, []).append(then)
+
+    def needed(self, p: Primitive) -> bool:
+        """Whether anybody but stock waits for the end of a primitive."""
+        slots = self._wiring.followers.keys() if p.name not in self._wiring.followers else (p.name,)
+        waited = any((slot if isinstance(slot, str) else slot[0]) == p.name for slot in slots)
+        return waited or (self._finished is not None and p.name in self._wiring.ending)
 
     def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
         """Runs a body of ``p`` with these inputs; others that are arguments of ``p`` follow when they are known."""
@@ -369,6 +393,10 @@ class Execution:
 
     def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
         inner.give(name, self._value_or_failure(ref))
+
+
+def _begun(entry: Entry, queued: float) -> float:
+    return queued if entry.place is None else float(entry.place.since)
 
 
 @dataclass(frozen=True, slots=True)

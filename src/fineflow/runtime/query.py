@@ -46,22 +46,27 @@ class Call:
         self.claims = Claims(self.loop)
         self.began = events.now()
 
+    def place(self, stamp: Stamp | None = None) -> Place:
+        """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began."""
+        return Place(self.limit, stamp)
+
     def spawn(
         self,
         work: Awaitable[Any],
         level: int,
-        limit: asyncio.Semaphore | None = None,
         *,
+        placed: bool = False,
         name: str = "",
         stamp: Stamp | None = None,
     ) -> asyncio.Task[Any]:
-        """A task in its own copy of the caller's context, with its depth as priority; ``limit`` is held meanwhile.
+        """A task in its own copy of the caller's context, with its depth as priority.
 
-        ``name``: what it works for, shown in timelines; ``stamp``: of that run.
+        ``placed``: it is a call of a component, and holds a place. ``name``: what it works for, shown in timelines;
+        ``stamp``: of that run.
         """
         context = self.context.copy()
         context.run(_mark, level, self.label, name, stamp)
-        task = self.loop.create_task(_run(work, limit), context=context)
+        task = self.loop.create_task(_run(work, self.place() if placed else None), context=context)
         self.tasks.add(task)
 
         def ended(task: asyncio.Task[Any]) -> None:
@@ -149,6 +154,43 @@ def _mark(level: int, label: str, name: str, stamp: Stamp | None) -> None:
     events.about(name, stamp)
 
 
+class Place:
+    """One of the ``max_concurrency`` places of a call (an async context manager), held while a component works.
+
+    Stock bounds its sync branches by the size of a pool of threads, and its async ones not at all. Here all calls of
+    components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
+    holds a place must not wait for work that needs one: what a call waits for comes before its place.
+    """
+
+    def __init__(self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None) -> None:
+        self._limit = limit
+        self._stamp = stamp
+        self._held = False
+        self.since = events.now()  # when the work began
+
+    async def __aenter__(self) -> Place:
+        await self.take()
+        self.since = events.now()
+        if self._limit is not None and self._stamp is not None:
+            self._stamp.begun = self.since
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    async def take(self) -> None:
+        """Waits for a place, first come first served."""
+        if self._limit is not None:
+            await self._limit.acquire()
+            self._held = True
+
+    def leave(self) -> None:
+        """Gives it back, if it is held: for good, or while the component is paused."""
+        if self._limit is not None and self._held:
+            self._held = False
+            self._limit.release()
+
+
 class LeftToStock(Exception):
     """A kernel raises it: the primitive had better not run ahead in this call; the text says why."""
 
@@ -161,11 +203,11 @@ class Ended(Exception):
         self.error = error
 
 
-async def _run(work: Awaitable[Any], limit: asyncio.Semaphore | None) -> Any:
+async def _run(work: Awaitable[Any], place: Place | None) -> Any:
     try:
-        if limit is None:
+        if place is None:
             return await work
-        async with limit:
+        async with place:
             return await work
     except (Exception, asyncio.CancelledError, GeneratorExit):
         raise

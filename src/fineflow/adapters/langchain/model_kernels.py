@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,7 +23,8 @@ from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.query import Place
+from fineflow.runtime.streams import AHEAD, Stream
 from fineflow.runtime.threads import in_thread
 
 
@@ -52,12 +54,14 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
         await shared()
         recorder: Recorder = entry.replay
         recorder.silence()
-        entry.begun = True
-        if streams:
-            return await _consume(entry, _chunks(model, prompt, stop, options, run), first)
-        return await _generate(model, prompt, stop, options, recorder, run)
+        async with run.place(p, entry) as place:
+            entry.begun = True
+            if streams:
+                chunks = _chunks(model, prompt, stop, options, run)
+                return await _consume(entry, chunks, None if run.needed(p) else place, first)
+            return await _generate(model, prompt, stop, options, recorder, run)
 
-    work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams)
+    work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, placed=False)
     if work.replay is None:
         work.replay = Recorder(model)
     if first is not None:
@@ -98,16 +102,21 @@ async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Executi
 
 
 async def _from_thread(make: Any) -> AsyncIterator[Any]:
-    """Pulls a blocking iterator in one worker thread; stops pulling when the reader has gone."""
+    """Pulls a blocking iterator in one worker thread, by at most ``AHEAD`` items ahead of its reader.
+
+    Stops pulling when the reader has gone.
+    """
     loop, items, gone = asyncio.get_running_loop(), Stream[Any](), False
+    free = threading.Semaphore(AHEAD)
 
     def pull() -> None:
         source: Iterator[Any] = make()
         try:
             for item in source:
+                loop.call_soon_threadsafe(items.put, item)
+                free.acquire()
                 if gone:
                     return
-                loop.call_soon_threadsafe(items.put, item)
         finally:
             getattr(source, "close", lambda: None)()
 
@@ -122,22 +131,33 @@ async def _from_thread(make: Any) -> AsyncIterator[Any]:
     filling = asyncio.ensure_future(fill())
     try:
         async for item in items.read():
+            free.release()
             yield item
         await filling
     finally:
         gone = True
+        free.release()
         filling.cancel()  # the thread itself stops at the next item
 
 
 async def _consume(
-    entry: Entry, chunks: AsyncGenerator[Any, None], first: asyncio.Future[None] | None = None
+    entry: Entry, chunks: AsyncGenerator[Any, None], place: Place | None, first: asyncio.Future[None] | None = None
 ) -> list[Any]:
+    """The pieces of a decode, put into its stream as they come.
+
+    place: of a decode that nobody but stock is waiting for. It does not run away from a slow reader of stock's, and
+    gives its place to others meanwhile. What the graph needs as a whole is kept as a whole anyway.
+    """
     assert entry.stream is not None
     try:
         async for chunk in chunks:
             entry.stream.put(chunk)
             if first is not None:
                 told(first)
+            if place is not None and entry.stream.full:
+                place.leave()
+                await entry.stream.room()
+                await place.take()
     finally:
         await chunks.aclose()
     entry.stream.close()

@@ -174,7 +174,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
             entry, _ = s.claim_stream(leaf, key, _never)
         manager = {"run_manager": run_manager} if run_manager is not None else {}
         pieces = []
-        for chunk in model._stream(messages, stop=stop, **manager, **kwargs):
+        for chunk in s.paced(model._stream(messages, stop=stop, **manager, **kwargs)):
             pieces.append(chunk)
             if len(pieces) > given:
                 yield chunk
@@ -195,10 +195,11 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
             entry = s.own_entry(leaf, key)
         manager = {"run_manager": run_manager} if run_manager is not None else {}
         pieces = []
-        async for chunk in model._astream(messages, stop=stop, **manager, **kwargs):
-            pieces.append(chunk)
-            if len(pieces) > given:
-                yield chunk
+        async with aclosing(s.apaced(model._astream(messages, stop=stop, **manager, **kwargs))) as own:
+            async for chunk in own:
+                pieces.append(chunk)
+                if len(pieces) > given:
+                    yield chunk
         entry.chunked = True
         entry.finish(pieces)
 

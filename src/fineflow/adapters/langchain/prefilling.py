@@ -71,6 +71,8 @@ def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
     name = p.params.get("shares", "")
     decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
     found = prefilled(name, run) if decode else run.call.tables.get((_UNDER_WAY, name))
+    if decode and found is not None:
+        run.ended(name, lambda: told(found))  # also one that is never begun, as its prompt has failed
 
     async def ended() -> None:
         if found is not None:

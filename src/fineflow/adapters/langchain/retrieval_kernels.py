@@ -44,7 +44,8 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 
 def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params.get("stage"):
-        return _scores(p, args["query"], args["documents"], run)  # the RERANK that selects finds them
+        # The RERANK that selects finds them.
+        return run.spawn(_scores(p, args["query"], args["documents"], run), p)
     docs, query = list(args["documents"]), args["query"]
     if not docs:
         return []  # stock does not ask the compressor either
@@ -58,12 +59,13 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
         component = p.component
         if "vectors" in args:
             component = _with_vectors(component, await args["vectors"].get())
-        entry.begun = True
-        if run.call.sync:
-            return list(await in_thread(lambda: component.compress_documents(docs, query)))
-        return list(await component.acompress_documents(docs, query))
+        async with run.place(p, entry):
+            entry.begun = True
+            if run.call.sync:
+                return list(await in_thread(lambda: component.compress_documents(docs, query)))
+            return list(await component.acompress_documents(docs, query))
 
-    entry = run.work(p, Arguments((docs, query, settings(p.component))), start)
+    entry = run.work(p, Arguments((docs, query, settings(p.component))), start, placed=False)
     if entry.replay is None:
         entry.replay = Recorder(p.component)
     return Work(entry, list)

@@ -39,16 +39,18 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         if vector is not None:
             retriever = with_vector(retriever, query, vector.embeddings, await vector.get())
         manager = recorder.retriever(sync=run.call.sync)
-        entry.begun = True
-        if run.call.sync:
-            return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
-        return await retriever._aget_relevant_documents(query, run_manager=manager)
+        async with run.place(p, entry):
+            entry.begun = True
+            if run.call.sync:
+                return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
+            return await retriever._aget_relevant_documents(query, run_manager=manager)
 
     searched = Found(p.component, run) if twins is not None and twin is None else None
     entry = run.work(
         p if twin is None else p.with_(meta={**p.meta, "foreign": False}),  # says nothing about what a search takes
         Arguments((query, {})),
         start if searched is None else searched.by(start),
+        placed=False,
     )
     if entry.replay is None:
         entry.replay = Recorder(p.component)

@@ -7,7 +7,7 @@ between calls (``search_kwargs``, prompts, ``top_n``) are read when the call sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 CHANGED = "changed in place"
 """Key of ``Call.tables``: a step that put other values into a dict, so that the graph works with what was there."""
+
+_END: Any = object()
 
 Usable = Callable[[Entry], bool]
 
@@ -106,7 +108,8 @@ class Shadows:
                     return entry, result
             entry = self.own_entry(leaf, key)
         try:
-            result = await own()
+            async with self.call.place():
+                result = await own()
         except BaseException as error:
             entry.fail(error)
             raise
@@ -126,15 +129,17 @@ class Shadows:
 
         if self.bridge.here:  # may not wait for itself
             return self.nobodys_entry(), own()
-        try:
+        entry, mine = None, True
+        with suppress(Unreachable):
             entry, mine = self.bridge.outcome(take())
-        except Unreachable:
+        if entry is None:  # what the component raises has nothing to do with that
             return self.nobodys_entry(), own()
         if not mine:
             _raise_stop(entry.done.exception())
             return entry, cast(T, entry.done.result())
         try:
-            result = own()
+            with self.bridge.place():
+                result = own()
         except BaseException:
             # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
             self.bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
@@ -150,6 +155,31 @@ class Shadows:
             return self.bridge.run(lambda: self.call.claims.claim(leaf, Arguments(key), usable))
         except Unreachable:
             return self.nobodys_entry(), True
+
+    def paced(self, chunks: Iterator[T]) -> Iterator[T]:
+        """Pieces of what stock streams itself, where it may be bounded how many components work at a time."""
+        # A place for each piece: between them the reader decides who works, and that may be another stream.
+        chunks = iter(chunks)
+        while True:
+            with self.bridge.place():
+                chunk = next(chunks, _END)
+            if chunk is _END:
+                return
+            yield cast(T, chunk)
+
+    async def apaced(self, chunks: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        """The same for async leaves. To be closed, which closes what it reads."""
+        chunks = aiter(chunks)
+        try:
+            while True:
+                async with self.call.place():
+                    chunk = await anext(chunks, _END)
+                if chunk is _END:
+                    return
+                yield cast(T, chunk)
+        finally:
+            if hasattr(chunks, "aclose"):
+                await chunks.aclose()
 
     def own_entry(self, leaf: str, key: Any) -> Entry:
         """An entry for work that stock does itself, whatever the graph has. On the query's event loop."""

@@ -25,7 +25,7 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
     if p.meta.get("claimed"):
         return _vectors_to_write(p, texts_of(args["texts"]), run)
     vectors = DocumentVectors(p, args["texts"], run)
-    return vectors.get() if p.params.get("stage") else vectors
+    return run.spawn(vectors.get(), p) if p.params.get("stage") else vectors
 
 
 class QueryVector:
@@ -45,7 +45,7 @@ class QueryVector:
         """Has the query embedded, if nobody has so far."""
         table = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
         if self._text not in table:
-            table[self._text] = self._run.spawn(self.embeddings.aembed_query(self._text), self._p)
+            table[self._text] = self._run.spawn(self.embeddings.aembed_query(self._text), self._p, placed=True)
         vector: asyncio.Future[list[float]] = table[self._text]
         return vector
 
@@ -87,16 +87,19 @@ def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
         found = await once_each(table, texts, p.component.aembed_documents, p, run)
         return [found[text] for text in texts]
 
-    return Work(run.work(p, Arguments(texts), start), list)
+    return Work(run.work(p, Arguments(texts), start, placed=False), list)
 
 
 async def once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p: Primitive, run: Execution) -> Any:
-    """Values by key, computing in stages those that nobody in this query has asked for before."""
+    """Values by key, computing in stages those that nobody in this query has asked for before.
+
+    Each stage takes a place of its own: whoever asks must hold none.
+    """
     fresh = [key for key in dict.fromkeys(keys) if key not in table]
     size = p.params.get("stages") or len(fresh) or 1
     for start in range(0, len(fresh), size):
         stage = fresh[start : start + size]
-        together = run.spawn(compute(stage), p)
+        together = run.spawn(compute(stage), p, placed=True)
         for i, key in enumerate(stage):
             table[key] = (together, i)
     found = {}
