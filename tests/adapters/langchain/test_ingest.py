@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chroma_client import CLIENT
 from langchain_chroma import Chroma
 from langchain_classic.retrievers import MultiQueryRetriever
 from langchain_core.documents import Document
@@ -67,7 +68,7 @@ class WordEngine:
 
 def made(kind: str, embeddings: Any) -> Any:
     if kind == "chroma":
-        return Chroma(collection_name=f"c{uuid.uuid4().hex}", embedding_function=embeddings)
+        return Chroma(f"c{uuid.uuid4().hex}", embeddings, client=CLIENT)
     return InMemoryVectorStore(embeddings) if kind == "memory" else FakeVectorStore(embeddings)
 
 
@@ -147,7 +148,7 @@ def test_what_is_overridden_or_unknown_is_opaque() -> None:
 
 def test_two_stores_over_the_same_documents_are_one_resource() -> None:
     name, embeddings = f"c{uuid.uuid4().hex}", EngineEmbeddings(WordEngine())
-    one, other = (Chroma(collection_name=name, embedding_function=embeddings) for _ in range(2))
+    one, other = (Chroma(name, embeddings, client=CLIENT) for _ in range(2))
     memory, alias = InMemoryVectorStore(embeddings), InMemoryVectorStore(embeddings)
     alias.store = memory.store
     for write, read in ((one, other), (memory, alias)):

@@ -13,8 +13,7 @@ import pytest
 
 pytest.importorskip("langchain_chroma")
 
-import chromadb
-from chromadb.config import Settings
+from chroma_client import CLIENT
 from langchain_chroma import Chroma
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
 from langchain_core.callbacks import BaseCallbackHandler
@@ -39,7 +38,6 @@ TEXTS = [
     "France is large",
     "cheese",
 ]
-_client = chromadb.EphemeralClient(Settings(anonymized_telemetry=False))
 _numbers = itertools.count()
 
 
@@ -78,7 +76,7 @@ def chroma(embeddings: Any) -> VectorStore:
     space = {"hnsw:space": "cosine"}
     ids = [f"id{i}" for i, _ in enumerate(TEXTS)]
     return Chroma.from_texts(
-        TEXTS, embeddings, _metadata(), ids=ids, client=_client, collection_name=name, collection_metadata=space
+        TEXTS, embeddings, _metadata(), ids=ids, client=CLIENT, collection_name=name, collection_metadata=space
     )
 
 
