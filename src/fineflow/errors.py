@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from fineflow.ir.spec import FineflowError, GraphError
 
-__all__ = ["BackendError", "FineflowError", "FineflowWarning", "GraphError", "PlanningError"]
+__all__ = [
+    "BackendError",
+    "FineflowError",
+    "FineflowWarning",
+    "GraphError",
+    "Overloaded",
+    "PlanningError",
+    "RequestError",
+]
 
 
 class PlanningError(FineflowError):
@@ -13,6 +21,14 @@ class PlanningError(FineflowError):
 
 class BackendError(FineflowError):
     """An engine could not start, or died; the cause is chained."""
+
+
+class RequestError(BackendError):
+    """An engine refuses one request (too long, no chat template), and goes on serving others."""
+
+
+class Overloaded(FineflowError):
+    """More calls than a ``Runtime`` allows at once, or lets wait. Nothing of it has run: it may be tried again."""
 
 
 class FineflowWarning(UserWarning):

@@ -114,6 +114,17 @@ class PrefixCache(Protocol):
         ...
 
 
+@runtime_checkable
+class Limited(Protocol):
+    """An ``LLMEngine`` that should not be given more than it has room for; what is beyond waits where it can be
+    reordered.
+
+    capacity: tokens of prompts and longest outputs that it works on at once, or None where there is no such limit.
+    """
+
+    capacity: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """The whole output of one decode."""

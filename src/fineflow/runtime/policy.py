@@ -2,15 +2,19 @@
 
 A policy gets the waiting requests and the free slots of the batch, and says how many items to take from the front of
 which request. All policies here fill a batch with requests for one operation only, take at least one item while any
-request waits, split a request that does not fit, and let no request wait for ever.
+request waits, split a request that does not fit, and let no request wait for ever. ``decide`` adds what holds for all
+of them: priorities of calls, and shares of tenants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fineflow.ir import Op
+
+_PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
+_SLACKS = 8  # classes of slack: what is within an eighth of its query's longest path counts as equally urgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,11 @@ class Waiting:
     """A request as policies see it.
 
     number: arrival order, unique. query: id of the query it belongs to. depth: longest path from its primitive to the
-    output. items: how many of its items are not yet in a batch, at least 1.
+    output, in primitives. items: how many of its items are not yet in a batch, at least 1; of a request to an LLM its
+    tokens. primitive: name of the primitive that it works for ("" outside of graphs). started: when its query began,
+    seconds. path: predicted seconds from its start to the end of the query. tenant, weight: whose it is, and the share
+    of the engine that the tenant is due, relative to others. priority: of its call, higher first. passed: batches that
+    it has seen pass; counted only where priorities differ.
     """
 
     number: int
@@ -26,6 +34,13 @@ class Waiting:
     depth: int
     op: Op
     items: int
+    primitive: str = ""
+    started: float = 0.0
+    path: float = 0.0
+    tenant: str = ""
+    weight: float = 1.0
+    priority: int = 0
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +59,170 @@ def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 
     Requests of one query form a bucket; buckets go by their earliest arrival. The deepest requests of every bucket
     come first, since they hold up the most of their query; slots that remain go to the next depth of every bucket.
+    Requests of one primitive stay together.
     """
-    buckets: dict[str, list[Waiting]] = {}
-    for request in sorted(waiting, key=lambda r: r.number):
-        buckets.setdefault(request.query, []).append(request)
-    ranked: list[tuple[int, Waiting]] = []
-    for bucket in buckets.values():
-        rank = {depth: i for i, depth in enumerate(sorted({r.depth for r in bucket}, reverse=True))}
-        ranked += ((rank[r.depth], r) for r in bucket)
-    ranked.sort(key=lambda pair: pair[0])  # stable: inside a rank, buckets by arrival, then requests by arrival
-    return _fill((request for _, request in ranked), slots)
+    return _in_buckets(waiting, slots, lambda request, bucket: -request.depth)
+
+
+def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
+    """As ``by_depth``, with predicted seconds in place of hops (Ayo, section 7.4, names it as an extension).
+
+    What has the longest way to go to the end of its query comes first; what has up to an eighth of that in slack counts
+    as equally urgent, so that predictions need not be exact.
+    """
+
+    def slack(request: Waiting, bucket: Sequence[Waiting]) -> int:
+        longest = max(other.path for other in bucket)
+        return int((longest - request.path) / longest * _SLACKS) if longest else 0
+
+    return _in_buckets(waiting, slots, slack)
 
 
 def fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     """Blind batching: requests in the order of their arrival, whatever they are for."""
-    return _fill(sorted(waiting, key=lambda r: r.number), slots)
+    return _fill(sorted(waiting, key=_arrival), slots)
+
+
+def app_fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
+    """Applications that have begun are finished first: queries by their start (Parrot, section 5.4).
+
+    Inside a query, by arrival: Parrot orders an application's requests topologically, which is when they are ready.
+    """
+    return _fill(sorted(waiting, key=lambda request: (request.started, request.query, request.number)), slots)
 
 
 def per_invocation(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """No batching across calls: every batch belongs to one request, in the order of arrival."""
-    return _fill(sorted(waiting, key=lambda r: r.number)[:1], slots)
+    """No batching across calls: every batch belongs to one primitive of one query, in the order of arrival.
+
+    The per-invocation oriented baseline of Ayo, section 7.1.
+    """
+    if not waiting:
+        return []
+    first = min(waiting, key=_arrival)
+    if not first.primitive:
+        return _fill([first], slots)
+    whose = (first.query, first.primitive)
+    return _fill(sorted((r for r in waiting if (r.query, r.primitive) == whose), key=_arrival), slots)
+
+
+POLICIES: Mapping[str, Policy] = {
+    policy.__name__: policy for policy in (by_depth, by_path, fifo, app_fifo, per_invocation)
+}
+
+
+def decide(policy: Policy, waiting: Sequence[Waiting], slots: int, used: Mapping[str, float]) -> list[Take]:
+    """The next batch: shares of tenants first, inside a tenant priorities, inside a priority the policy.
+
+    used: what every tenant was given so far by its weight (``Shares``).
+    """
+    if len({_urgency(request) for request in waiting}) > 1:
+        policy = urgent(policy)
+    if len({request.tenant for request in waiting}) > 1:
+        policy = fair(policy, used)
+    return policy(waiting, slots)
+
+
+def mixes(policy: Policy) -> bool:
+    """Whether a policy puts requests of different queries into one batch."""
+    return len(policy([Waiting(0, "one", 0, Op.EMBED, 1), Waiting(1, "other", 0, Op.EMBED, 1)], 2)) > 1
+
+
+def urgent(policy: Policy) -> Policy:
+    """The policy with calls of a higher priority before others.
+
+    A request rises by one for every 16 batches that it has seen pass, so that a stream of more important ones cannot
+    hold it up for ever.
+    """
+
+    def chosen(waiting: Sequence[Waiting], slots: int) -> list[Take]:
+        taken: list[Take] = []
+        rest = list(waiting)
+        while rest and slots > 0:
+            most = max(map(_urgency, rest))
+            band = [request for request in rest if _urgency(request) == most]
+            found = policy(band, slots)
+            op = _op(found, band)
+            taken += found
+            if not mixes(policy):
+                return taken
+            slots -= sum(take.items for take in found)
+            rest = [request for request in rest if _urgency(request) < most and request.op is op]
+        return taken
+
+    return chosen
+
+
+def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
+    """The policy inside each tenant, and between tenants weighted fair queueing.
+
+    Who has been given least by its weight (``used``) is served next (start-time fair queueing: Goyal, Vin, Cheng,
+    SIGCOMM 1996), in steps of a sixteenth of the batch.
+    """
+
+    def chosen(waiting: Sequence[Waiting], slots: int) -> list[Take]:
+        tenants: dict[str, list[Waiting]] = {}
+        for request in sorted(waiting, key=_arrival):
+            tenants.setdefault(request.tenant, []).append(request)
+        given = {tenant: used.get(tenant, 0.0) for tenant in tenants}
+        first = min(given, key=given.__getitem__, default="")
+        if not tenants or len(tenants) == 1 or not mixes(policy):
+            return policy(tenants.get(first, []), slots)
+        op = _op(policy(tenants[first], slots), tenants[first])
+        orders = {tenant: policy([r for r in found if r.op is op], slots) for tenant, found in tenants.items()}
+        orders = {tenant: order[::-1] for tenant, order in orders.items() if order}
+        step, taken = max(1, slots // 16), dict[int, int]()
+        while orders and slots > 0:
+            tenant = min(orders, key=given.__getitem__)
+            take = orders[tenant].pop()
+            count = min(take.items, step, slots)
+            taken[take.number] = taken.get(take.number, 0) + count
+            given[tenant] += count / tenants[tenant][0].weight
+            slots -= count
+            if take.items > count:
+                orders[tenant].append(Take(take.number, take.items - count))
+            if not orders[tenant]:
+                del orders[tenant]
+        return [Take(number, count) for number, count in taken.items()]
+
+    return chosen
+
+
+class Shares:
+    """What every tenant of one queue was given so far, by its weight. Who was away gets nothing for that time."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, float] = {}
+        self._now = 0.0  # the least that any tenant had been given who was waiting last
+
+    def waiting(self, tenants: Iterable[str]) -> Mapping[str, float]:
+        """What each of those who wait counts as having been given."""
+        found = {tenant: max(self._used.get(tenant, 0.0), self._now) for tenant in tenants}
+        self._now = min(found.values(), default=self._now)
+        self._used = {tenant: used for tenant, used in self._used.items() if used > self._now} | found
+        return found
+
+    def give(self, request: Waiting, items: int) -> None:
+        """A tenant has been served."""
+        self._used[request.tenant] = max(self._used.get(request.tenant, 0.0), self._now) + items / request.weight
+
+
+def _in_buckets(
+    waiting: Sequence[Waiting], slots: int, order: Callable[[Waiting, Sequence[Waiting]], int]
+) -> list[Take]:
+    """Fills by rank inside the query (classes of equal ``order``, the least first), by query, by primitive."""
+    buckets: dict[str, list[Waiting]] = {}
+    for request in sorted(waiting, key=_arrival):
+        buckets.setdefault(request.query, []).append(request)
+    ranked: list[tuple[int, int, int, Waiting]] = []
+    for position, bucket in enumerate(buckets.values()):
+        orders = [order(request, bucket) for request in bucket]
+        rank = {value: i for i, value in enumerate(sorted(set(orders)))}
+        begun: dict[str, int] = {}  # primitive -> its earliest request
+        for value, request in zip(orders, bucket, strict=True):
+            earliest = begun.setdefault(request.primitive, request.number) if request.primitive else request.number
+            ranked.append((rank[value], position, earliest, request))
+    ranked.sort(key=lambda found: found[:3])  # stable: at last by arrival
+    return _fill((found[3] for found in ranked), slots)
 
 
 def _fill(requests: Iterable[Waiting], slots: int) -> list[Take]:
@@ -78,3 +237,15 @@ def _fill(requests: Iterable[Waiting], slots: int) -> list[Take]:
             taken.append(Take(request.number, min(request.items, slots)))
             slots -= taken[-1].items
     return taken
+
+
+def _arrival(request: Waiting) -> int:
+    return request.number
+
+
+def _urgency(request: Waiting) -> int:
+    return request.priority + request.passed // _PATIENCE
+
+
+def _op(taken: Sequence[Take], waiting: Sequence[Waiting]) -> Op | None:
+    return next((request.op for request in waiting if taken and request.number == taken[0].number), None)

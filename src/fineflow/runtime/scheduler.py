@@ -1,7 +1,7 @@
 """The queue in front of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, 5.2).
 
 No timers: an idle engine starts with what one moment brings, and a batch forms while the engine is busy with the one
-before. At most one batch is in flight per engine.
+before. At most one batch is in flight per instance of an engine.
 """
 
 from __future__ import annotations
@@ -11,23 +11,41 @@ import contextvars
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from fineflow.backends.base import BatchEngine
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import on_engine_loop, run_async, run_sync
-from fineflow.runtime.policy import Policy, Take, Waiting, by_depth
+from fineflow.runtime.placement import Instance, idlest, in_service, instances_of, none_left
+from fineflow.runtime.policy import POLICIES, Policy, Shares, Take, Waiting, by_depth, decide
 
 depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
 """Depth of the primitive that is being run: what it submits to engines goes before what is less deep."""
 
 query: ContextVar[str] = ContextVar("fineflow_query", default="")
 """Id of the query that is being run; "" makes every submitted request a query of its own."""
+
+started: ContextVar[float | None] = ContextVar("fineflow_started", default=None)
+"""When that query began (``events.now``); None outside of one."""
+
+path: ContextVar[float] = ContextVar("fineflow_path", default=0.0)
+"""Predicted seconds from the start of the primitive that is being run to the end of its query."""
+
+tenant: ContextVar[str] = ContextVar("fineflow_tenant", default="")
+"""Whose calls these are: where several tenants wait, engines are shared between them by weight."""
+
+weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
+"""The share of that tenant relative to others, above 0."""
+
+priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
+"""Priority of the call among those of its tenant: higher first."""
 
 _TURNS = 16
 """Turns of the event loop before a batch is made: one event (an answer, the end of a batch) often leads to several
@@ -36,34 +54,58 @@ requests, some in the steps that follow it at once. They fit into one batch, and
 _batch_numbers = itertools.count()  # one count for the process: a queue may be forgotten and made anew
 
 
-class _Request:
-    """One submitted call: its items, how far they have got, and the future its caller waits on."""
+def asks(number: int, op: Op, items: int) -> Waiting:
+    """What policies see of a request that the current task makes."""
+    since = started.get()
+    return Waiting(
+        number,
+        query.get() or f"request {number}",
+        depth.get(),
+        op,
+        items,
+        primitive=events.subject(""),
+        started=events.now() if since is None else since,
+        path=path.get(),
+        tenant=tenant.get(),
+        weight=weight.get(),
+        priority=priority.get(),
+    )
 
-    def __init__(self, number: int, op: Op, items: Sequence[Any], label: str) -> None:
-        self.number = number
-        self.op = op
+
+class _Request:
+    """One submitted call: its items, which of them no batch has taken, and the future its caller waits on."""
+
+    def __init__(self, seen: Waiting, items: Sequence[Any], label: str, batches: int) -> None:
+        self.seen = seen
+        self.op = seen.op
         self.items = items
         self.label = events.subject(label)
-        self.query = query.get() or f"request {number}"
-        self.depth = depth.get()
         self.origin = events.origin()
         self.queued = events.now()
-        self.taken = 0
+        self.batches = batches  # how many the queue had begun when it came
+        self.todo = deque(range(len(items)))
         self.begun: float | None = None  # when its first batch was
-        self.results: list[Any] = []
+        self.missing = len(items)
+        self.results: list[Any] = [None] * len(items)
+        self.moved = False  # whether an instance was lost under it
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
-    def waiting(self) -> Waiting:
-        return Waiting(self.number, self.query, self.depth, self.op, len(self.items) - self.taken)
+    def waiting(self, passed: int = 0) -> Waiting:
+        if self.seen.items != len(self.todo) or self.seen.passed != passed:
+            self.seen = replace(self.seen, items=len(self.todo), passed=passed)
+        return self.seen
 
-    def take(self, count: int) -> Sequence[Any]:
-        self.taken += count
-        return self.items[self.taken - count : self.taken]
+    def take(self, count: int) -> list[int]:
+        return [self.todo.popleft() for _ in range(count)]
 
-    def add(self, results: Sequence[Any]) -> None:
-        # Batches run one after the other and take from the front, so results arrive in the order of the items.
-        self.results += results
-        if len(self.results) == len(self.items) and not self.done.done():
+    def put_back(self, taken: Sequence[int]) -> None:
+        self.todo.extendleft(reversed(taken))
+
+    def add(self, taken: Sequence[int], results: Sequence[Any]) -> None:
+        for index, result in zip(taken, results, strict=True):
+            self.results[index] = result
+        self.missing -= len(taken)
+        if not self.missing and not self.done.done():
             self.done.set_result(self.results)
 
     def fail(self, error: BaseException) -> None:
@@ -71,18 +113,30 @@ class _Request:
             self.done.set_exception(error)
 
 
+_Batch = list[tuple[_Request, list[int]]]
+"""Requests, and which of their items."""
+
+
 class EngineQueue:
-    """The requests that wait for one engine, and the loop that serves them in batches chosen by ``policy``."""
+    """The requests that wait for one engine, and the loop that serves them in batches chosen by ``policy``.
+
+    A group of several (``runtime.instances``) has one queue: every instance takes a batch from it when it is idle.
+    """
 
     def __init__(self, engine: BatchEngine, policy: Policy = by_depth) -> None:
         if engine.max_batch < 1:
             raise ValueError(f"max_batch of engine {engine.name!r} is {engine.max_batch}; it must be at least 1")
         self.engine = engine
         self.policy = policy
+        self.instances = instances_of(engine)
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: dict[int, _Request] = {}  # those with items that no batch has taken yet
+        self._shares = Shares()
+        self._batches = 0  # how many have begun
+        self._running: set[asyncio.Task[None]] = set()
         self._server: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<EngineQueue of {self.engine.name}: {len(self._requests)} waiting>"
@@ -90,7 +144,12 @@ class EngineQueue:
     @property
     def waiting(self) -> int:
         """How many items wait for a batch now."""
-        return sum(request.waiting().items for request in tuple(self._requests.values()))
+        return sum(len(request.todo) for request in tuple(self._requests.values()))
+
+    @property
+    def running(self) -> int:
+        """How many batches are under way now."""
+        return len(self._running)
 
     def submit_sync(self, op: Op, items: Sequence[Any], *, label: str = "") -> list[Any]:
         """``submit`` for every thread but the runtime's own; blocks."""
@@ -106,6 +165,9 @@ class EngineQueue:
         Cancelling the caller removes the items that still wait; a batch in flight runs to its end. An exception of
         the engine reaches exactly the requests that had items in that batch, as the same object. ValueError if the
         engine does not serve ``op``; BackendError if it breaks its contract; RuntimeError on another loop.
+
+        An instance of a group that raises BackendError is taken out of service. Its requests go to another one, once;
+        a second time they raise that error, and BackendError when no instance is left.
         """
         if not on_engine_loop():
             raise RuntimeError("EngineQueue.submit() runs on fineflow's runtime loop; use submit_async or submit_sync")
@@ -115,9 +177,10 @@ class EngineQueue:
         if not items:
             return []
         self._settle_on_loop()
-        request = _Request(next(self._numbers), op, items, label or op.value)
-        self._requests[request.number] = request
+        request = _Request(asks(next(self._numbers), op, len(items)), items, label or op.value, self._batches)
+        self._requests[request.seen.number] = request
         events.sized(self.engine.name, op, len(items))
+        self._changed.set()
         if self._server is None:
             # A context of its own: the server outlives the call that happened to start it.
             self._server = asyncio.create_task(self._serve(), context=contextvars.Context())
@@ -127,75 +190,127 @@ class EngineQueue:
                 events.began(events.now() - request.begun)
             return results
         finally:
-            self._requests.pop(request.number, None)
+            self._requests.pop(request.seen.number, None)
 
     def _settle_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
-            self._loop, self._server = loop, None
+            self._loop, self._server, self._changed = loop, None, asyncio.Event()
             self._requests.clear()
+            self._running.clear()
+            for instance in self.instances:
+                instance.reset()
 
     async def _serve(self) -> None:
         try:
-            while self._requests:
+            while self._requests or self._running:
                 for _ in range(_TURNS):
                     await asyncio.sleep(0)
-                batch = self._decide() if self._requests else []
-                if batch:
-                    await self._run(batch)
+                self._changed.clear()
+                self._begin()
+                if self._running:
+                    await self._changed.wait()
         except BaseException as error:
+            for batch in self._running:
+                batch.cancel()
             self._fail_waiting(error)
             raise
         finally:
             self._server = None
 
-    def _decide(self) -> list[tuple[_Request, int]]:
-        """The next batch: requests, and how many of their items. Empty if the policy failed the waiting ones."""
-        waiting = [request.waiting() for request in self._requests.values()]
+    def _begin(self) -> None:
+        """Gives every idle instance a batch, as long as requests wait."""
+        while self._requests:
+            instance = idlest(self.instances)
+            if instance is None:
+                if not in_service(self.instances):
+                    self._fail_waiting(none_left(self.engine.name, self.instances))
+                return
+            batch = self._decide(instance)
+            if batch:
+                self._batches += 1
+                instance.begin(sum(len(taken) for _, taken in batch))
+                task = asyncio.create_task(self._run(batch, instance))
+                self._running.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._changed.set()
+        if not task.cancelled():
+            task.exception()  # its requests have been told
+
+    def _decide(self, instance: Instance) -> _Batch:
+        """The next batch: requests, and which of their items. Empty if the policy failed the waiting ones."""
+        requests = self._requests.values()
+        ranked = len({request.seen.priority for request in requests}) > 1
+        waiting = [request.waiting(self._batches - request.batches if ranked else 0) for request in requests]
+        # Instances that are idle at the same time share what is there: nobody else would use them.
+        idle = sum(not other.running for other in in_service(self.instances))
+        slots = min(instance.engine.max_batch, -(-sum(request.items for request in waiting) // idle))
         try:
-            takes = self.policy(waiting, self.engine.max_batch)
-            _check(takes, waiting, self.engine.max_batch)
+            takes = decide(self.policy, waiting, slots, self._shares.waiting(request.tenant for request in waiting))
+            _check(takes, waiting, slots)
         except Exception as error:  # whoever waits must hear of it
             self._fail_waiting(error)
             return []
-        return [(self._requests[take.number], take.items) for take in takes]
+        batch = []
+        for take in takes:
+            request = self._requests[take.number]
+            self._shares.give(request.seen, take.items)
+            batch.append((request, request.take(take.items)))
+            if not request.todo:
+                del self._requests[take.number]
+        return batch
 
-    async def _run(self, batch: list[tuple[_Request, int]]) -> None:
+    async def _run(self, batch: _Batch, instance: Instance) -> None:
         number = next(_batch_numbers)
-        parts = [request.take(count) for request, count in batch]
-        for request, _ in batch:
-            if request.taken == len(request.items):
-                self._requests.pop(request.number, None)
-        items = [item for part in parts for item in part]
+        items = [request.items[index] for request, taken in batch for index in taken]
         start = events.now()
         for request, _ in batch:
             request.begun = start if request.begun is None else request.begun
         try:
-            results = await self.engine.execute(batch[0][0].op, items)
+            results = await instance.engine.execute(batch[0][0].op, items)
             if len(results) != len(items):
-                raise BackendError(f"engine {self.engine.name!r} gave {len(results)} results for {len(items)} items")
+                raise BackendError(f"engine {instance.name!r} gave {len(results)} results for {len(items)} items")
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 self._fail(batch, error)
                 raise
-            stopped = BackendError(f"engine {self.engine.name!r} cancelled a batch; was it closed while in use?")
+            stopped = BackendError(f"engine {instance.name!r} cancelled a batch; was it closed while in use?")
             stopped.__cause__ = error
-            self._fail(batch, stopped)
+            self._failed(batch, instance, stopped)
         except BaseException as error:  # also a KeyboardInterrupt: it must not end everybody's loop
-            self._fail(batch, error)
+            self._failed(batch, instance, error)
         else:
             costs.observe(self.engine.name, batch[0][0].op, len(items), events.now() - start)
             offset = 0
-            for request, count in batch:
-                request.add(results[offset : offset + count])
-                offset += count
+            for request, taken in batch:
+                request.add(taken, results[offset : offset + len(taken)])
+                offset += len(taken)
+        finally:
+            instance.end(len(items))
         if events.listening():
-            self._report(batch, number, start, events.now())
+            self._report(batch, instance, number, start, events.now())
 
-    def _fail(self, batch: list[tuple[_Request, int]], error: BaseException) -> None:
+    def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
+        """Fails the requests of a batch, or has another instance serve them if this one is lost."""
+        if len(self.instances) == 1 or not isinstance(error, BackendError) or isinstance(error, RequestError):
+            self._fail(batch, error)
+            return
+        instance.lost = error
+        for request, taken in batch:
+            if request.moved:
+                self._fail([(request, taken)], error)
+            elif not request.done.done():
+                request.moved = True
+                request.put_back(taken)
+                self._requests[request.seen.number] = request
+
+    def _fail(self, batch: _Batch, error: BaseException) -> None:
         for request, _ in batch:
-            self._requests.pop(request.number, None)
+            self._requests.pop(request.seen.number, None)
             request.fail(error)
 
     def _fail_waiting(self, error: BaseException) -> None:
@@ -203,16 +318,16 @@ class EngineQueue:
             request.fail(error)
         self._requests.clear()
 
-    def _report(self, batch: list[tuple[_Request, int]], number: int, start: float, end: float) -> None:
-        for request, count in batch:
+    def _report(self, batch: _Batch, instance: Instance, number: int, start: float, end: float) -> None:
+        for request, taken in batch:
             events.report(
                 events.Interval(
-                    lane=self.engine.name,
+                    lane=instance.name,
                     label=request.label,
                     queued=request.queued,
                     start=start,
                     end=end,
-                    items=count,
+                    items=len(taken),
                     batch=number,
                     origin=request.origin,
                 )
@@ -229,16 +344,56 @@ def _check(takes: Sequence[Take], waiting: Sequence[Waiting], slots: int) -> Non
         )
 
 
-_queues: weakref.WeakValueDictionary[int, EngineQueue] = weakref.WeakValueDictionary()
-_queues_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
+class _Queue(Protocol):
+    engine: Any
+    policy: Policy
+
+
+Q = TypeVar("Q", bound=_Queue)
+
+_queues: weakref.WeakValueDictionary[tuple[type, int], Any] = weakref.WeakValueDictionary()
+_policies: dict[int, Policy] = {}  # those that users chose, by the id of the engine
+_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
 
 
 def queue_of(engine: BatchEngine) -> EngineQueue:
     """The queue of an engine: one per engine object, whoever asks.
 
-    Kept while somebody holds it or waits in it; hold it to keep a policy that you set. The queue holds its engine, so
-    an engine's id cannot be taken over by another object while its queue exists.
+    Kept while somebody holds it or waits in it. The queue holds its engine, so an engine's id cannot be taken over by
+    another object while its queue exists.
     """
-    with _queues_lock:
-        found = _queues.get(id(engine)) or EngineQueue(engine)
-        return _queues.setdefault(id(engine), found)
+    return one_queue(EngineQueue, engine)
+
+
+def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
+    """The queue of that kind that an engine has, made when it is first asked for."""
+    key: Any = (kind, id(engine))
+    with _lock:
+        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
+        kept: Q = _queues.setdefault(key, found)
+        return kept
+
+
+def queues() -> list[Any]:
+    """Those of all engines that are in use now: ``EngineQueue`` and ``admission.Admission``."""
+    with _lock:
+        return list(_queues.values())
+
+
+def set_policy(engine: Any, policy: Policy | str) -> None:
+    """Has an engine serve what waits for it in another order, from its next batch on, for as long as the engine exists.
+
+    policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a function
+    as ``runtime.policy`` describes. May be called from any thread. ValueError for a name that is not one of these.
+    """
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
+        policy = POLICIES[policy]
+    with _lock:
+        if id(engine) not in _policies:
+            weakref.finalize(engine, _policies.pop, id(engine), None)
+        _policies[id(engine)] = policy
+        for queue in queues():
+            if queue.engine is engine:
+                queue.policy = policy

@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
 
 from fineflow.backends.base import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.ir import Op
+from fineflow.runtime.admission import admission_of
 from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import iterate_async, iterate_sync, run_async
-from fineflow.runtime.scheduler import depth
+from fineflow.runtime.streams import AHEAD
 
 _LEAST = 64
 _UNSETTLED = 4  # tokens at the end of a text that other text behind it may change
@@ -63,16 +64,16 @@ class EngineBacked(BaseModel):
     def _decode(self, prompt: Callable[[], str], sampling: Sampling) -> Iterator[Delta]:
         """Decodes from a plain thread."""
         tokens = self.engine.encode(prompt())
-        priority = depth.get()
-        source = iterate_sync(lambda: self.engine.generate(tokens, sampling, priority=priority))
+        admission = admission_of(self.engine)
+        source = iterate_sync(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
         with closing(cast(Any, source)):
             yield from source
 
     async def _adecode(self, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
         """Decodes from a coroutine on any loop."""
         tokens = await self._atokens(prompt)
-        priority = depth.get()
-        source: AsyncIterator[Delta] = iterate_async(lambda: self.engine.generate(tokens, sampling, priority=priority))
+        admission = admission_of(self.engine)
+        source: AsyncIterator[Delta] = iterate_async(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
         async with aclosing(cast(Any, source)):
             async for delta in source:
                 yield delta
@@ -99,8 +100,8 @@ class EngineBacked(BaseModel):
         kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
         if len(whole) - kept < _least(engine):
             return 0
-        priority = depth.get()
-        await run_async(lambda: engine.prefill(whole, priority=priority))
+        admission = admission_of(engine)
+        await run_async(lambda: admission.prefill(whole))
         return len(whole)
 
 

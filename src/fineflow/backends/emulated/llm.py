@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
-from fineflow.errors import BackendError
+from fineflow.errors import RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
 
@@ -51,7 +51,8 @@ class EmulatedLLM:
     Iteration by iteration: running requests go on, waiting ones join by priority as long as there is room, prompts are
     prefilled in chunks, and the end of an iteration gives every prefilled sequence one token. Whole blocks of prompts
     are kept when they have been prefilled, until room is needed, and shared by what begins with them.
-    A request gets room for all that it will say at once, so that none has to be put off later.
+    A request gets room for all that it will say at once, so that none has to be put off later. ``capacity``: tokens
+    that it asks not to be exceeded (``backends.base.Limited``); the profile says what it really has room for.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class EmulatedLLM:
         name: str = "emulated-llm",
         block_size: int = 16,
         can_prefill: bool = True,
+        capacity: int | None = None,
     ) -> None:
         self.answer = answer
         self.profile = profile
         self.name = name
         self.block_size = block_size
         self.can_prefill = can_prefill
+        self.capacity = capacity
         self.iterations = 0
         self._words: dict[str, int] = {}
         self._texts: list[str] = []
@@ -153,7 +156,7 @@ class EmulatedLLM:
         size = -(-(len(tokens) + len(answer)) // self.block_size)
         if not tokens or size > self.profile.blocks:
             room = self.profile.blocks * self.block_size
-            raise BackendError(
+            raise RequestError(
                 f"LLM {self.name!r} has room for 1 to {room} tokens of prompt and answer, this request needs "
                 f"{len(tokens) + len(answer)}; shorten it, or give the profile more blocks"
             )

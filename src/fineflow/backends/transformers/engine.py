@@ -30,7 +30,7 @@ from fineflow.backends.transformers.loading import batching_config, is_local, lo
 from fineflow.backends.transformers.manager import Manager
 from fineflow.backends.transformers.request import Output, Request, check
 from fineflow.backends.transformers.threads import in_thread
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
 
@@ -98,13 +98,13 @@ class TransformersEngine:
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         tokenizer = self.tokenizer
         if not getattr(tokenizer, "chat_template", None):
-            raise BackendError(f"LLM {self.model_id!r} has no chat template; use it for plain completions")
+            raise RequestError(f"LLM {self.model_id!r} has no chat template; use it for plain completions")
         try:
             text: str = tokenizer.apply_chat_template(
                 conversation, add_generation_prompt=add_generation_prompt, tokenize=False
             )
         except Exception as error:  # templates raise what they like
-            raise BackendError(f"the chat template of LLM {self.model_id!r} refuses the messages: {error}") from error
+            raise RequestError(f"the chat template of LLM {self.model_id!r} refuses the messages: {error}") from error
         return text
 
     def encode(self, text: str) -> list[int]:
@@ -247,7 +247,7 @@ class TransformersEngine:
         assert self.context is not None
         room = self.context - prompt
         if not prompt or room < 1:
-            raise BackendError(
+            raise RequestError(
                 f"LLM {self.name!r} takes prompts of 1 to {self.context - 1} tokens, this one has {prompt}; "
                 "shorten it, or pass fewer or smaller documents"
             )

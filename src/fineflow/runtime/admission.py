@@ -1,0 +1,219 @@
+"""The queue in front of one LLM engine, shared by all queries of the process: what is decoded when, and where.
+
+An engine with continuous batching takes requests at any time, and orders them by priority. What has no room in it yet
+waits here instead, where it can still be reordered: the tokens in flight (prompt and longest output, shared beginnings
+counted once) stay within the engine's ``capacity``, where it has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from fineflow.backends.base import Delta, LLMEngine, Sampling
+from fineflow.errors import BackendError, RequestError
+from fineflow.ir import Op
+from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
+from fineflow.runtime.policy import Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
+from fineflow.runtime.scheduler import asks, one_queue
+
+_CALLS = 1 << 40  # how much more the priority of a call counts than what a policy makes of a request
+_MILLISECONDS = 1000
+
+
+class _Request:
+    """A prompt that wants to be prefilled or decoded from; ``seat`` is where."""
+
+    def __init__(self, number: int, tokens: Sequence[int], more: int, size: int, admitted: int) -> None:
+        self.seen: Waiting = asks(number, Op.DECODE, max(len(tokens) + more, 1))
+        self.tokens = tokens
+        self.more = more
+        self.size = size
+        self.blocks = block_keys(tokens, size)
+        half = -(-len(tokens) // (2 * size))
+        self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # stands for its first half
+        self.admitted = admitted  # how many had been when it came
+        self.seat: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
+
+    @property
+    def alone(self) -> int:
+        """Tokens that it shares with nobody: the rest of the prompt behind whole blocks, and the output."""
+        return len(self.tokens) - len(self.blocks) * self.size + self.more
+
+
+class Admission:
+    """The requests that wait for one LLM engine or group of instances, admitted in the order of ``policy``."""
+
+    def __init__(self, engine: LLMEngine, policy: Policy = by_depth) -> None:
+        self.engine = engine
+        self.policy = policy
+        self.instances = instances_of(engine)
+        self._numbers = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._requests: dict[int, _Request] = {}  # those that are not admitted
+        self._shares = Shares()
+        self._admitted = 0
+
+    def __repr__(self) -> str:
+        return f"<Admission of {self.engine.name}: {len(self._requests)} waiting, {self.running} running>"
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for room now."""
+        return len(self._requests)
+
+    @property
+    def running(self) -> int:
+        """How many requests are with the engine now."""
+        return sum(instance.running for instance in self.instances)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the requests that are with the engine now, their longest outputs included."""
+        return sum(instance.load for instance in self.instances)
+
+    async def prefill(self, tokens: Sequence[int]) -> None:
+        """``LLMEngine.prefill`` when there is room, with a priority by the policy. Only on the runtime's loop."""
+        for attempt in itertools.count():
+            async with self._seated(tokens, 0) as (instance, request):
+                try:
+                    await instance.engine.prefill(tokens, priority=self._priority(request.seen))
+                    return
+                except BackendError as error:
+                    self._lost(instance, error, again=not attempt)
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
+        """``LLMEngine.generate`` when there is room, with a priority by the policy. Only on the runtime's loop.
+
+        Closing it ends the request, whether it waits or decodes. When the instance of a group is lost, the request
+        goes to another one, once: from the beginning if nothing was said yet, or if what is said is the same again
+        (greedy, or a seed). BackendError otherwise, and when no instance is left.
+        """
+        said, spoken = "", 0
+        for attempt in itertools.count():
+            async with self._seated(tokens, sampling.max_tokens) as (instance, request):
+                try:
+                    source = instance.engine.generate(tokens, sampling, priority=self._priority(request.seen))
+                    async with aclosing(cast(Any, source)) as deltas:
+                        async for delta in _beyond(said, spoken, deltas, instance) if attempt else deltas:
+                            said, spoken = said + delta.text, spoken + len(delta.tokens)
+                            yield delta
+                    return
+                except BackendError as error:
+                    repeatable = not said or sampling.temperature == 0 or sampling.seed is not None
+                    self._lost(instance, error, again=not attempt and repeatable)
+
+    @asynccontextmanager
+    async def _seated(self, tokens: Sequence[int], more: int) -> AsyncGenerator[tuple[Instance, _Request], None]:
+        """Waits for room, and holds it."""
+        self._settle_on_loop()
+        request = _Request(next(self._numbers), tokens, more, self.engine.block_size, self._admitted)
+        self._requests[request.seen.number] = request
+        self._admit()
+        try:
+            instance = await request.seat
+            yield instance, request
+        finally:
+            self._requests.pop(request.seen.number, None)
+            if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
+                request.seat.result().end(request.alone, request.blocks, request.size)
+            self._admit()
+
+    def _settle_on_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
+            self._loop = loop
+            self._requests.clear()
+            for instance in self.instances:
+                instance.reset()
+
+    def _admit(self) -> None:
+        """Gives room to those who are next, until one of them does not fit: then it waits, and all behind it."""
+        if not in_service(self.instances):
+            self._fail_waiting(none_left(self.engine.name, self.instances))
+        try:
+            mixed = mixes(self.policy)
+            instances = [instance for instance in self.instances if mixed or not instance.running]
+            for request in self._order(together=mixed) if self._requests else ():
+                instance = roomiest(instances, request.tokens, request.blocks, request.size, request.more)
+                if instance is None:
+                    return
+                self._admitted += 1
+                self._shares.give(request.seen, request.seen.items)
+                instance.begin(request.alone, request.blocks, request.size)
+                del self._requests[request.seen.number]
+                request.seat.set_result(instance)
+        except Exception as error:  # of a user's policy: whoever waits must hear of it
+            self._fail_waiting(error)
+
+    def _order(self, *, together: bool) -> Iterator[_Request]:
+        """Who is next, by the policy; ``together``: behind each the others with half of their prompt in common."""
+        requests = {number: request for number, request in self._requests.items() if not request.seat.done()}
+        ranked = len({request.seen.priority for request in requests.values()}) > 1
+        for request in requests.values():
+            passed = self._admitted - request.admitted if ranked else 0
+            if request.seen.passed != passed:
+                request.seen = replace(request.seen, passed=passed)
+        waiting = [request.seen for request in requests.values()]
+        tokens = sum(request.items for request in waiting)
+        used = self._shares.waiting(request.tenant for request in waiting)
+        for take in decide(self.policy, waiting, tokens, used) if waiting else ():
+            if (first := requests.pop(take.number, None)) is not None:
+                yield first
+                known = set(first.blocks) if together else ()
+                for other in [other for other in requests.values() if other.half in known]:
+                    yield requests.pop(other.seen.number)
+
+    def _priority(self, request: Waiting) -> int:
+        """For the engine's own queue, where it has one: the same order as far as a number can say."""
+        own = 0
+        if self.policy is by_depth:
+            own = request.depth
+        elif self.policy is by_path:
+            own = int(request.path * _MILLISECONDS)
+        elif self.policy is app_fifo:
+            own = -int(request.started * _MILLISECONDS)
+        return request.priority * _CALLS + own
+
+    def _lost(self, instance: Instance, error: BackendError, *, again: bool) -> None:
+        """Takes an instance of a group out of service; raises the error if the request cannot go on elsewhere."""
+        if len(self.instances) == 1 or isinstance(error, RequestError):
+            raise error
+        instance.lost = error
+        if not in_service(self.instances):
+            raise none_left(self.engine.name, self.instances)
+        if not again:
+            raise error
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        for request in self._requests.values():
+            if not request.seat.done():
+                request.seat.set_exception(error)
+        self._requests.clear()
+
+
+async def _beyond(
+    said: str, spoken: int, deltas: AsyncIterator[Delta], instance: Instance
+) -> AsyncGenerator[Delta, None]:
+    """What comes behind a text that was said already, tokens included. RequestError if it is not said again."""
+    seen, text = 0, ""
+    async for delta in deltas:
+        before, text = len(text), text + delta.text
+        fresh = delta.tokens[max(spoken - seen, 0) :]
+        seen += len(delta.tokens)
+        if text[: len(said)] != said[: len(text)] or (delta.finish_reason and len(text) < len(said)):
+            raise RequestError(
+                f"the instance that decoded was lost, and {instance.name!r} says something else: {text[:80]!r} "
+                f"instead of {said[:80]!r}; call again"
+            )
+        if len(text) > len(said) or fresh or delta.finish_reason:
+            yield replace(delta, text=delta.text[max(len(said) - before, 0) :], tokens=fresh)
+
+
+def admission_of(engine: LLMEngine) -> Admission:
+    """The queue of an LLM engine: one per engine object, whoever asks. Kept while somebody holds it or waits in it."""
+    return one_queue(Admission, engine)

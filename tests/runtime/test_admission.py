@@ -1,0 +1,400 @@
+"""The queue in front of an LLM: who is let in when, what a failure and a cancellation leave, and where requests go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.errors import BackendError, RequestError
+from fineflow.runtime.admission import Admission, admission_of
+from fineflow.runtime.instances import instances
+from fineflow.runtime.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
+from fineflow.runtime.scheduler import depth, path, priority, query, set_policy, started, tenant
+from fineflow.testing import virtual
+
+SAYS = ("one ", "two ", "three")
+
+
+class Speaker:
+    """Says the same to everybody, a token a second. Tells what it was asked for; dies on demand."""
+
+    block_size = 4
+    can_prefill = True
+
+    def __init__(self, name: str = "speaker", capacity: int | None = None) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.asked: list[tuple[int, ...]] = []
+        self.priorities: list[int] = []
+        self.prefilled: list[tuple[int, ...]] = []
+        self.running = 0
+        self.most = 0
+        self.dies_after: int | None = None  # tokens
+        self.says: Sequence[str] = SAYS
+        self.error: Exception = BackendError("out of memory")
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        return "".join(message.content for message in messages)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+        self.prefilled.append(tuple(tokens))
+        await asyncio.sleep(1)
+        if self.dies_after is not None:
+            raise self.error
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
+        self.asked.append(tuple(tokens))
+        self.priorities.append(priority)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            for i, word in enumerate(self.says):
+                if self.dies_after is not None and i >= self.dies_after:
+                    raise self.error
+                await asyncio.sleep(1)
+                yield Delta(word, (i,), "stop" if i + 1 == len(self.says) else None, len(tokens))
+        finally:
+            self.running -= 1
+
+    async def aclose(self) -> None: ...
+
+
+def ask(
+    admission: Admission, tokens: Sequence[int], *, more: int = 4, temperature: float = 0.0, **said: Any
+) -> asyncio.Task[str]:
+    """A task that decodes, with context variables set as ``said``."""
+    context = contextvars.copy_context()
+    known = {"depth": depth, "query": query, "path": path, "priority": priority, "tenant": tenant, "started": started}
+    for name, value in said.items():
+        context.run(known[name].set, value)
+
+    async def decode() -> str:
+        sampling = Sampling(max_tokens=more, temperature=temperature)
+        return "".join([delta.text async for delta in admission.generate(tokens, sampling)])
+
+    return asyncio.create_task(decode(), context=context)
+
+
+def prompt(first: int, length: int = 4) -> list[int]:
+    return [first * 100 + i for i in range(length)]
+
+
+def firsts(engine: Speaker) -> list[int]:
+    return [tokens[0] // 100 for tokens in engine.asked]
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_without_a_capacity_all_go_to_the_engine_at_once() -> None:
+    async def run() -> None:
+        engine = Speaker()
+        texts = await asyncio.gather(*(ask(admission_of(engine), prompt(n)) for n in range(5)))
+        assert texts == ["one two three"] * 5 and engine.most == 5
+
+    assert virtual.run(run()).seconds == 3
+
+
+def test_what_has_no_room_waits_and_is_reordered_by_the_policy() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        admission = admission_of(engine)
+        tasks = [ask(admission, prompt(1), query="a", depth=1), ask(admission, prompt(2), query="a", depth=1)]
+        await turns()
+        assert (admission.running, admission.waiting, admission.tokens) == (1, 1, 8)
+        tasks += [ask(admission, prompt(3), query="a", depth=7), ask(admission, prompt(4), query="b", depth=2)]
+        await asyncio.gather(*tasks)
+        assert firsts(engine) == [1, 3, 2, 4] or firsts(engine) == [1, 3, 4, 2]
+        assert engine.most == 1 and (admission.running, admission.waiting, admission.tokens) == (0, 0, 0)
+
+    virtual.run(run())
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [(by_depth, [9, 1, 2, 3]), (by_path, [9, 2, 1, 3]), (fifo, [9, 1, 2, 3]), (app_fifo, [9, 3, 1, 2])],
+)
+def test_every_policy_orders_what_waits(policy: Policy, order: list[int]) -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        set_policy(engine, policy.__name__)
+        admission = admission_of(engine)
+        tasks = [ask(admission, prompt(9))]
+        await turns()
+        tasks += [ask(admission, prompt(1), query="a", depth=5, path=1.0, started=2.0)]
+        tasks += [ask(admission, prompt(2), query="a", depth=4, path=9.0, started=2.0)]
+        tasks += [ask(admission, prompt(3), query="b", depth=2, path=3.0, started=1.0)]
+        await asyncio.gather(*tasks)
+        assert firsts(engine) == order
+
+    virtual.run(run())
+
+
+def test_one_invocation_at_a_time() -> None:
+    async def run() -> None:
+        engine = Speaker()
+        admission = Admission(engine, per_invocation)
+        await asyncio.gather(*(ask(admission, prompt(n)) for n in range(3)))
+        assert engine.most == 1
+
+    assert virtual.run(run()).seconds == 9
+
+
+def test_the_engine_gets_the_order_as_priority() -> None:
+    async def run() -> None:
+        engine = Speaker()
+        admission = admission_of(engine)
+        await asyncio.gather(ask(admission, prompt(1), depth=3), ask(admission, prompt(2), depth=5))
+        set_policy(engine, fifo)
+        await ask(admission, prompt(3), depth=3)
+        await asyncio.gather(ask(admission, prompt(4), priority=-1), ask(admission, prompt(5), priority=1))
+        assert engine.priorities[:3] == [3, 5, 0] and engine.priorities[3] < 0 < engine.priorities[4]
+
+    virtual.run(run())
+
+
+def test_a_request_larger_than_the_capacity_runs_alone_and_is_not_overtaken_for_ever() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=16)
+        admission = Admission(engine, fifo)
+        tasks = [ask(admission, prompt(1)), ask(admission, prompt(2, 40))]
+        tasks += [ask(admission, prompt(n)) for n in range(3, 9)]  # which would fit beside the first
+        await asyncio.gather(*tasks)
+        assert firsts(engine)[:2] == [1, 2] and admission.tokens == 0
+
+    virtual.run(run())
+
+
+def test_a_shared_beginning_is_let_in_together_and_counts_once() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=32)
+        admission = Admission(engine, fifo)
+        tasks = [ask(admission, prompt(7, 28))]
+        await turns()
+        long = prompt(1, 16)
+        tasks += [ask(admission, [*long, 1]), ask(admission, prompt(2, 16)), ask(admission, [*long, 2])]
+        await turns()
+        assert admission.waiting == 3
+        await asyncio.sleep(3.5)
+        assert admission.tokens == 16 + 2 * 5  # the 16 once, and of each the last token and the output
+        await asyncio.gather(*tasks)
+        assert [tokens[-1] for tokens in engine.asked[1:]] == [1, 2, 215]
+
+    virtual.run(run())
+
+
+def test_cancelling_a_waiting_request_removes_it_and_closing_a_running_one_ends_it() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        admission = admission_of(engine)
+        first, second, third = (ask(admission, prompt(n)) for n in range(1, 4))
+        await turns()
+        second.cancel()
+        await turns()
+        assert admission.waiting == 1
+        first.cancel()
+        await turns()
+        assert engine.running == 1 and firsts(engine) == [1, 3]  # the first was closed, the third took its place
+        assert await third == "one two three"
+        deltas = admission.generate(prompt(4), Sampling(max_tokens=4))
+        assert (await anext(deltas)).text == "one "
+        await deltas.aclose()
+        assert (engine.running, admission.running, admission.tokens) == (0, 0, 0)
+
+    virtual.run(run())
+
+
+def test_an_error_of_a_single_engine_is_the_callers_as_the_same_object() -> None:
+    async def run() -> None:
+        engine = Speaker()
+        engine.dies_after = 1
+        admission = admission_of(engine)
+        with pytest.raises(BackendError) as found:
+            await ask(admission, prompt(1))
+        assert found.value is engine.error and admission.running == 0
+        engine.dies_after = None
+        assert await ask(admission, prompt(1)) == "one two three"
+
+    virtual.run(run())
+
+
+def test_a_policy_that_raises_fails_who_waits() -> None:
+    def broken(waiting: Sequence[Waiting], slots: int) -> list[Take]:
+        raise ZeroDivisionError("in a policy")
+
+    async def run() -> None:
+        admission = Admission(Speaker(), broken)
+        with pytest.raises(ZeroDivisionError, match="in a policy"):
+            await ask(admission, prompt(1))
+        admission.policy = fifo
+        assert await ask(admission, prompt(1)) == "one two three"
+
+    virtual.run(run())
+
+
+def test_a_tenant_with_many_requests_does_not_hold_up_another() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        admission = Admission(engine, fifo)
+        tasks = [ask(admission, prompt(n), tenant="many") for n in range(1, 7)]
+        await turns()
+        tasks += [ask(admission, prompt(n), tenant="few") for n in (11, 12)]
+        await asyncio.gather(*tasks)
+        order = firsts(engine)
+        assert order.index(11) <= 2 and order.index(12) <= 4
+        assert [n for n in order if n < 10] == [1, 2, 3, 4, 5, 6]
+
+    virtual.run(run())
+
+
+def test_a_request_with_a_low_priority_is_served_in_the_end() -> None:
+    async def run() -> list[int]:
+        engine = Speaker(capacity=8)
+        admission = Admission(engine, fifo)
+        tasks = [ask(admission, prompt(1), priority=1)]
+        low = ask(admission, prompt(2), priority=0)
+        for n in range(3, 60):  # always one more that is more important
+            tasks.append(ask(admission, prompt(n), priority=1))
+            await tasks[n - 3]
+        await asyncio.gather(*tasks, low)
+        return firsts(engine)
+
+    assert virtual.run(run()).value.index(2) == 17  # it saw 16 pass
+
+
+def group(count: int = 2, **settings: Any) -> tuple[list[Speaker], Any]:
+    engines = [Speaker(f"speaker {n}", **settings) for n in range(count)]
+    return engines, instances(engines, name="speakers")
+
+
+def test_requests_go_to_where_the_fewest_tokens_are() -> None:
+    async def run() -> None:
+        engines, both = group()
+        admission = admission_of(both)
+        await asyncio.gather(*(ask(admission, prompt(n, size)) for n, size in ((1, 40), (2, 8), (3, 8), (4, 8))))
+        assert [firsts(engine) for engine in engines] == [[1], [2, 3, 4]]
+
+    assert virtual.run(run()).seconds == 3
+
+
+def test_a_known_beginning_draws_requests_to_its_instance() -> None:
+    async def run() -> None:
+        engines, both = group()
+        admission = admission_of(both)
+        long = prompt(1, 40)
+        await admission.prefill(long)
+        other = ask(admission, prompt(2))
+        await asyncio.gather(other, ask(admission, [*long, 1]), ask(admission, [*long, 2]))
+        assert engines[0].prefilled and [tokens[0] for tokens in engines[0].asked] == [100, 100]
+        assert firsts(engines[1]) == [2]
+
+    virtual.run(run())
+
+
+def test_instances_have_room_each_for_itself() -> None:
+    async def run() -> None:
+        engines, both = group(capacity=8)
+        admission = admission_of(both)
+        tasks = [ask(admission, prompt(n)) for n in range(1, 6)]
+        await turns()
+        assert (admission.running, admission.waiting) == (2, 3)
+        await asyncio.gather(*tasks)
+        assert [engine.most for engine in engines] == [1, 1]
+
+    assert virtual.run(run()).seconds == 9
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_requests_of_a_lost_instance_go_on_elsewhere_and_nobody_notices(after: int) -> None:
+    async def run() -> None:
+        engines, both = group()
+        engines[0].dies_after = after
+        admission = admission_of(both)
+        found = await asyncio.gather(*(ask(admission, prompt(n)) for n in range(1, 5)))
+        assert found == ["one two three"] * 4
+        assert list(both.lost) == ["speakers[0]"] and admission.tokens == 0
+        assert await ask(admission, prompt(9)) == "one two three" and len(engines[1].asked) == 5
+
+    virtual.run(run())
+
+
+def test_the_tokens_of_a_continued_answer_are_counted_once() -> None:
+    async def run() -> list[Delta]:
+        engines, both = group()
+        engines[0].dies_after = 2
+        engines[1].says = ("one two ", "three")  # the same, cut otherwise
+        return [delta async for delta in admission_of(both).generate(prompt(1), Sampling())]
+
+    deltas = virtual.run(run()).value
+    assert "".join(delta.text for delta in deltas) == "one two three"
+    assert [delta.finish_reason for delta in deltas].count("stop") == 1
+
+
+def test_an_answer_that_would_be_another_is_not_glued_together() -> None:
+    async def run() -> None:
+        engines, both = group()
+        engines[0].dies_after = 1
+        with pytest.raises(BackendError) as found:  # sampled: what follows would be another answer's end
+            await ask(admission_of(both), prompt(1), temperature=1.0)
+        assert found.value is engines[0].error
+        both.restore()
+        engines[1].says = ("something ", "else")
+        with pytest.raises(RequestError, match="says something else: 'something ' instead of 'one '"):
+            await ask(admission_of(both), prompt(1))
+        assert list(both.lost) == ["speakers[0]"]
+
+    virtual.run(run())
+
+
+def test_when_no_instance_is_left_calls_say_so() -> None:
+    async def run() -> None:
+        engines, both = group(capacity=8)
+        for engine in engines:
+            engine.dies_after = 0
+        admission = admission_of(both)
+        tasks = [ask(admission, prompt(n)) for n in range(5)]
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(error, BackendError) for error in found)
+        with pytest.raises(BackendError, match=r"no instance of engine 'speakers' is left \(speakers\[0\]: out of mem"):
+            await ask(admission, prompt(1))
+        with pytest.raises(BackendError, match="no instance"):
+            await admission.prefill(prompt(1))
+        for engine in engines:
+            engine.dies_after = None
+        both.restore()
+        assert await ask(admission, prompt(1)) == "one two three"
+        assert (admission.waiting, admission.running, admission.tokens) == (0, 0, 0)
+
+    virtual.run(run())
+
+
+def test_a_refused_request_takes_nobody_out_of_service() -> None:
+    async def run() -> None:
+        engines, both = group()
+        for engine in engines:
+            engine.dies_after, engine.error = 0, RequestError("too long")
+        with pytest.raises(RequestError, match="too long"):
+            await ask(admission_of(both), prompt(1))
+        assert not both.lost and sum(len(engine.asked) for engine in engines) == 1
+
+    virtual.run(run())
+
+
+def test_a_lost_prefill_is_done_elsewhere() -> None:
+    async def run() -> None:
+        engines, both = group()
+        engines[0].dies_after = 0
+        await admission_of(both).prefill(prompt(1, 8))
+        assert engines[1].prefilled == [tuple(prompt(1, 8))] and list(both.lost) == ["speakers[0]"]
+
+    virtual.run(run())
