@@ -7,7 +7,7 @@ import pytest
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.text import inside
 from fineflow.runtime.costs import Costs, Line
-from fineflow.runtime.forecast import predict
+from fineflow.runtime.forecast import predict, remaining
 
 LINES = {
     ("llm", Op.PREFILL): Line(0.1, 0.001),
@@ -158,3 +158,19 @@ def test_own_code_counts_once_it_was_measured() -> None:
     costs.observe("", Op.CALL, None, 2.0, "check.call")
     found = predict(graph, costs)
     assert (found.seconds, found.names, found.basis) == (2.0, ("check.call",), "from measurements")
+
+
+def test_what_remains_is_counted_from_the_start_and_from_the_end_of_each_primitive() -> None:
+    graph = Graph((search("a"), search("b", after=("a",)), search("c"), *answer("b")), Ref("answer/llm.decode"))
+    found = remaining(graph, known())
+    assert found["a"] == (pytest.approx(1.9), pytest.approx(1.7))
+    assert found["b"] == (pytest.approx(1.7), pytest.approx(1.5))
+    assert found["c"] == (pytest.approx(0.2), 0.0)  # nobody waits for it
+    assert found["answer/llm.decode"] == (pytest.approx(0.5), 0.0)
+    assert max(whole for whole, _ in found.values()) == pytest.approx(predict(graph, known()).seconds)
+
+
+def test_what_remains_behind_a_map_counts_its_body() -> None:
+    graph = mapped()
+    found = remaining(graph, known())
+    assert found["expand.map"][0] == pytest.approx(predict(graph, known()).seconds)

@@ -59,6 +59,24 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
     )
 
 
+def remaining(graph: Graph, known: Costs = costs) -> dict[str, tuple[float, float]]:
+    """Predicted seconds to the end of the graph, for each primitive: from its start, and from its end.
+
+    The longest path over data and order edges, as ``predict`` counts it: what ``by_path`` orders requests by.
+    """
+    walked = _Path(known, serial=False)
+    walked.of(graph, "")
+    after: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
+    for p in reversed(graph.primitives):
+        rest = after.get(p.name, 0.0)
+        whole = walked.each.get(p.name, 0.0) + rest
+        found[p.name] = whole, rest
+        for name in (*(ref.name for ref in p.args.values()), *p.after):
+            after[name] = max(after.get(name, 0.0), whole)
+    return found
+
+
 class _Path:
     """Collects, while it walks the graph, what every primitive takes and which engines are asked about."""
 

@@ -12,7 +12,8 @@ from typing import Any
 from fineflow.ir import Graph, Op
 from fineflow.runtime import events
 from fineflow.runtime.claims import Claims, Summary
-from fineflow.runtime.scheduler import depth, query
+from fineflow.runtime.scheduler import depth, path, query, started
+from fineflow.runtime.scope import check
 from fineflow.runtime.trace import Stamp, Trace
 
 
@@ -55,17 +56,18 @@ class Call:
         work: Awaitable[Any],
         level: int,
         *,
+        path: float = 0.0,
         placed: bool = False,
         name: str = "",
         stamp: Stamp | None = None,
     ) -> asyncio.Task[Any]:
         """A task in its own copy of the caller's context, with its depth as priority.
 
-        ``placed``: it is a call of a component, and holds a place. ``name``: what it works for, shown in timelines;
-        ``stamp``: of that run.
+        ``path``: predicted seconds to the end of the call. ``placed``: it is a call of a component, and holds a place.
+        ``name``: what it works for, shown in timelines; ``stamp``: of that run.
         """
         context = self.context.copy()
-        context.run(_mark, level, self.label, name, stamp)
+        context.run(_mark, level, path, self, name, stamp)
         task = self.loop.create_task(_run(work, self.place() if placed else None), context=context)
         self.tasks.add(task)
 
@@ -84,7 +86,11 @@ class Call:
         return task
 
     def begins(self, leaf: str) -> None:
-        """Stock is about to run the opaque step ``leaf``. From any thread."""
+        """Stock is about to run the opaque step ``leaf``. From any thread.
+
+        Raises CancelledError where the deadline of the call has passed.
+        """
+        check()
         stamp = self.awaited.get(leaf)
         if stamp is not None:
             stamp.ready = events.now()
@@ -148,9 +154,11 @@ class Call:
         return summary
 
 
-def _mark(level: int, label: str, name: str, stamp: Stamp | None) -> None:
+def _mark(level: int, seconds: float, call: Call, name: str, stamp: Stamp | None) -> None:
     depth.set(level)
-    query.set(label)
+    path.set(seconds)
+    query.set(call.label)
+    started.set(call.began)
     events.about(name, stamp)
 
 
