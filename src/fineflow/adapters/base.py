@@ -77,9 +77,9 @@ class Row:
 
     def matches(self, obj: Any) -> bool:
         kind = type(obj)
-        return issubclass(kind, self.base) and all(
-            _same_method(kind, self.base, name) and name not in getattr(obj, "__dict__", ()) for name in self.methods
-        )
+        if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
+            return False
+        return kind is self.base or all(_same_method(kind, self.base, name) for name in self.methods)
 
 
 def _same_method(kind: type, base: type, name: str) -> bool:
@@ -100,8 +100,13 @@ def keeps_promise(kind: type, promise: str, methods: Iterable[str]) -> bool:
 
     It does not where a subclass of the one that promises has overridden one of the methods.
     """
-    owners = {name: i for i, owner in reversed(list(enumerate(kind.__mro__))) for name in vars(owner)}
-    return promise in owners and all(owners.get(name, owners[promise]) >= owners[promise] for name in methods)
+    for owner in kind.__mro__:
+        own = vars(owner)
+        if promise in own:
+            return True
+        if any(name in own for name in methods):
+            return False
+    return False
 
 
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:

@@ -21,6 +21,7 @@ class Entry:
     """One piece of work: its arguments, its result (a future), and, when it is produced in pieces, its stream."""
 
     __slots__ = (
+        "ahead",
         "begun",
         "by_graph",
         "by_stock",
@@ -31,7 +32,7 @@ class Entry:
         "replay",
         "shared",
         "stream",
-        "task",
+        "whole",
     )
 
     def __init__(self, key: Any, done: asyncio.Future[Any], *, shared: bool) -> None:
@@ -44,7 +45,8 @@ class Entry:
         self.chunked = False  # whether the result is a list of pieces instead of one object
         self.stream: Stream[Any] | None = None  # the pieces while they come, when the graph made the component stream
         self.replay: Any = None  # what the component reported to its run manager meanwhile
-        self.task: asyncio.Task[None] | None = None
+        self.ahead = False  # whether the graph does the work
+        self.whole: Any = None  # what the pieces make together, once somebody has put them together
         self.place: Any = None  # of the component's call, see query.Place
 
     def finish(self, value: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
@@ -17,7 +17,7 @@ from langchain_core.utils._signature import _signature_parameters
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.models import assembles, call_of
+from fineflow.adapters.langchain.models import assembled, assembles, call_of
 from fineflow.adapters.langchain.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Primitive
@@ -170,7 +170,7 @@ def _message(model: Any, entry: Entry, result: Any) -> Any:
     if not entry.chunked:
         return result.generations[0].message
     if assembles(model):
-        return cast(Any, model).assemble(list(result)).generations[0].message
+        return assembled(model, entry, result).generations[0].message
     message = result[0].message
     for chunk in result[1:]:
         message = message + chunk.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from typing import Any
@@ -115,6 +115,13 @@ def assembles(model: Any) -> bool:
     return keeps_promise(type(model), "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
 
 
+def assembled(model: Any, entry: Entry, pieces: Sequence[Any]) -> Any:
+    """The result that the pieces of an entry make: one object for stock and the graph, as one that comes whole is."""
+    if entry.whole is None:
+        entry.whole = model.assemble(list(pieces))
+    return entry.whole
+
+
 def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]:
     """What a call of the model is compared by.
 
@@ -124,39 +131,39 @@ def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]
     return prompt, stop, options, settings(model) if ours else None
 
 
-def _takes_manager(method: Any) -> bool:
-    return "run_manager" in _signature_parameters(method)
+def _manager(method: Any, run_manager: Any) -> dict[str, Any]:
+    return {"run_manager": run_manager} if "run_manager" in _signature_parameters(method) else {}
 
 
 def _shadow_chat(model: Any, s: Shadows) -> Any:
     leaf = s.leaf
     model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
     copy = model.model_copy()
-    assemble = model.assemble if assembles(model) else None
+    whole = assembles(model)
 
     def as_result(entry: Entry) -> bool:
-        return clean(entry) and (not entry.chunked or assemble is not None)
+        return clean(entry) and (not entry.chunked or whole)
 
     def as_chunks(entry: Entry) -> bool:
         return clean(entry) and entry.stream is not None
 
     def result_of(entry: Entry, result: Any) -> Any:
-        return assemble(result) if entry.chunked and assemble is not None else result
+        return assembled(model, entry, result) if entry.chunked else result
 
     def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        manager = {"run_manager": run_manager} if _takes_manager(model._generate) else {}
-        key = call_of(model, messages, stop, kwargs)
-        entry, result = s.claim(leaf, key, lambda: model._generate(messages, stop=stop, **manager, **kwargs), as_result)
+        def own() -> Any:
+            return model._generate(messages, stop=stop, **_manager(model._generate, run_manager), **kwargs)
+
+        entry, result = s.claim(leaf, call_of(model, messages, stop, kwargs), own, as_result)
         if entry.replay is not None:
             entry.replay.replay(run_manager)
         return result_of(entry, result)
 
     async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        manager = {"run_manager": run_manager} if _takes_manager(model._agenerate) else {}
-        key = call_of(model, messages, stop, kwargs)
-        entry, result = await s.aclaim(
-            leaf, key, lambda: model._agenerate(messages, stop=stop, **manager, **kwargs), as_result
-        )
+        def own() -> Any:
+            return model._agenerate(messages, stop=stop, **_manager(model._agenerate, run_manager), **kwargs)
+
+        entry, result = await s.aclaim(leaf, call_of(model, messages, stop, kwargs), own, as_result)
         if entry.replay is not None:
             await entry.replay.areplay(run_manager)
         return result_of(entry, result)

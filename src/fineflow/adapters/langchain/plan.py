@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -62,7 +62,7 @@ class Plan:
     them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points;
     gain_streamed: for those that stream.
     own_batch: whether a step does something else in ``batch`` than to invoke itself for each input. snapshot: what the
-    objects were like.
+    objects were like. kinds: the row that recognised the object at a path, as far as calls have asked.
     """
 
     p_graph: Graph
@@ -75,6 +75,7 @@ class Plan:
     gain_streamed: bool
     own_batch: bool
     snapshot: Snapshot
+    kinds: dict[str, Row] = field(default_factory=dict, compare=False, repr=False)
 
     def gains(self, *, sync: bool, streaming: bool = False) -> bool:
         return (self.gain_sync if sync else self.gain) or (streaming and self.gain_streamed)

@@ -54,7 +54,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     )
     if entry.replay is None:
         entry.replay = Recorder(p.component)
-    if twins is not None and searched is not None and entry.task is not None:  # else stock has begun it already
+    if twins is not None and searched is not None and entry.ahead:  # else stock has begun it already
         twins[searched.key, query] = searched
     return Work(entry, list)
 

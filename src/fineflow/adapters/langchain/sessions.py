@@ -119,7 +119,7 @@ class Session:
     def _shadow(self, plan: Plan, call: Call) -> Any:
         """The copy of the object that stock runs, or None where this call had better be stock's alone."""
         try:
-            return Shadows(rows(), plan.objects, plan.touched, call).tapping(plan.tapped).of(self.runnable)
+            return Shadows(rows(), plan.objects, plan.touched, call, plan.kinds).tapping(plan.tapped).of(self.runnable)
         except Stale:  # the user has put another component in: it is planned again for the next call
             self.stale()
             return None

@@ -36,8 +36,16 @@ class Stale(Exception):
 class Shadows:
     """Builds the shadow of one object for one call; gives leaves their claims."""
 
-    def __init__(self, rows: Sequence[Row], objects: Mapping[str, Any], touched: frozenset[str], call: Call) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        objects: Mapping[str, Any],
+        touched: frozenset[str],
+        call: Call,
+        kinds: dict[str, Row] | None = None,
+    ) -> None:
         self._rows = rows
+        self._kinds = {} if kinds is None else kinds
         self._objects = objects
         self._touched = touched
         self._path: tuple[str, ...] = ()
@@ -59,9 +67,12 @@ class Shadows:
                 raise Stale(leaf)
             if leaf in self._tapped and isinstance(obj, Runnable) and not self._has_parts(leaf):
                 return Tap(obj, leaf, self)
-            row = find(self._rows, obj)
-            if row is None:  # a method has been put on it since
-                raise Stale(leaf)
+            row = self._kinds.get(leaf)  # as in the call before: only whether it still is
+            if row is None or not row.matches(obj):
+                row = find(self._rows, obj)
+                if row is None:  # a method has been put on it since
+                    raise Stale(leaf)
+                self._kinds[leaf] = row
             shadow = row.shadow(obj, self)
             return Tap(shadow, leaf, self) if self.tapped else shadow
         finally:
