@@ -108,6 +108,7 @@ class Execution:
         self._wiring = _wiring(graph)
         self._missing = dict(self._wiring.missing)
         self._unended = set(self._wiring.ending)
+        self._failures = any(isinstance(value, Failed) for value in self.values.values())
         for name in late:
             for p in self._wiring.followers.get(name, ()):
                 self._missing[p.name] += 1
@@ -201,6 +202,7 @@ class Execution:
         if self.call.claims.closed:
             return
         self.values[p.name] = value
+        self._failures = self._failures or isinstance(value, Failed)
         stamp = self._stamps[p.name]
         stamp.ended = events.now()
         if stamp.taken == STOCK and stamp.begun is not None and not isinstance(value, Failed):
@@ -217,6 +219,7 @@ class Execution:
         if self.call.claims.closed:
             return
         self.values[name] = value
+        self._failures = self._failures or isinstance(value, Failed)
         self._arrived(name)
         self._over(name, value)
         self._drain()
@@ -263,6 +266,8 @@ class Execution:
 
     def _failed(self, p: Primitive) -> Failed | None:
         """The failure of a step before: then this one has failed too, as stock would never get to it."""
+        if not self._failures:
+            return None
         slots = (_slot(ref) for ref in first_args(p).values())
         for slot in (*(slot for slot in slots if slot not in self.released), *p.after):
             found = self.values.get(slot if isinstance(slot, str) else slot[0])
@@ -321,7 +326,8 @@ class Execution:
             if stream:
                 entry.chunked, entry.stream = True, Stream()
             try:
-                entry.task = self.spawn(self._produce(p, entry, start, placed), p)
+                self.spawn(self._produce(p, entry, start, placed), p)
+                entry.ahead = True
             except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
                 entry.fail(error)
                 if entry.stream is not None:
