@@ -37,7 +37,7 @@ def test_text_of_a_whole_plan() -> None:
 Plan for my chain
 =================
 
-  Of 2 steps that take time (models, searches, reranking), 1 no longer waits for everything before.
+  Of 2 steps that take time (models, searches, reranking), 1 no longer waits for everything before it.
   1 step is your own or unknown code, run by stock, exactly when and as often as it always was.
   The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes.
 

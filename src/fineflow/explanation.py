@@ -136,7 +136,7 @@ def _sentences(graph: Graph) -> Iterator[str]:
     streams = [p.name for p in graph if p.op is Op.MAP and any(ref.stream for ref in p.args.values())]
     if early:
         what = _count(len(working), "step") + " that take time (models, searches, reranking)"
-        yield f"Of {what}, {early} no longer wait{'s' * (early == 1)} for everything before."
+        yield f"Of {what}, {early} no longer wait{'s' * (early == 1)} for everything before {'it' if early == 1 else 'them'}."
     if streams:
         start = "starts" if len(streams) == 1 else "start"
         yield f"{_listed(streams)} {start} on each item while the rest of the list is still being written."

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fineflow.adapters.base import MESSAGE, OUTER, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.ir import Graph, Primitive, Ref
+from fineflow.ir import Graph, Ref
 from fineflow.ir.edit import fresh, origins
-from fineflow.ir.spec import bodies
+from fineflow.ir.spec import everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Part:
     @property
     def left_to_stock(self) -> str:
         """Why stock has to run a step of it, wherever in it that is; "" if there is no such step."""
-        return next((p.effects.reason or p.name for p in _all(self.graph) if p.params.get("by") == "stock"), "")
+        return next((p.effects.reason or p.name for p in everything(self.graph) if p.params.get("by") == "stock"), "")
 
 
 def part(obj: Any, step: str, value: Symbol, b: Builder, *, invoked: bool = False) -> Part:
@@ -60,13 +60,6 @@ def outside(value: Symbol) -> Symbol:
     return Record(
         {key: outside(field) for key, field in value.fields.items()}, rest if isinstance(rest, Leaf) else None
     )
-
-
-def _all(graph: Graph) -> Iterator[Primitive]:
-    for p in graph:
-        yield p
-        for _, body in bodies(p):
-            yield from _all(body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ _FRESH = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.PARTIAL_PREFILL, Op.EMBED, 
 
 
 def cost(p: Primitive) -> float:
-    """The relative cost of an operation by itself. A function that reads or writes something takes as long as a search
-    does."""
+    """The relative cost of an operation by itself: a function that reads or writes something is taken for a search."""
     touches = p.op is Op.CALL and p.effects.kind in (Effect.READ, Effect.WRITE)
     return WEIGHTS[Op.SEARCH] if touches else WEIGHTS.get(p.op, 0.0)
 

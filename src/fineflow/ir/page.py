@@ -8,7 +8,7 @@ from html import escape
 
 from fineflow.ir.graph import Graph, Note
 from fineflow.ir.primitive import Effect, Op, Primitive
-from fineflow.ir.spec import bodies
+from fineflow.ir.spec import bodies, everything
 from fineflow.ir.svg import STYLE, legend, to_svg
 from fineflow.ir.text import NO_MARKS, Marks, format_graph, tidy
 
@@ -107,11 +107,7 @@ def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Mar
 
 def calls(graph: Graph) -> Iterator[Primitive]:
     """The steps of user code, and of components not recognised, bodies included."""
-    for p in graph:
-        if p.op is Op.CALL:
-            yield p
-        for _, body in bodies(p):
-            yield from calls(body)
+    return (p for p in everything(graph) if p.op is Op.CALL)
 
 
 def opaque(graph: Graph) -> list[Primitive]:

@@ -65,6 +65,11 @@ class Effects:
         """Every resource, and whether it is written."""
         return tuple((e.resource, e.kind is Effect.WRITE) for e in (self, *self.also) if e.resource)
 
+    @property
+    def writes(self) -> bool:
+        """Whether it is known to change any resource."""
+        return any(e.kind is Effect.WRITE for e in (self, *self.also))
+
     def __str__(self) -> str:
         own = f"{self.kind.value}({self.resource})" if self.resource else self.kind.value
         return " ".join([own, *map(str, self.also)])

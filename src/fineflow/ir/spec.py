@@ -97,6 +97,14 @@ def bodies(primitive: Primitive) -> tuple[tuple[str, Graph], ...]:
     return ()
 
 
+def everything(graph: Graph) -> Iterator[Primitive]:
+    """The primitives of a graph, each followed by those in its bodies."""
+    for p in graph:
+        yield p
+        for _, body in bodies(p):
+            yield from everything(body)
+
+
 def longest_paths(graph: Graph) -> dict[str, int]:
     """For each primitive, the number of edges (data, order, ``shares``) on its longest path to the end of the graph.
 

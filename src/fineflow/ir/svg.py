@@ -14,7 +14,7 @@ from itertools import pairwise
 from fineflow.ir.graph import Graph
 from fineflow.ir.layout import Box, Layout, Wire, layered
 from fineflow.ir.primitive import Effect, Op, Primitive
-from fineflow.ir.spec import bodies
+from fineflow.ir.spec import bodies, everything
 from fineflow.ir.text import NO_MARKS, Marks, format_value, inside, tidy
 
 FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {  # of operations; user functions that are pure are PURE
@@ -267,7 +267,7 @@ def legend(graphs: Sequence[Graph], *, critical: str = "") -> Iterator[str]:
 
     critical: what the heavy frames mean, where there are any.
     """
-    used = {family(p) for graph in graphs for p in _all(graph)}
+    used = {family(p) for graph in graphs for p in everything(graph)}
     for key, name in (*((key, name) for key, (name, _) in FAMILIES.items()), OWN):
         if key in used:
             yield f'<span class="key"><i style="background:var(--{key})"></i>{escape(name)}</span>'
@@ -280,10 +280,3 @@ def legend(graphs: Sequence[Graph], *, critical: str = "") -> Iterator[str]:
             f'<span class="key"><svg class="ff edge {kind}" width="34" height="10"><g class="edge {kind}">'
             f'<path class="wire" d="M1 5H27"/><path class="tip" d="M34 5l-8 -3.6v7.2z"/></g></svg>{escape(name)}</span>'
         )
-
-
-def _all(graph: Graph) -> Iterator[Primitive]:
-    for p in graph:
-        yield p
-        for _, body in bodies(p):
-            yield from _all(body)

@@ -72,7 +72,7 @@ class _Made:
             self._note(source[-1], False, "it writes its text in one piece")
             return
         early = items or [p for p in readers if p.name in fields]
-        writing = [p for p in early if p.name in self._writing and (p not in items or _writes(p))]
+        writing = [p for p in early if p.name in self._writing and (p not in items or p.effects.writes)]
         early = [p for p in early if p.name in self._useful and p not in writing]
         for p in writing:
             self._note(source[-1], False, f"{p.name} leads to a write, which waits for all that comes before it")
@@ -185,10 +185,6 @@ def _downstream(graph: Graph) -> tuple[set[str], set[str]]:
         users = graph.users.get(p.name, ())
         if weight(p) > 0 or not useful.isdisjoint(users):
             useful.add(p.name)
-        if _writes(p) or not writing.isdisjoint(users):
+        if p.effects.writes or not writing.isdisjoint(users):
             writing.add(p.name)
     return useful, writing
-
-
-def _writes(p: Primitive) -> bool:
-    return Effect.WRITE in (p.effects.kind, *(effect.kind for effect in p.effects.also))

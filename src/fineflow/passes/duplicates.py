@@ -37,14 +37,14 @@ def duplicates(graph: Graph) -> Graph:
         else:
             instead[p.name] = kept.name
             if p.op is Op.EMBED:  # the others are data plumbing
-                notes.append(Note("duplicates", p.name, True, f"is {kept.name}, which embeds the same"))
+                notes.append(Note("duplicates", p.name, True, f"takes what {kept.name} makes of the same text"))
     output = replace(graph.output, name=instead.get(graph.output.name, graph.output.name))
     return replace(graph.with_primitives(primitives.values(), notes), output=output)
 
 
 def _between(graph: Graph) -> Mapping[str, frozenset[str]]:
     """For each primitive, which opaque steps and writes have ended before it starts."""
-    telling = {p.name for p in graph if p.effects.kind is Effect.OPAQUE or any(w for _, w in p.effects.touched)}
+    telling = {p.name for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.writes}
     return {name: found & telling for name, found in ancestors(graph, order=True).items()}
 
 

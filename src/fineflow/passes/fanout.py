@@ -31,7 +31,7 @@ def fanout(graph: Graph) -> Graph:
 
     The decodes, also those of the elements of a MAP, are marked with ``shares`` and wait for that PARTIAL_PREFILL while
     it is under way. It is no order edge: where stock makes a request before the graph, or the prefill fails, nobody
-    waits. Not done for less than two requests, nor where what they share is shorter than a block or saves less than
+    waits. Not done for fewer than two requests, nor where what they share is shorter than a block or saves less than
     it costs.
     """
     graph = in_bodies(fanout, graph)

@@ -38,7 +38,7 @@ def _refusal(first: Primitive, second: Primitive, graph: Graph, behind: Mapping[
     if others or graph.output.name == first.name:
         return f"{others[0] if others else 'the answer'} needs all that {first.name} makes"
     for p, other in ((first, second), (second, first)):
-        if p.effects.kind is Effect.OPAQUE or any(written for _, written in p.effects.touched):
+        if p.effects.kind is Effect.OPAQUE or p.effects.writes:
             return f"{p.name} has effects, which stay before or after all of {other.name}"
     early = {*graph.inputs, first.name, *behind[first.name]}
     late = [name for name in (*(ref.name for ref in second.args.values()), *second.after) if name not in early]

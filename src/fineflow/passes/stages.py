@@ -96,7 +96,7 @@ class _Made:
         """Puts a stage of ``p`` behind one of the searches whose results are united; the refusal, or ""."""
         source = self.graph.by_name.get(found.name)
         if source is None or source.op not in (Op.SEARCH, Op.MAP):
-            return f"{found.name} is no search"
+            return f"{found.name} is not a search"
         others = {name: ref for name, ref in p.args.items() if name != _TEXTS[p.op]}
         # Along with its documents go the steps that lead to them; for all else it waits as before.
         after = tuple(name for name in p.after if name not in self._data[p.name])

@@ -46,7 +46,7 @@ def _lower_list(how: str) -> Callable[[Any, Symbol, Builder], Symbol]:
                     branch()  # else it stays behind the user's code, which may raise, or change what is searched
                 with b.inside(str(i)), b.step():
                     found[f"list{i}"] = b.whole(b.lower(part, value)).ref
-        if any(written for p in b.primitives[start:] for _, written in p.effects.touched):
+        if any(p.effects.writes for p in b.primitives[start:]):
             raise NotLowered("one of its retrievers writes, so that their order matters")
         by_id = getattr(retriever, "id_key", None) is not None
         return b.add(Op.AGGREGATE, found, name=how, component=retriever, kind=DOCUMENTS, how=how, by_id=by_id)
