@@ -49,4 +49,4 @@ def is_text(value: Any) -> bool:
 def current(run: Execution) -> None:
     """Raises LeftToStock where the graph's values are known to be no longer those of stock."""
     if step := run.call.tables.get(CHANGED):
-        raise LeftToStock(f"{step} has changed a dict in place")
+        raise LeftToStock(f"{step} has changed in place what it was given")

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
 # What stock itself adds to a generated message in place, when it has got it from the model's inner method.
-_ADDED = frozenset({"id", "response_metadata"})
+ADDED = frozenset({"id", "response_metadata"})
 
 
 class Arguments:
@@ -50,7 +50,7 @@ def frozen(value: Any) -> Any:
     if kind is dict:
         return {name: frozen(part) for name, part in value.items()}
     if isinstance(value, BaseMessage):
-        parts = {name: frozen(part) for name, part in vars(value).items() if name not in _ADDED}
+        parts = {name: frozen(part) for name, part in vars(value).items() if name not in ADDED}
         return kind, parts, frozen(value.model_extra)
     if isinstance(value, Document):
         return kind, {name: frozen(part) for name, part in vars(value).items()}

@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from fineflow.adapters.base import Row, find
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.watching import Watch
 from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Call
@@ -22,7 +23,7 @@ from fineflow.runtime.executor import Call
 T = TypeVar("T")
 
 CHANGED = "changed in place"
-"""Key of ``Call.tables``: a step that put other values into a dict, so that the graph works with what was there."""
+"""Key of ``Call.tables``: a step that changed what it was given, so that the graph works with what was there."""
 
 _END: Any = object()
 
@@ -239,56 +240,58 @@ class Tap(Runnable[Any, Any]):
         return self.step.get_name(suffix, name=name)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        before = dict(input) if isinstance(input, dict) else None
+        watch = Watch(input)
         self.call.begins(self.leaf)
         value = self.step.invoke(input, config, **kwargs)
-        self._compare(before, input)
+        self._compare(watch)
         self.shadows.feed(self.leaf, value)
         return value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        before = dict(input) if isinstance(input, dict) else None
+        watch = Watch(input)
         self.call.begins(self.leaf)
         value = await self.step.ainvoke(input, config, **kwargs)
-        self._compare(before, input)
+        self._compare(watch)
         self.call.feed(self.leaf, value)
         return value
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        return self._watched(self.step.transform(input, config, **kwargs))
+        watch = Watch()
+        return self._watched(self.step.transform(watch.chunks(input), config, **kwargs), watch)
 
     def atransform(
         self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        return self._awatched(self.step.atransform(input, config, **kwargs))
+        watch = Watch()
+        return self._awatched(self.step.atransform(watch.chunks(input), config, **kwargs), watch)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        return self._watched(self.step.stream(input, config, **kwargs))
+        return self._watched(self.step.stream(input, config, **kwargs), Watch(input))
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        return self._awatched(self.step.astream(input, config, **kwargs))
+        return self._awatched(self.step.astream(input, config, **kwargs), Watch(input))
 
-    def _watched(self, chunks: Iterator[Any]) -> Iterator[Any]:
+    def _watched(self, chunks: Iterator[Any], watch: Watch) -> Iterator[Any]:
         whole = _Sum()
         self.call.begins(self.leaf)
         for chunk in chunks:
             yield chunk
             whole.add(chunk)
+        self._compare(watch)
         self.shadows.feed(self.leaf, whole.value)
 
-    async def _awatched(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _awatched(self, chunks: AsyncIterator[Any], watch: Watch) -> AsyncIterator[Any]:
         whole = _Sum()
         self.call.begins(self.leaf)
         async for chunk in chunks:
             yield chunk
             whole.add(chunk)
+        self._compare(watch)
         self.call.feed(self.leaf, whole.value)
 
-    def _compare(self, before: dict[Any, Any] | None, now: Any) -> None:
-        """Notes that the step has put other values into the dict it was given: what others read of it, too."""
-        if before is None:
-            return
-        if len(before) != len(now) or any(now.get(key, before) is not value for key, value in before.items()):
+    def _compare(self, watch: Watch) -> None:
+        """Notes that the step has changed in place what it was given: what others read of it, too."""
+        if watch.changed:
             self.call.tables[CHANGED] = self.leaf
 
 
