@@ -7,9 +7,11 @@ print(fineflow.explain(chain))
 
 from fineflow.api import explain, optimize
 from fineflow.declare import effects, external, pure
-from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, PlanningError
+from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
 from fineflow.options import Options
 from fineflow.passes import PASSES
+from fineflow.runtime.process import Runtime, shutdown
+from fineflow.runtime.statistics import Statistics, statistics
 
 __version__ = "0.1.0"
 
@@ -20,10 +22,15 @@ __all__ = [
     "FineflowWarning",
     "GraphError",
     "Options",
+    "Overloaded",
     "PlanningError",
+    "Runtime",
+    "Statistics",
     "effects",
     "explain",
     "external",
     "optimize",
     "pure",
+    "shutdown",
+    "statistics",
 ]

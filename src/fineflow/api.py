@@ -30,16 +30,17 @@ def optimize(
     strict: bool = False,
     assume_pure: bool = False,
     eager: bool = False,
+    timeout: float | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only sooner.
 
     obj: a LangChain ``Runnable``; anything else is returned as it is. The other arguments are those of
     :class:`fineflow.Options`.
 
-    Raises: TypeError if ``passes`` are not functions; PlanningError, with ``strict=True``, when a call cannot be
-    planned (when it is made, not here).
+    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is no number of seconds above 0;
+    PlanningError, with ``strict=True``, when a call cannot be planned (when it is made, not here).
     """
-    options = Options(passes, strict, assume_pure, eager)
+    options = Options(passes, strict, assume_pure, eager, timeout)
     if not _is_runnable(obj):
         return obj
     from fineflow.adapters.langchain.proxy import Optimized

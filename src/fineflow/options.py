@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fineflow.passes import PASSES, Pass, checked
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an object is optimized. Raises TypeError for ``passes`` that are not functions.
+    """How an object is optimized.
 
     passes: the rewrites, in order; any subset of ``fineflow.PASSES``, or functions of your own.
     strict: raise PlanningError instead of falling back to stock when fineflow itself fails.
     assume_pure: take every user function for pure, whatever the analysis says.
     eager: run the graph ahead even where no gain is expected (for tests of fidelity).
+    timeout: seconds that a call may take; then everything of it is stopped, and it raises TimeoutError. See
+        docs/runtime.md for what blocking code in threads does then. None: no limit.
+
+    Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout that is no number above 0.
     """
 
     passes: Sequence[Pass] = PASSES
     strict: bool = False
     assume_pure: bool = False
     eager: bool = False
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
+        seconds: Any = self.timeout
+        if seconds is None:
+            return
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+            raise ValueError(f"timeout is a number of seconds above 0, or None for no limit; got {seconds!r}")

@@ -19,6 +19,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
+from fineflow.errors import BackendError
+from fineflow.runtime import scope
+
 T = TypeVar("T")
 
 _EXIT_SECONDS = 5.0  # how long the end of the interpreter waits for work that does not react to its cancellation
@@ -30,6 +33,7 @@ class _Runtime:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.works: set[_Work[Any]] = set()  # strong references: an event loop holds its tasks weakly
+        self.shut = False  # whether it ends before the interpreter does
         started = threading.Event()
         self.thread = threading.Thread(target=self._main, args=(started,), name="fineflow-runtime", daemon=True)
         self.thread.start()
@@ -41,12 +45,14 @@ class _Runtime:
         try:
             self.loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            while tasks := asyncio.all_tasks(self.loop):  # what was on its way here may have become tasks meanwhile
+                for task in tasks:
+                    task.cancel()
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+            for work in tuple(self.works):  # came too late even for that: nobody must wait for it for ever
+                work._cancelled()
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -91,6 +97,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
+def stop() -> None:
+    """Ends the loop and its thread, and cancels what is under way on it. The next use starts anew.
+
+    Whoever waits for something of it gets a BackendError. RuntimeError on the loop's own thread.
+    """
+    global _runtime
+    if _runtime is not None and threading.current_thread() is _runtime.thread:
+        raise RuntimeError("fineflow.shutdown() was called on fineflow's runtime thread, which cannot wait for itself")
+    with _lock:
+        found, _runtime = _runtime, None
+    if found is not None:
+        found.shut = True
+        found.stop()
+
+
 def engine_loop() -> asyncio.AbstractEventLoop:
     """The loop that engines and their queues live on. Starts it when needed; a forked child gets one of its own."""
     return _running().loop
@@ -122,13 +143,21 @@ class _Work(Generic[T]):
         self._context = context
         self._task: asyncio.Task[None] | None = None
         self._runtime = _running()
+        self._unwanted = False  # whether its waiter has cancelled it
 
     def start(self) -> None:
         # Not part of making it: whoever can be interrupted must already hold what is to be cancelled.
         self._runtime.works.add(self)
-        self._runtime.loop.call_soon_threadsafe(self._start, context=self._context)
+        try:
+            self._runtime.loop.call_soon_threadsafe(self._start, context=self._context)
+        except RuntimeError:  # the loop has been shut down since: there is a new one, if any
+            self._runtime.works.discard(self)
+            self._runtime = _running()
+            self._runtime.works.add(self)
+            self._runtime.loop.call_soon_threadsafe(self._start, context=self._context)
 
     def cancel(self) -> None:
+        self._unwanted = True
         with suppress(RuntimeError):  # the loop is closed: its end cancelled everything
             self._runtime.loop.call_soon_threadsafe(self._cancel)
 
@@ -140,6 +169,7 @@ class _Work(Generic[T]):
 
     def _start(self) -> None:
         if self.done.done():
+            self._runtime.works.discard(self)
             return
         self._task = self._runtime.loop.create_task(self._run(), context=self._context)
         self._task.add_done_callback(self._finish)
@@ -148,7 +178,7 @@ class _Work(Generic[T]):
         try:
             result = await self._make()
         except BaseException as error:  # a KeyboardInterrupt that left the task would end the loop
-            self.done.set_exception(error)
+            self.done.set_exception(self._told(error))
         else:
             self.done.set_result(result)
 
@@ -157,8 +187,16 @@ class _Work(Generic[T]):
 
     def _cancelled(self) -> None:
         if not self.done.done():
-            self.done.set_exception(asyncio.CancelledError())
+            self.done.set_exception(self._told(asyncio.CancelledError()))
         self._runtime.works.discard(self)
+
+    def _told(self, error: BaseException) -> BaseException:
+        """What the waiter is told: it has not asked for the end of a loop that was shut down."""
+        if not isinstance(error, asyncio.CancelledError) or not self._runtime.shut or self._unwanted:
+            return error
+        told = BackendError("fineflow.shutdown() was called while this was under way")
+        told.__cause__ = error
+        return told
 
     def settle(self) -> None:
         """Cancels, waits for the end, raises what the work raised on its way out. Blocks; for other threads."""
@@ -213,10 +251,12 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
     same object; RuntimeError on the runtime's own thread.
     """
     _refuse_on_engine_loop("run_sync", "run_async")
+    scope.check()
     work = _Work(make, contextvars.copy_context())
     try:
-        work.start()
-        return work.done.result()
+        with scope.on_stop(work.cancel):
+            work.start()
+            return work.done.result()
     finally:
         if not work.done.done():
             work.settle()
@@ -268,6 +308,7 @@ def iterate_sync(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> It
     Closing or abandoning the iterator closes the source and waits for that. Raises what the source raises.
     """
     _refuse_on_engine_loop("iterate_sync", "iterate_async")
+    scope.check()
     return _iterate_sync(make, buffer, contextvars.copy_context())
 
 
@@ -277,11 +318,12 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
     work = _Work(lambda: _pump(make, items.put, free), context)
     work.done.add_done_callback(lambda _: items.put(_END))
     try:
-        work.start()
-        while (item := items.get()) is not _END:
-            _release(free)
-            yield cast(T, item)
-        work.done.result()
+        with scope.on_stop(work.cancel):
+            work.start()
+            while (item := items.get()) is not _END:
+                _release(free)
+                yield cast(T, item)
+            work.done.result()
     finally:
         if not work.done.done():
             work.settle()

@@ -112,6 +112,11 @@ def _exit() -> None:
     _pool.drain(_EXIT_SECONDS)
 
 
+def submit(job: Callable[[], None]) -> None:
+    """Has a worker thread call ``job``, which must raise nothing."""
+    _pool.submit(job)
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """Runs a blocking function in a worker thread, in a copy of the current context.
 

@@ -6,23 +6,28 @@ import asyncio
 import contextlib
 import copy
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
+from fineflow.adapters.langchain.entering import Steps, aentered, entered
 from fineflow.adapters.langchain.plan import Plan, Planner, rows
 from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
+from fineflow.runtime import deadline
 from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.claims import Summary
+from fineflow.runtime.limits import governed
 from fineflow.runtime.loop import on_engine_loop
 from fineflow.runtime.trace import Trace
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
+_END: Any = object()
 _Limit = asyncio.Semaphore | None
 
 
@@ -41,44 +46,66 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         plan = self._self_plan(input, kwargs, sync=True)
-        if plan is None:
+        if plan is None and not self._self_governed:
             return self.__wrapped__.invoke(input, config, **kwargs)
-        return self._self_invoke(plan, input, config)
+        return self._self_bounded(lambda: self._self_invoke(plan, input, config, **kwargs))
 
-    def _self_invoke(self, plan: Plan, input: Any, config: RunnableConfig | None, limit: _Limit = None) -> Any:
-        with self._self_session.sync(plan, input, config, limit=limit) as shadow:
-            return shadow.invoke(input, config)
+    def _self_invoke(
+        self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
+    ) -> Any:
+        with entered(config, self.__wrapped__) as marks, marks.applied():
+            if plan is None:
+                return self.__wrapped__.invoke(input, config, **kwargs)
+            with self._self_session.sync(plan, input, config, limit=limit) as shadow:
+                return shadow.invoke(input, config)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         plan = self._self_plan(input, kwargs, sync=False)
-        if plan is None:
+        if plan is None and not self._self_governed:
             return await self.__wrapped__.ainvoke(input, config, **kwargs)
-        return await self._self_ainvoke(plan, input, config)
+        return await self._self_abounded(lambda: self._self_ainvoke(plan, input, config, **kwargs))
 
-    async def _self_ainvoke(self, plan: Plan, input: Any, config: RunnableConfig | None, limit: _Limit = None) -> Any:
-        async with self._self_session.on_loop(plan, input, config, limit=limit) as shadow:
-            return await shadow.ainvoke(input, config)
+    async def _self_ainvoke(
+        self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
+    ) -> Any:
+        async with aentered(config, self.__wrapped__) as marks:
+            with marks.applied():
+                if plan is None:
+                    return await self.__wrapped__.ainvoke(input, config, **kwargs)
+                async with self._self_session.on_loop(plan, input, config, limit=limit) as shadow:
+                    return await shadow.ainvoke(input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         plan = self._self_plan(input, kwargs, sync=True, streaming=True)
-        if plan is None:
+        if plan is None and not self._self_governed:
             stock: Iterator[Any] = self.__wrapped__.stream(
                 input, config, **kwargs
             )  # may raise now, not at the first chunk
             return stock
-        return self._self_stream(plan, input, config)
+        timeout = self._self_options.timeout
+        if timeout is None or on_engine_loop():
+            return self._self_stream(plan, input, config, **kwargs)
+        return deadline.iterate(lambda: self._self_stream(plan, input, config, **kwargs), timeout)
 
-    def _self_stream(self, plan: Plan, input: Any, config: RunnableConfig | None) -> Iterator[Any]:
-        with self._self_session.sync(plan, input, config, streaming=True) as shadow:
-            chunks: Any = shadow.stream(input, config)
-            yield from Chunks(chunks)
+    def _self_stream(
+        self, plan: Plan | None, input: Any, config: RunnableConfig | None, **kwargs: Any
+    ) -> Iterator[Any]:
+        with entered(config, self.__wrapped__) as marks:
+            if plan is None:
+                with marks.applied():
+                    chunks: Any = self.__wrapped__.stream(input, config, **kwargs)
+                yield from Steps(chunks, marks)
+                return
+            with self._self_session.sync(plan, input, config, streaming=True, marks=marks) as shadow:
+                chunks = shadow.stream(input, config)
+                yield from Steps(Chunks(chunks), marks)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         plan = self._self_plan(input, kwargs, sync=False, streaming=True)
-        if plan is None:
+        if plan is None and not self._self_governed:
             stock: AsyncIterator[Any] = self.__wrapped__.astream(input, config, **kwargs)
             return stock
-        return self._self_astream(plan, "astream", input, config)
+        return self._self_astream(plan, "astream", input, config, **kwargs)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return self._self_events("astream_events", input, config, kwargs)
@@ -88,13 +115,13 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
     def _self_events(self, entry: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
         plan = self._self_plan(input, {}, sync=False, streaming=True)
-        if plan is None or kwargs.get("version") == "v3":
+        if kwargs.get("version") == "v3" or (plan is None and not self._self_governed):
             return getattr(self.__wrapped__, entry)(input, config, **kwargs)
         return self._self_astream(plan, entry, input, config, handlers=True, **kwargs)
 
-    async def _self_astream(
+    def _self_astream(
         self,
-        plan: Plan,
+        plan: Plan | None,
         entry: str,
         input: Any,
         config: RunnableConfig | None,
@@ -102,28 +129,85 @@ class Optimized(wrapt.ObjectProxy[Any]):
         handlers: bool = False,
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
-        async with (
-            self._self_session.on_loop(plan, input, config, streaming=True, handlers=handlers) as shadow,
-            contextlib.aclosing(getattr(shadow, entry)(input, config, **kwargs)) as items,
-        ):
-            async for item in items:
+        timeout = self._self_options.timeout
+        items = partial(self._self_chunks, plan, entry, input, config, handlers, kwargs)
+        return items() if timeout is None else deadline.aiterate(items, timeout)
+
+    async def _self_chunks(
+        self,
+        plan: Plan | None,
+        entry: str,
+        input: Any,
+        config: RunnableConfig | None,
+        handlers: bool,
+        kwargs: dict[str, Any],
+    ) -> AsyncIterator[Any]:
+        async with contextlib.AsyncExitStack() as stack:
+            marks = await stack.enter_async_context(aentered(config, self.__wrapped__))
+            runs: Any = self.__wrapped__
+            if plan is not None:
+                session = self._self_session.on_loop(
+                    plan, input, config, streaming=True, handlers=handlers, marks=marks
+                )
+                runs = await stack.enter_async_context(session)
+            with marks.applied():
+                items = getattr(runs, entry)(input, config, **kwargs)
+            if hasattr(items, "aclose"):
+                stack.push_async_callback(items.aclose)
+            while True:
+                with marks.applied():
+                    item = await anext(items, _END)
+                if item is _END:
+                    return
                 yield item
 
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if not self._self_batches(inputs, kwargs, sync=True):
+        batches = self._self_batches(inputs, kwargs, sync=True)
+        if not batches and not self._self_governed:
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        return self._self_bounded(lambda: self._self_batch(batches, inputs, config, return_exceptions, kwargs))
+
+    def _self_batch(
+        self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
+    ) -> Any:
+        if not batches:
+            with entered(config, self.__wrapped__) as marks, marks.applied():
+                return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch: Any = _Batch(self, configs[0].get("max_concurrency"))
         return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if not self._self_batches(inputs, kwargs, sync=False):
+        batches = self._self_batches(inputs, kwargs, sync=False)
+        if not batches and not self._self_governed:
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        return await self._self_abounded(lambda: self._self_abatch(batches, inputs, config, return_exceptions, kwargs))
+
+    async def _self_abatch(
+        self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
+    ) -> Any:
+        if not batches:
+            async with aentered(config, self.__wrapped__) as marks:
+                with marks.applied():
+                    return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch = _Batch(self, configs[0].get("max_concurrency"))
         return await _abatch(batch, inputs, configs, return_exceptions)
 
     # How they work.
+
+    @property
+    def _self_governed(self) -> bool:
+        """Whether also a call that goes straight to the user's object is to be admitted, counted or bounded."""
+        return (governed() or self._self_options.timeout is not None) and not on_engine_loop()
+
+    def _self_bounded(self, call: Callable[[], Any]) -> Any:
+        timeout = self._self_options.timeout
+        return call() if timeout is None else deadline.run(call, timeout)
+
+    async def _self_abounded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        timeout = self._self_options.timeout
+        return await (call() if timeout is None else deadline.arun(call, timeout))
 
     @property
     def _self_session(self) -> Session:
@@ -143,7 +227,10 @@ class Optimized(wrapt.ObjectProxy[Any]):
         )
         if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
             plan = plans[text_input] = self._self_planned(text_input)
-        if plan is None or plan.gains(sync=sync, streaming=streaming) or (self._self_options.eager and plan.touched):
+        eager = self._self_options.eager or (
+            sync and self._self_options.timeout is not None
+        )  # so that it can be stopped
+        if plan is None or plan.gains(sync=sync, streaming=streaming) or (eager and plan.touched):
             return plan
         return None
 
@@ -199,13 +286,13 @@ class _Batch:
 
     def invoke(self, input: Any, config: RunnableConfig) -> Any:
         plan = self.optimized._self_plan(input, {}, sync=True)
-        if plan is None:
+        if plan is None and not self.optimized._self_governed:
             return self.optimized.__wrapped__.invoke(input, config)
         return self.optimized._self_invoke(plan, input, config, self._limit)
 
     async def ainvoke(self, input: Any, config: RunnableConfig) -> Any:
         plan = self.optimized._self_plan(input, {}, sync=False)
-        if plan is None:
+        if plan is None and not self.optimized._self_governed:
             return await self.optimized.__wrapped__.ainvoke(input, config)
         return await self.optimized._self_ainvoke(plan, input, config, self._limit)
 

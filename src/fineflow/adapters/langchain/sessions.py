@@ -14,14 +14,17 @@ import itertools
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
+from fineflow.adapters.langchain.entering import UNMARKED, Marks
 from fineflow.adapters.langchain.kernels import KERNELS
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.shadows import Shadows, Stale
@@ -29,6 +32,7 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
 from fineflow.runtime.loop import engine_loop, exiting, on_engine_loop
+from fineflow.runtime.scope import on_stop
 
 _numbers = itertools.count(1)
 
@@ -55,6 +59,7 @@ class Session:
         *,
         streaming: bool = False,
         limit: asyncio.Semaphore | None = None,
+        marks: Marks = UNMARKED,
     ) -> Iterator[Runnable[Any, Any]]:
         """For a plain thread: what it should call. The graph runs on the runtime's loop meanwhile."""
         try:
@@ -62,15 +67,16 @@ class Session:
         except RuntimeError:  # the interpreter is exiting
             yield self.runnable
             return
-        call = _call(loop, config, self.runnable, limit, sync=True, streaming=streaming)
+        call = _call(loop, config, self.runnable, limit, marks, sync=True, streaming=streaming)
         shadow = self._shadow(plan, call)
         if shadow is None:
             yield self.runnable
             return
         try:
             # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
-            loop.call_soon_threadsafe(Execution(plan.e_graph, call, _given(input)).start)
-            yield shadow
+            _post(loop, Execution(plan.e_graph, call, _given(input)).start)
+            with on_stop(partial(_stop, call)):
+                yield shadow
         except BaseException:
             if exiting() and threading.current_thread().daemon:
                 # The end of the process came before the end of the call. Stock would be stuck in a component until the
@@ -92,17 +98,19 @@ class Session:
         streaming: bool = False,
         handlers: bool = False,
         limit: asyncio.Semaphore | None = None,
+        marks: Marks = UNMARKED,
     ) -> AsyncIterator[Runnable[Any, Any]]:
         """For a coroutine: what it should call. The graph runs on the same loop meanwhile."""
         loop = asyncio.get_running_loop()
-        call = _call(loop, config, self.runnable, limit, sync=False, streaming=streaming, handlers=handlers)
+        call = _call(loop, config, self.runnable, limit, marks, sync=False, streaming=streaming, handlers=handlers)
         shadow = self._shadow(plan, call)
         if shadow is None:
             yield self.runnable
             return
         try:
             Execution(plan.e_graph, call, _given(input)).start()
-            yield shadow
+            with on_stop(partial(_stop, call)):
+                yield shadow
         finally:
             summary = await call.aclose()
             self.ended(summary)
@@ -136,6 +144,7 @@ def _call(
     config: RunnableConfig | None,
     runnable: Runnable[Any, Any],
     limit: asyncio.Semaphore | None,
+    marks: Marks,
     *,
     sync: bool,
     streaming: bool,
@@ -149,15 +158,16 @@ def _call(
         sync=sync,
         streaming=streaming,
         handlers=handlers or _streaming_handlers(config),
-        context=_context(config),
+        context=_context(config, marks),
         label=f"query-{next(_numbers)}",
         limit=limit,
     )
 
 
-def _context(config: RunnableConfig | None) -> contextvars.Context:
+def _context(config: RunnableConfig | None, marks: Marks) -> contextvars.Context:
     """The caller's context, in which components find what the config says; only its handlers are for stock."""
     context = contextvars.copy_context()
+    context.run(marks.apply)
     visible: Any = {**ensure_config(config), "callbacks": None}
     context.run(var_child_runnable_config.set, visible)
     return context
@@ -172,6 +182,12 @@ def _given(input: Any) -> dict[str, Any]:
     return {"input": dict(input) if type(input) is dict else input}
 
 
+def _stop(call: Call) -> None:
+    """Ends what runs ahead of a call whose deadline has passed. From any thread."""
+    call.claims.closed = True
+    _post(call.loop, call.close)
+
+
 def _close(call: Call) -> Summary:
     """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
     call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
@@ -184,6 +200,8 @@ def _close(call: Call) -> Summary:
     ended = call.aclose()
     try:
         return asyncio.run_coroutine_threadsafe(ended, call.loop).result()
+    except CancelledError:  # the loop was shut down meanwhile
+        return call.summary()
     except RuntimeError:  # the loop has ended with the interpreter, and everything on it
         ended.close()
         return call.summary()

@@ -19,6 +19,7 @@ from fineflow.adapters.langchain.watching import Watch
 from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Call
+from fineflow.runtime.scope import check
 
 T = TypeVar("T")
 
@@ -139,11 +140,14 @@ class Shadows:
                     return self.own_entry(leaf, key), True
             return entry, mine
 
+        check()
         if self.bridge.here:  # may not wait for itself
             return self.nobodys_entry(), own()
         entry, mine = None, True
         with suppress(Unreachable):
             entry, mine = self.bridge.outcome(take())
+        if mine:  # the wait may have ended because the call was stopped
+            check()
         if entry is None:  # what the component raises has nothing to do with that
             return self.nobodys_entry(), own()
         if not mine:
@@ -166,6 +170,7 @@ class Shadows:
         try:
             return self.bridge.run(lambda: self.call.claims.claim(leaf, Arguments(key), usable))
         except Unreachable:
+            check()
             return self.nobodys_entry(), True
 
     def paced(self, chunks: Iterator[T]) -> Iterator[T]:

@@ -1,0 +1,263 @@
+"""What the runtime has done so far and is doing now, in figures: an immutable snapshot, also as Prometheus text.
+
+Figures are kept where things happen, without locks: every thread adds to its own, and a snapshot sums them up. What
+waits and what runs is read off the queues at that moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from fineflow.runtime.limits import door
+
+_SIZES = tuple(float(2**i) for i in range(11))
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Observed values. ``counts[i]``: those above ``bounds[i - 1]``, up to ``bounds[i]``; the last has no end."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """0 where nothing was observed."""
+        return self.total / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """One engine, by name (several of one name together), or one of the user's components that is not an engine.
+
+    queued: items that wait for a batch; requests that wait for room in an LLM. running: batches, or requests to an LLM
+    or component, under way now. batches: that have ended (of an LLM or component: requests); failed: those of them that
+    raised. sizes: items per batch. waits: seconds that requests waited for their first batch. runs: seconds per batch.
+    """
+
+    name: str
+    queued: int
+    running: int
+    batches: int
+    failed: int
+    sizes: Histogram
+    waits: Histogram
+    runs: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatistics:
+    """Calls of optimized objects. A call that goes straight to stock counts only while a ``Runtime`` is in force.
+
+    running, waiting: now. finished: returned. failed: raised. cancelled: cancelled, interrupted or left early.
+    overloaded: turned away, with ``Overloaded``. wait_seconds, run_seconds: in all, of those that were admitted.
+    """
+
+    running: int
+    waiting: int
+    finished: int
+    failed: int
+    cancelled: int
+    overloaded: int
+    wait_seconds: float
+    run_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of this process; figures count from its start, or from the fork that made it."""
+
+    queries: QueryStatistics
+    engines: Mapping[str, EngineStatistics]
+
+    def prometheus(self) -> str:
+        """The snapshot in Prometheus' text exposition format, version 0.0.4."""
+        return "".join(f"{line}\n" for line in _exposition(self))
+
+
+class Source(Protocol):
+    """A queue: an engine's name, what waits for it, and the instances of it with what runs on them."""
+
+    @property
+    def engine(self) -> Any: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def instances(self) -> Sequence[Any]: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """The figures of one engine that one thread adds to."""
+
+    begun: int = 0
+    ended: int = 0
+    batches: int = 0
+    failed: int = 0
+    sizes: _Counted = field(default_factory=lambda: _Counted(_SIZES))
+    waits: _Counted = field(default_factory=lambda: _Counted(_SECONDS))
+    runs: _Counted = field(default_factory=lambda: _Counted(_SECONDS))
+
+    def batch(self, items: int, waits: Iterable[float], seconds: float, *, failed: bool) -> None:
+        """A batch has ended. waits: seconds, of each request whose first batch it was. seconds: that it ran."""
+        self.batches += 1
+        self.failed += failed
+        self.sizes.add(items)
+        self.runs.add(seconds)
+        for wait in waits:
+            self.waits.add(wait)
+
+
+class _Counted:
+    """A histogram that grows."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+_tallies: dict[tuple[str, int], Tally] = {}  # by engine and thread
+_sources: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def tally(engine: str) -> Tally:
+    """Where this thread counts what an engine does."""
+    key = (engine, threading.get_ident())
+    found = _tallies.get(key)
+    return _tallies.setdefault(key, Tally()) if found is None else found
+
+
+def watch(source: Source) -> None:
+    """Has snapshots show a queue for as long as it exists."""
+    _sources[next(_numbers)] = source
+
+
+def _forget() -> None:
+    _tallies.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def statistics() -> Statistics:
+    """What this process has done so far and is doing now."""
+    found = door()
+    counts = found.counts
+    queries = QueryStatistics(
+        found.running,
+        found.waiting,
+        counts.finished,
+        counts.failed,
+        counts.cancelled,
+        counts.overloaded,
+        counts.waited,
+        counts.ran,
+    )
+    tallies: dict[str, list[Tally]] = {}
+    for (name, _), each in list(_tallies.items()):
+        tallies.setdefault(name, []).append(each)
+    queues: dict[str, list[Source]] = {}
+    for ref in _sources.valuerefs():
+        if (source := ref()) is not None:
+            queues.setdefault(source.engine.name, []).append(source)
+    names = sorted(tallies.keys() | queues.keys())
+    engines = {name: _engine(name, tallies.get(name, []), queues.get(name, [])) for name in names}
+    return Statistics(queries, MappingProxyType(engines))
+
+
+def _engine(name: str, tallies: Sequence[Tally], queues: Sequence[Source]) -> EngineStatistics:
+    return EngineStatistics(
+        name,
+        queued=sum(queue.waiting for queue in queues),
+        running=sum(instance.running for queue in queues for instance in queue.instances)
+        + sum(each.begun - each.ended for each in tallies),
+        batches=sum(each.batches for each in tallies),
+        failed=sum(each.failed for each in tallies),
+        sizes=_histogram(_SIZES, [each.sizes for each in tallies]),
+        waits=_histogram(_SECONDS, [each.waits for each in tallies]),
+        runs=_histogram(_SECONDS, [each.runs for each in tallies]),
+    )
+
+
+def _histogram(bounds: tuple[float, ...], parts: Sequence[_Counted]) -> Histogram:
+    counts = [0] * (len(bounds) + 1)
+    for part in parts:
+        counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
+    return Histogram(bounds, tuple(counts), sum(part.total for part in parts))
+
+
+def _exposition(found: Statistics) -> Iterator[str]:
+    q, engines = found.queries, found.engines.values()
+    yield from _family("queries_running", "gauge", "Calls under way.", [("", q.running)])
+    yield from _family("queries_waiting", "gauge", "Calls that wait to be admitted.", [("", q.waiting)])
+    outcomes = ("finished", "failed", "cancelled", "overloaded")
+    ended = [(_labels(outcome=name), getattr(q, name)) for name in outcomes]
+    yield from _family("queries_total", "counter", "Calls that have ended, by how.", ended)
+    seconds = "Seconds that admitted calls"
+    yield from _family("queries_wait_seconds_total", "counter", f"{seconds} waited before.", [("", q.wait_seconds)])
+    yield from _family("queries_run_seconds_total", "counter", f"{seconds} took then.", [("", q.run_seconds)])
+    for name, kind, text in (
+        ("queued", "gauge", "Items that wait for a batch, or requests that wait for room in an LLM."),
+        ("running", "gauge", "Batches, or requests to an LLM or component, under way."),
+        ("batches", "counter", "Batches, or requests to an LLM or component, that have ended."),
+        ("failed", "counter", "Batches or requests that raised."),
+    ):
+        values = [(_labels(engine=engine.name), getattr(engine, name)) for engine in engines]
+        yield from _family(f"engine_{name}" + ("_total" if kind == "counter" else ""), kind, text, values)
+    for name, field_, text in (
+        ("batch_size", "sizes", "Items per batch."),
+        ("wait_seconds", "waits", "Seconds that requests waited for their first batch."),
+        ("run_seconds", "runs", "Seconds that batches took."),
+    ):
+        yield from _head(f"engine_{name}", "histogram", text)
+        for engine in engines:
+            yield from _buckets(f"fineflow_engine_{name}", engine.name, getattr(engine, field_))
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
+    yield from _head(name, kind, text)
+    for labels, value in samples:
+        yield f"fineflow_{name}{labels} {value}"
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP fineflow_{name} {text}"
+    yield f"# TYPE fineflow_{name} {kind}"
+
+
+def _buckets(name: str, engine: str, found: Histogram) -> Iterator[str]:
+    bounds = [*(f"{bound:g}" for bound in found.bounds), "+Inf"]
+    for bound, count in zip(bounds, itertools.accumulate(found.counts), strict=True):
+        yield f"{name}_bucket{_labels(engine=engine, le=bound)} {count}"
+    yield f"{name}_sum{_labels(engine=engine)} {found.total}"
+    yield f"{name}_count{_labels(engine=engine)} {found.count}"
+
+
+def _labels(**labels: str) -> str:
+    escaped = (
+        (name, value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for name, value in labels.items()
+    )
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}"
