@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fineflow.adapters.base import MESSAGE, OUTER, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.ir import Graph, Ref
-from fineflow.ir.edit import fresh, origins
+from fineflow.ir import Graph, Op, Ref
+from fineflow.ir.edit import fresh, origins, together
 from fineflow.ir.spec import everything
 
 
@@ -102,6 +102,26 @@ def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
             primitives.append(p.with_(args={name: _inner(ref, inputs) for name, ref in p.args.items()}))
         graphs[label] = Graph(tuple(primitives), _inner(each.output, inputs), tuple(inputs.values()))
     return Closed(graphs, {name: args[ref] for ref, name in inputs.items()}, tuple(received))
+
+
+def condition(parts: Mapping[str, Part], value: Symbol, b: Builder, *, name: str, component: Any) -> Symbol:
+    """Appends a CONDITION over tests and arms by label; its symbolic value is what is true of that of every arm.
+
+    value: what the tests and arms were applied to.
+    """
+    closed = close(parts, value, b)
+    outcomes = [made.outcome for label, made in parts.items() if not label.startswith("if ")]
+    made = b.add(
+        Op.CONDITION,
+        closed.args,
+        name=name,
+        component=component,
+        effects=together(p.effects for body in closed.bodies.values() for p in body),
+        body=closed.bodies,
+        arms=len(outcomes),
+        received=closed.received,
+    )
+    return joined(made.ref.name, outcomes)
 
 
 def _inner(ref: Ref, inputs: Mapping[Ref, str]) -> Ref:

@@ -153,6 +153,26 @@ def replaced(graph: Graph, changes: Mapping[str, Iterable[Primitive]]) -> tuple[
     return tuple(q for p in graph for q in changes.get(p.name, (p,)))
 
 
+def pointed(ref: Ref, instead: Mapping[str, Ref]) -> Ref:
+    """The reference to what stands instead of what it names; a key that is read of the one is read of the other."""
+    new = instead.get(ref.name)
+    return ref if new is None else replace(ref, name=new.name, key=new.key if ref.key is None else ref.key)
+
+
+def redirected(p: Primitive, instead: Mapping[str, Ref]) -> Primitive:
+    """The primitive reading, waiting for, and having received others instead of those named."""
+
+    def named(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(instead[name].name if name in instead else name for name in names))
+
+    received = p.meta.get("received")
+    return p.with_(
+        args={name: pointed(ref, instead) for name, ref in p.args.items()},
+        after=named(p.after),
+        meta={**p.meta, "received": named(received)} if received else p.meta,
+    )
+
+
 def origins(graph: Graph) -> dict[str, frozenset[str]]:
     """For each primitive, whose objects its value may hold: its own and, where it passes them on, those of inputs.
 

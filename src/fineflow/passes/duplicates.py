@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, in_bodies
+from fineflow.ir.edit import ancestors, in_bodies, pointed, redirected
 
 _SHARED = frozenset({Op.EMBED, Op.PICK, Op.RECORD, Op.RENDER})
 
@@ -21,12 +21,12 @@ def duplicates(graph: Graph) -> Graph:
     """Keeps the first of equal PURE primitives for all who read one, and marks equal searches (``same``)."""
     graph = in_bodies(duplicates, graph)
     before = _between(graph)
-    instead: dict[str, str] = {}  # a primitive that is left out -> the one that stays
+    instead: dict[str, Ref] = {}  # a primitive that is left out -> the one that stays
     first: dict[Any, Primitive] = {}
     primitives: dict[str, Primitive] = {}
     notes: list[Note] = []
     for p in graph:
-        p = _redirected(p, instead)
+        p = redirected(p, instead) if instead else p
         kept = first.setdefault(key, p) if (key := _key(p, graph, before[p.name])) is not None else p
         if kept is p:
             primitives[p.name] = p
@@ -35,11 +35,10 @@ def duplicates(graph: Graph) -> Graph:
             primitives[p.name] = p.with_(params={**p.params, "same": kept.name}, meta={**p.meta, "same": kept.name})
             notes.append(Note("duplicates", p.name, True, f"takes copies of what {kept.name} finds"))
         else:
-            instead[p.name] = kept.name
+            instead[p.name] = Ref(kept.name)
             if p.op is Op.EMBED:  # the others are data plumbing
                 notes.append(Note("duplicates", p.name, True, f"takes what {kept.name} makes of the same text"))
-    output = replace(graph.output, name=instead.get(graph.output.name, graph.output.name))
-    return replace(graph.with_primitives(primitives.values(), notes), output=output)
+    return replace(graph.with_primitives(primitives.values(), notes), output=pointed(graph.output, instead))
 
 
 def _between(graph: Graph) -> Mapping[str, frozenset[str]]:
@@ -61,18 +60,3 @@ def _key(p: Primitive, graph: Graph, before: frozenset[str]) -> Any:
     if p.op is Op.RENDER and not all(graph[name].effects.kind is Effect.PURE for name in graph.users.get(p.name, ())):
         return None  # a model that is not ours gets a prompt of its own, as in stock: it may change the messages
     return p.op, args, repr(sorted(p.params.items())), id(p.component), before
-
-
-def _redirected(p: Primitive, instead: Mapping[str, str]) -> Primitive:
-    if not instead:
-        return p
-    args = {name: _to(ref, instead) for name, ref in p.args.items()}
-    after = tuple(dict.fromkeys(instead.get(name, name) for name in p.after))
-    meta = p.meta
-    if received := p.meta.get("received"):
-        meta = {**p.meta, "received": tuple(dict.fromkeys(instead.get(name, name) for name in received))}
-    return p.with_(args=args, after=after, meta=meta)
-
-
-def _to(ref: Ref, instead: Mapping[str, str]) -> Ref:
-    return replace(ref, name=instead[ref.name]) if ref.name in instead else ref

@@ -7,10 +7,9 @@ step does not hold up the others in the next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, fresh, together, weight
+from fineflow.ir.edit import ancestors, fresh, pointed, redirected, together, weight
 
 
 def chained(graph: Graph) -> Graph:
@@ -66,7 +65,8 @@ def _fused(first: Primitive, second: Primitive) -> Primitive:
         renamed[q.name] = Ref(fresh(q.name, taken))
         taken.add(renamed[q.name].name)
     inputs = tuple(dict.fromkeys(("item", *one.inputs, *(name for name in args if name != "items"))))
-    body = Graph((*one, *(_moved(q, renamed) for q in two)), _to(two.output, renamed), inputs, (*one.notes, *two.notes))
+    moved = (redirected(q, renamed).with_(name=renamed[q.name].name) for q in two)
+    body = Graph((*one, *moved), pointed(two.output, renamed), inputs, (*one.notes, *two.notes))
     overlap = first.meta.get("overlap", 0.0) + min(weight(first), weight(second)) / 2  # as for other stages
     after = tuple(dict.fromkeys((*first.after, *(name for name in second.after if name != first.name))))
     return second.with_(
@@ -80,20 +80,3 @@ def _fused(first: Primitive, second: Primitive) -> Primitive:
             "batched": bool(first.meta.get("batched") and second.meta.get("batched")),
         },
     )
-
-
-def _moved(p: Primitive, renamed: Mapping[str, Ref]) -> Primitive:
-    meta = p.meta
-    if received := p.meta.get("received"):
-        meta = {**p.meta, "received": tuple(renamed[name].name if name in renamed else name for name in received)}
-    return p.with_(
-        name=renamed[p.name].name,
-        args={name: _to(ref, renamed) for name, ref in p.args.items()},
-        after=tuple(renamed[name].name for name in p.after),
-        meta=meta,
-    )
-
-
-def _to(ref: Ref, renamed: Mapping[str, Ref]) -> Ref:
-    new = renamed[ref.name]
-    return replace(ref, name=new.name, key=new.key if ref.key is None else ref.key)

@@ -10,9 +10,9 @@ from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, Run
 from langchain_core.runnables.retry import RunnableRetry
 
 from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, NotLowered, Row, Symbol, plain
-from fineflow.adapters.closures import close, item_kind, joined, kind_of, outside, part
+from fineflow.adapters.closures import condition, item_kind, kind_of, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.langchain.structure import RUN, unchanged
 from fineflow.ir import Graph, Op, Ref
 from fineflow.ir.edit import together
 
@@ -34,18 +34,7 @@ def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: Builder) -
         parts[label] = made = part(obj, label, outside(value), b, invoked=test)
         if test and (why := made.left_to_stock):
             raise NotLowered(f"its condition {label[3:]} has to be left to stock: {why}")
-    closed = close(parts, value, b)
-    condition = b.add(
-        Op.CONDITION,
-        closed.args,
-        name="branch",
-        component=branch,
-        effects=together(p.effects for body in closed.bodies.values() for p in body),
-        body=closed.bodies,
-        arms=len(branch.branches) + 1,
-        received=closed.received,
-    )
-    return joined(condition.ref.name, (made.outcome for label, made in parts.items() if not label.startswith("if ")))
+    return condition(parts, value, b, name="branch", component=branch)
 
 
 def _shadow_branch(branch: RunnableBranch[Any, Any], s: Shadows) -> Any:
@@ -98,13 +87,9 @@ def _stocks(why: str) -> Callable[[Any, Symbol, Builder], Symbol]:
     return lower
 
 
-def _same(obj: Any, s: Shadows) -> Any:
-    return obj
-
-
 ROWS = (
     Row(RunnableBranch, RUN, _lower_branch, _shadow_branch),
     Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each),
-    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), _same),
-    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), _same),
+    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), unchanged),
+    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), unchanged),
 )

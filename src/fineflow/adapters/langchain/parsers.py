@@ -20,7 +20,7 @@ from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, NotLowered, Row, 
 from fineflow.adapters.csv_items import CommaSeparated
 from fineflow.adapters.items import Lines, Markdown, Numbered, Splitter
 from fineflow.adapters.json_items import JsonFields, JsonItems
-from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.langchain.structure import RUN, unchanged
 from fineflow.adapters.langchain.structured import plain_model
 from fineflow.ir import Op
 
@@ -62,15 +62,11 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> S
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **told)
 
 
-def _same(parser: Any, shadows: Any) -> Any:
-    return parser
-
-
 _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")
 
 ROWS = (
     *(
-        Row(kind, _METHODS, _lower_parser, _same, "parser")
+        Row(kind, _METHODS, _lower_parser, unchanged, "parser")
         for kind in (
             StrOutputParser,
             JsonOutputParser,
@@ -79,7 +75,7 @@ ROWS = (
             MarkdownListOutputParser,
         )
     ),
-    Row(PydanticOutputParser, (*_METHODS, "_parse_obj", "_parser_exception"), _lower_parser, _same, "parser"),
+    Row(PydanticOutputParser, (*_METHODS, "_parse_obj", "_parser_exception"), _lower_parser, unchanged, "parser"),
 )
 
 
@@ -89,4 +85,4 @@ def classic_rows() -> tuple[Row, ...]:
         from langchain_classic.retrievers.multi_query import LineListOutputParser
     except ImportError:
         return ()
-    return (Row(LineListOutputParser, _METHODS, _lower_parser, _same, "parser"),)
+    return (Row(LineListOutputParser, _METHODS, _lower_parser, unchanged, "parser"),)

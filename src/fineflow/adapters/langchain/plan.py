@@ -120,7 +120,8 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
     sooner = sooner or any(not p.meta.get("whole") for p in written) or _asked(e_graph) < _asked(p_graph)
     serial = any(_one_by_one(p) for p in _all(e_graph))
     own_batch = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
-    own_batch = own_batch or any(_writes(p) for p in e_graph)
+    # Stock's batch writes for all inputs before it goes on with any.
+    own_batch = own_batch or any(p.effects.writes for p in e_graph)
     return Plan(
         p_graph,
         e_graph,
@@ -144,11 +145,6 @@ def _asked(graph: Graph) -> int:
 def _one_by_one(p: Primitive) -> bool:
     """Whether stock's sync methods do one by one what the graph does side by side."""
     return (p.op is Op.MAP and not p.meta.get("batched")) or (p.op is Op.AGGREGATE and len(p.args) > 1)
-
-
-def _writes(p: Primitive) -> bool:
-    """Whether it is known to change something: stock's batch does so for all inputs before it goes on with any."""
-    return any(written for _, written in p.effects.touched)
 
 
 def _all(graph: Graph) -> list[Primitive]:

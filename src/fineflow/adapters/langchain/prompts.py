@@ -19,7 +19,7 @@ from langchain_core.prompts import (
 )
 
 from fineflow.adapters.base import MESSAGE, OUTER, PROMPT, Builder, Leaf, NotLowered, Row, Symbol
-from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.langchain.structure import RUN, unchanged
 from fineflow.ir import Op
 
 _MESSAGES = (
@@ -98,13 +98,9 @@ def _check(template: Any) -> None:
                 raise NotLowered(f"message part {type(part).__name__} is not recognised")
 
 
-def _same(template: Any, shadows: Any) -> Any:
-    return template
-
-
 _METHODS = (*RUN, "_validate_input", "_format_prompt_with_error_handling", "format_prompt", "aformat_prompt")
 
 ROWS = (
-    Row(PromptTemplate, (*_METHODS, "format", "aformat"), _lower_prompt, _same, "prompt"),
-    Row(ChatPromptTemplate, (*_METHODS, "format_messages", "aformat_messages"), _lower_prompt, _same, "prompt"),
+    Row(PromptTemplate, (*_METHODS, "format", "aformat"), _lower_prompt, unchanged, "prompt"),
+    Row(ChatPromptTemplate, (*_METHODS, "format_messages", "aformat_messages"), _lower_prompt, unchanged, "prompt"),
 )

@@ -12,8 +12,8 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Row, Symbol
-from fineflow.adapters.langchain.retrievers import RETRIEVE
 from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import Effect, Op, Ref
 
 
@@ -73,7 +73,7 @@ def classic_rows() -> tuple[Row, ...]:
         from langchain_classic.retrievers import EnsembleRetriever, MergerRetriever
     except ImportError:
         return ()
-    inner = (*RETRIEVE, "_get_relevant_documents", "_aget_relevant_documents")
+    inner = (*RUN, "_get_relevant_documents", "_aget_relevant_documents")
     merging = (*inner, "merge_documents", "amerge_documents")
     fusing = (*inner, "rank_fusion", "arank_fusion", "weighted_reciprocal_rank")
     return (

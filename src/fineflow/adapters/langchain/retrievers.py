@@ -7,15 +7,14 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol, believed
+from fineflow.adapters.base import DOCUMENTS, TEXT, VALUE, Builder, Leaf, NotLowered, Record, Row, Symbol, believed
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS, SEARCHES, own_function, query_embeddings, same_if
+from fineflow.adapters.langchain.structure import RUN
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
 from fineflow.ir.edit import together
-
-RETRIEVE = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 
 
 def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builder) -> Symbol:
@@ -107,7 +106,7 @@ def _body(retriever: Any, b: Builder) -> Graph:
     """The graph of one search; its only input is the query."""
     inner = b.body()
     with inner.inside("retriever", ""):
-        docs = inner.whole(inner.lower(retriever, Leaf(Ref("item"), "text")))
+        docs = inner.whole(inner.lower(retriever, Leaf(Ref("item"), TEXT)))
     if any(p.params.get("by") == "stock" for p in inner.primitives):
         raise NotLowered(f"its base retriever {type(retriever).__name__} is not recognised")
     return Graph(tuple(inner.primitives), docs.ref, inputs=("item",))
@@ -139,7 +138,7 @@ def _shadow_compression(retriever: Any, s: Shadows) -> Any:
 ROWS = (
     Row(
         VectorStoreRetriever,
-        (*RETRIEVE, "_get_relevant_documents", "_aget_relevant_documents"),
+        (*RUN, "_get_relevant_documents", "_aget_relevant_documents"),
         _lower_vectorstore,
         _shadow_vectorstore,
         "retriever",
@@ -156,6 +155,6 @@ def classic_rows() -> tuple[Row, ...]:
     inner = ("_get_relevant_documents", "_aget_relevant_documents")
     queries = ("generate_queries", "agenerate_queries", "retrieve_documents", "aretrieve_documents", "unique_union")
     return (
-        Row(MultiQueryRetriever, (*RETRIEVE, *inner, *queries), _lower_multi_query, _shadow_multi_query, "multi_query"),
-        Row(ContextualCompressionRetriever, (*RETRIEVE, *inner), _lower_compression, _shadow_compression, ""),
+        Row(MultiQueryRetriever, (*RUN, *inner, *queries), _lower_multi_query, _shadow_multi_query, "multi_query"),
+        Row(ContextualCompressionRetriever, (*RUN, *inner), _lower_compression, _shadow_compression, ""),
     )

@@ -12,11 +12,10 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from fineflow.adapters.base import OUTER, VALUE, Builder, Leaf, NotLowered, Symbol
-from fineflow.adapters.closures import Part, close, joined, outside, part
+from fineflow.adapters.closures import Part, condition, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.purity import analyse
 from fineflow.ir import PURE, Effects, Op, Ref
-from fineflow.ir.edit import together
 
 OTHER = "value"
 """Key of what a routing function gives when it returns no runnable; the others are the numbers of the runnables."""
@@ -73,18 +72,7 @@ def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
         parts[f"if {number}"] = _key(route, str(number), b)
         parts[f"then {number}"] = part(arm, f"then {number}", outside(value), b)
     parts["else"] = _key(route, OTHER, b)
-    closed = close(parts, value, b)
-    condition = b.add(
-        Op.CONDITION,
-        closed.args,
-        name="route",
-        component=step,
-        effects=together(p.effects for body in closed.bodies.values() for p in body),
-        body=closed.bodies,
-        arms=len(routes) + 1,
-        received=closed.received,
-    )
-    return joined(condition.ref.name, (made.outcome for at, made in parts.items() if not at.startswith("if ")))
+    return condition(parts, value, b, name="route", component=step)
 
 
 def _key(route: Leaf, key: str, b: Builder) -> Part:

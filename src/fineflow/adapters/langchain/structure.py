@@ -109,8 +109,8 @@ def _shadow_binding(binding: RunnableBindingBase[Any, Any], s: Shadows) -> Any:
     return binding.model_copy(update={"bound": s.of(binding.bound, "bound")})
 
 
-def _same(obj: Any, s: Shadows) -> Any:
-    # Nothing of it needs a claim: stock runs the user's own, and a pure function may well run twice.
+def unchanged(obj: Any, s: Shadows) -> Any:
+    """The shadow of what needs no claim: stock runs the user's own object."""
     return obj
 
 
@@ -140,7 +140,7 @@ ROWS = (
         _lower_assign,
         _shadow_assign,
     ),
-    Row(RunnablePick, (*RUN, "_pick"), _lower_pick, _same),
+    Row(RunnablePick, (*RUN, "_pick"), _lower_pick, unchanged),
     Row(RunnablePassthrough, RUN, _lower_passthrough, _shadow_passthrough),
     Row(RunnableBindingBase, (*RUN, "_merge_configs"), _lower_binding, _shadow_binding),
 )
