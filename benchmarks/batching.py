@@ -1,0 +1,120 @@
+"""Batching across queries, measured: short queries at once through one engine, against as many stock calls in threads.
+
+The model is all-MiniLM-L6-v2, which comes as a package, on this machine. Stock is the library's own ``encode`` of one
+text, which is what LangChain's ``HuggingFaceEmbeddings.embed_query`` calls, from one thread for each query. The engine
+gets the same queries from as many threads, each through LangChain's ``embed_query``; they meet in its queue.
+
+Both are told: the time until all are answered, and the processor time of this process. On a machine that is busy with
+other things, many threads get a larger share of it than one, and only the processor time compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.report import arguments, finish, hardware, positive, table
+from fineflow.engines import SentenceTransformerEngine, bundled_minilm
+from fineflow.langchain import EngineEmbeddings
+from fineflow.runtime import events
+from fineflow.runtime.loop import run_sync
+
+QUERIES = 64
+ELAPSED, USED = 0, 1  # kinds of time
+TOLERANCE = 1e-5  # per component: a forward pass of several texts pads them, and adds up in another order
+
+
+def texts(count: int) -> list[str]:
+    """Short queries, each another one."""
+    places = ("harbour", "bridge", "lighthouse", "tunnel", "market", "mill", "station", "tower")
+    return [f"Who built the {places[i % len(places)]} of town {i}, and when?" for i in range(count)]
+
+
+def at_once(embed: Callable[[str], list[float]], queries: list[str]) -> tuple[tuple[float, float], list[list[float]]]:
+    """All queries, one thread each, released at the same moment: seconds until all are answered, seconds of the
+    processor, and the vectors.
+    """
+    vectors: list[list[float]] = [[]] * len(queries)
+    go = threading.Barrier(len(queries) + 1)
+
+    def one(i: int) -> None:
+        go.wait()
+        vectors[i] = embed(queries[i])
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(queries))]
+    for thread in threads:
+        thread.start()
+    go.wait()
+    start, used = time.perf_counter(), time.process_time()
+    for thread in threads:
+        thread.join()
+    return (time.perf_counter() - start, time.process_time() - used), vectors
+
+
+def differ(one: list[list[float]], other: list[list[float]]) -> float:
+    """The largest difference of a component."""
+    return max(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = arguments(__doc__ or "", runs=5)
+    parser.add_argument("--queries", type=positive, default=QUERIES, help=f"queries at once ({QUERIES})")
+    given = parser.parse_args(argv)
+    # OpenMP's threads wait for each other actively by default. Where something else has one of the cores, that takes
+    # many times what the model takes: a batch is split between threads, a single short text is not.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from sentence_transformers import SentenceTransformer
+
+    model: Any = SentenceTransformer(bundled_minilm())
+    engine = SentenceTransformerEngine(bundled_minilm())
+    engine.load()
+    sides: dict[str, Callable[[str], list[float]]] = {
+        "stock, in threads": lambda text: model.encode([text], show_progress_bar=False)[0].tolist(),
+        "one engine": EngineEmbeddings(engine).embed_query,
+    }
+    queries = texts(given.queries)
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    vectors: dict[str, list[list[float]]] = {}
+    with events.record() as seen:
+        for run in range(given.runs + 1):  # the first one warms up
+            for name in list(sides)[:: 1 if run % 2 else -1]:
+                seconds, vectors[name] = at_once(sides[name], queries)
+                took[name] += [seconds] * bool(run)
+    run_sync(engine.aclose)
+    batches: dict[int, int] = {}
+    for interval in seen:
+        batches[interval.batch] = batches.get(interval.batch, 0) + interval.items
+    ratios = [
+        statistics.median(b[kind] / a[kind] for a, b in zip(*took.values(), strict=True)) for kind in (ELAPSED, USED)
+    ]
+    print(f"{given.queries} short queries at once, all-MiniLM-L6-v2. {hardware()}")
+    print(f"Medians of {given.runs} runs, the two in turns.\n")
+    rows = [("", "all answered after", "processor time")]
+    for name, runs in took.items():
+        rows.append(
+            (name, *(f"{statistics.median(run[kind] for run in runs) * 1e3:.0f} ms" for kind in (ELAPSED, USED)))
+        )
+    rows.append(("engine / stock", *(f"{ratio:.2f}" for ratio in ratios)))
+    print(table(rows), end="\n\n")
+    print(f"Batches of {statistics.mean(batches.values()):.1f} queries on average.\n")
+    worst = differ(*vectors.values())
+    checks = {
+        "the engine needs less of the processor than stock": ratios[USED] < 1,
+        f"the vectors are the same, to {TOLERANCE:g} per component": worst <= TOLERANCE,
+    }
+    figures = {
+        "seconds": took,
+        "ratios": {"elapsed": ratios[ELAPSED], "processor": ratios[USED]},
+        "batches": list(batches.values()),
+        "largest_difference": worst,
+    }
+    return finish(figures, checks, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
