@@ -7,6 +7,7 @@ waits and what runs is read off the queues at that moment.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from fineflow.runtime.limits import door
+from fineflow.runtime.limits import door, log
 
 _SIZES = tuple(float(2**i) for i in range(11))
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -147,6 +148,14 @@ def tally(engine: str) -> Tally:
     key = (engine, threading.get_ident())
     found = _tallies.get(key)
     return _tallies.setdefault(key, Tally()) if found is None else found
+
+
+def served(engine: str, number: int, items: int, waits: Sequence[float], seconds: float, *, failed: bool) -> None:
+    """An engine has ended a batch, or a request; ``number`` is what timelines and logs call it. See ``Tally.batch``."""
+    tally(engine).batch(items, waits, seconds, failed=failed)
+    if log.isEnabledFor(logging.DEBUG):
+        told = {"event": "batch", "engine": engine, "batch": number, "items": items, "ran": seconds, "failed": failed}
+        log.debug("batch ended", extra={**told, "waited": max(waits, default=0.0)})
 
 
 def watch(source: Source) -> None:
