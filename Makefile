@@ -1,6 +1,7 @@
 # make demo    sets up .venv and runs the document assistant, stock against fineflow
 # make test    sets up .venv and runs all tests
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
+# make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
 # make lint | types | docs | bench | clean
 #
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
@@ -13,6 +14,7 @@ TORCH  ?= torch==2.13.0
 ENGINE ?= transformers
 ARGS   ?=
 EXAMPLES ?= 5000
+SECONDS ?= 120
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -21,7 +23,7 @@ INSTALL  = $(BIN)/python tools/pip_install.py
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs-ready
 
-.PHONY: help venv demo test fuzz lint format types docs bench clean
+.PHONY: help venv demo test fuzz soak lint format types docs bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -52,6 +54,9 @@ test: $(READY)
 
 fuzz: $(READY)
 	@FINEFLOW_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/adapters/langchain/test_random_chains.py $(ARGS)
+
+soak: $(READY)
+	@$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check .
