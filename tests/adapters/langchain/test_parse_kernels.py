@@ -32,7 +32,7 @@ from pydantic import BaseModel
 
 from fineflow.adapters.langchain.ahead import LeftToStock
 from fineflow.adapters.langchain.kernels import KERNELS
-from fineflow.adapters.langchain.model_kernels import Source
+from fineflow.adapters.langchain.kernels.models import Source
 from fineflow.adapters.langchain.plan import lower
 from fineflow.ir import Op, Primitive
 from fineflow.options import Options

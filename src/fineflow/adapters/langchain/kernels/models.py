@@ -17,8 +17,8 @@ from langchain_core.utils._signature import _signature_parameters
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.models import assembled, assembles, call_of
-from fineflow.adapters.langchain.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry

@@ -14,13 +14,13 @@ from langchain_core.runnables import Runnable
 from fineflow.adapters.langchain import tools
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.functions import read
-from fineflow.adapters.langchain.model_kernels import decode, partial_decode, prefill
-from fineflow.adapters.langchain.parse_kernels import parse, pieces
-from fineflow.adapters.langchain.prefilling import partial_prefill
-from fineflow.adapters.langchain.retrieval_kernels import aggregate, rerank
+from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
+from fineflow.adapters.langchain.kernels.parsing import parse, pieces
+from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
+from fineflow.adapters.langchain.kernels.reranking import aggregate, rerank
+from fineflow.adapters.langchain.kernels.searches import search
+from fineflow.adapters.langchain.kernels.vectors import embed
 from fineflow.adapters.langchain.routing import told
-from fineflow.adapters.langchain.searches import search
-from fineflow.adapters.langchain.vectors import embed
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import bodies
 from fineflow.runtime.executor import Execution, Kernel

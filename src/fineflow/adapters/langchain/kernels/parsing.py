@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, Generation
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock
-from fineflow.adapters.langchain.model_kernels import Source
+from fineflow.adapters.langchain.kernels.models import Source
 from fineflow.adapters.langchain.structured import ready
 from fineflow.ir import Primitive
 from fineflow.runtime.executor import Execution

@@ -11,9 +11,9 @@ from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, is_text
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.kernels.vectors import QueryVector
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.stores import again, own_function, same_if, with_vector
-from fineflow.adapters.langchain.vectors import QueryVector
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work

@@ -10,10 +10,10 @@ from langchain_core.documents import Document
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.compressors import scorer_of
+from fineflow.adapters.langchain.kernels.vectors import once_each
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retriever_lists import COMBINED
 from fineflow.adapters.langchain.stores import Ready
-from fineflow.adapters.langchain.vectors import once_each
 from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
