@@ -95,18 +95,27 @@ def plain(kind: type, name: str) -> Any:
     return inspect.unwrap(found) if callable(found) else found
 
 
-def keeps_promise(kind: type, promise: str, methods: Iterable[str]) -> bool:
-    """Whether a class has the attribute ``promise``, which says something about ``methods``, and it still holds.
+def keeps_promise(component: Any, promise: str, methods: Iterable[str]) -> bool:
+    """Whether a component's class has the attribute ``promise``, which says something about ``methods``, and it holds.
 
-    It does not where a subclass of the one that promises has overridden one of the methods.
+    It does not where a subclass of the one that promises has overridden one of the methods, or where one of them was
+    replaced: on the object, or in the class (by ``unittest.mock.patch``, say).
     """
-    for owner in kind.__mro__:
-        own = vars(owner)
-        if promise in own:
-            return True
-        if any(name in own for name in methods):
-            return False
-    return False
+    kind = type(component)
+    promising = _owner(kind, promise)
+    if promising is None or not getattr(component, "__dict__", {}).keys().isdisjoint((promise, *methods)):
+        return False
+    owners = [(name, _owner(kind, name)) for name in methods]
+    return all(owner is None or (issubclass(promising, owner) and _as_written(owner, name)) for name, owner in owners)
+
+
+def _owner(kind: type, name: str) -> type | None:
+    """The class that defines an attribute of a class."""
+    return next((owner for owner in kind.__mro__ if name in vars(owner)), None)
+
+
+def _as_written(owner: type, name: str) -> bool:
+    return getattr(plain(owner, name), "__qualname__", "") == f"{owner.__qualname__}.{name}"
 
 
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
@@ -117,7 +126,7 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
     """
     kind = type(component)
     for name in methods:
-        owner = next((owner for owner in kind.__mro__ if name in vars(owner)), None)
+        owner = _owner(kind, name)
         if owner is None or b.assume_pure or declared_external(owner):
             continue
         package = owner.__module__.partition(".")[0]

@@ -143,7 +143,7 @@ class _PairwiseRow(Row):
         return (
             isinstance(obj, BaseDocumentCompressor)
             and getattr(type(obj), "pairwise", False) is True
-            and keeps_promise(type(obj), "pairwise", COMPRESS)
+            and keeps_promise(obj, "pairwise", COMPRESS)
             and all(hasattr(obj, name) for name in ("score", "ascore", "select"))
         )
 

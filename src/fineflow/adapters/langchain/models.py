@@ -112,7 +112,7 @@ def _whole(model: Any) -> str:
 
 def assembles(model: Any) -> bool:
     """Whether ``model.assemble(chunks)`` is what the model generates when it does not stream."""
-    return keeps_promise(type(model), "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
+    return keeps_promise(model, "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
 
 
 def assembled(model: Any, entry: Entry, pieces: Sequence[Any]) -> Any:
