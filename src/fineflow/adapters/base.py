@@ -132,6 +132,8 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
         package = owner.__module__.partition(".")[0]
         if package != "fineflow" and package != "langchain" and not package.startswith("langchain_"):
             raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
+        if not _as_written(owner, name):
+            raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
 
 
 def _itself(store: Any) -> Any:

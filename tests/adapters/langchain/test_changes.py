@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from langchain_core.vectorstores import VectorStoreRetriever
 from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 from fineflow import optimize
@@ -188,3 +191,51 @@ def test_a_model_that_a_step_sets_up_differently() -> None:
         return one | two | RunnablePassthrough.assign(c=ask("two {question}") | model | StrOutputParser())
 
     same(make, entries=DIRECT, handler=None)
+
+
+def _patched_chain(model: FakeChat) -> Any:
+    """Stock's order of the calls is first, second; the second could be made before the first."""
+    found = RunnablePassthrough.assign(docs=RunnablePick("question") | store().as_retriever())
+    one = RunnablePassthrough.assign(a=ask("first {docs}") | model | StrOutputParser())
+    return found | one | RunnablePassthrough.assign(b=ask("second {question}") | model | StrOutputParser())
+
+
+PATCHED = [(FakeChat, "_generate", "invoke"), (FakeChat, "_agenerate", "ainvoke")]
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["before", "between calls"])
+@pytest.mark.parametrize(("kind", "name", "entry"), PATCHED)
+def test_a_mock_in_place_of_a_method_of_a_class(kind: type, name: str, entry: str, planned: bool) -> None:
+    fast = optimize(_patched_chain(FakeChat(answers=echo)), strict=True)
+    if planned:
+        assert observe(fast, entry, QUESTION).error is None
+    said = [ChatResult(generations=[ChatGeneration(message=AIMessage(text))]) for text in ("one", "two")]
+    with mock.patch.object(kind, name, side_effect=said):
+        found = observe(fast, entry, QUESTION)
+    assert [found.value[key]["value"] for key in ("a", "b")] == ["one", "two"]
+    assert observe(fast, entry, QUESTION).value["a"]["value"].startswith("[human: first")
+
+
+@pytest.mark.parametrize("name", ["similarity_search", "_get_relevant_documents"])
+def test_a_mock_in_place_of_a_search(name: str) -> None:
+    said = [[Document(page_content=text)] for text in ("one", "two", "three")]
+    several = MultiQueryRetriever.from_llm(store().as_retriever(), FakeChat(default="a\nb\nc"))
+    fast = optimize(RunnablePick("question") | several, strict=True)
+    with mock.patch.object(FakeVectorStore if name == "similarity_search" else VectorStoreRetriever, name) as search:
+        search.side_effect = said
+        assert [doc.page_content for doc in fast.invoke(QUESTION)] == ["one", "two", "three"]
+        assert search.call_count == 3
+
+
+@pytest.mark.parametrize(("name", "entry"), [("_generate", "invoke"), ("_agenerate", "ainvoke")])
+def test_a_method_that_was_put_on_a_model(name: str, entry: str) -> None:
+    model = FakeChat(answers=echo)
+    fast = optimize(_patched_chain(model), strict=True)
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("replaced")
+
+    object.__setattr__(model, name, fails)
+    error = observe(fast, entry, QUESTION).error
+    assert error is not None
+    assert error["message"] == "replaced"

@@ -6,7 +6,7 @@ it runs in the graph, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -23,6 +23,13 @@ _READ = (
     *("retrievers", "id_key"),
     *("coroutine", "args_schema", "response_format"),
     *("transformers", "model", "embeddings", "get_session_history"),
+)
+# Where an object holds a component, and the methods of a component's class that somebody may put others in place of.
+_HELD = ("vectorstore", "embedding", "_embedding_function")
+_CALLED = (
+    *("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall"),
+    *("_get_relevant_documents", "_aget_relevant_documents", "similarity_search", "asimilarity_search"),
+    *("embed_query", "aembed_query", "embed_documents", "aembed_documents"),
 )
 _DICT = attrgetter("__dict__")
 
@@ -45,11 +52,18 @@ class Snapshot:
         self._mappings = [value for value in self._lists if type(value) is dict]
         self._lengths = [len(value) for value in self._lists]
         self._parts = [*chain.from_iterable(self._lists), *chain.from_iterable(map(dict.values, self._mappings))]
+        kinds = dict.fromkeys(type(part) for obj in self._objects for part in _components(obj))
+        called = [(kind, name) for kind in kinds for name in _CALLED if hasattr(kind, name)]
+        self._kinds = [kind for kind, _ in called]
+        self._methods = [name for _, name in called]
+        self._functions = list(map(getattr, self._kinds, self._methods))
 
     def holds(self) -> bool:
         """Whether all of it is still the same, by identity, as are the parts of lists and dicts."""
         try:
             return self._lessons == lessons() and self._same()
+        except AttributeError:  # what a class inherited was taken away
+            return False
         except RuntimeError:  # another thread is changing one of the dicts
             return False
 
@@ -60,4 +74,14 @@ class Snapshot:
             and all(map(is_, map(dict.get, self._owners, self._names), self._values))
             and list(map(len, self._lists)) == self._lengths
             and all(map(is_, now, self._parts))
+            and all(map(is_, map(getattr, self._kinds, self._methods), self._functions))
         )
+
+
+def _components(obj: Any) -> Iterator[Any]:
+    """An object, what it holds, and what that holds."""
+    yield obj
+    for name in _HELD:
+        part = getattr(obj, "__dict__", {}).get(name)
+        if part is not None:
+            yield from _components(part)

@@ -25,6 +25,7 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
     if starts_runs(retriever):
         raise NotLowered("its search started a run of its own, which only stock can place")
     store = retriever.vectorstore
+    believed(retriever, ("_get_relevant_documents", "_aget_relevant_documents"), b)
     believed(store, SEARCHES, b)
     believed(getattr(store, "embeddings", None), EMBEDS, b)
     if not b.assume_pure and (why := own_function(retriever)):
