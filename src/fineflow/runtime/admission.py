@@ -8,18 +8,22 @@ counted once) stay within the engine's ``capacity``, where it has one.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from math import inf
 from typing import Any, cast
 
 from fineflow.backends.base import Delta, LLMEngine, Sampling
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
+from fineflow.runtime import events
 from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
 from fineflow.runtime.policy import Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
-from fineflow.runtime.scheduler import asks, one_queue
+from fineflow.runtime.scheduler import TURNS, asks, one_queue
+from fineflow.runtime.statistics import served, watch
 
 _CALLS = 1 << 40  # how much more the priority of a call counts than what a policy makes of a request
 _MILLISECONDS = 1000
@@ -52,11 +56,14 @@ class Admission:
         self.engine = engine
         self.policy = policy
         self.instances = instances_of(engine)
+        watch(self)
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: dict[int, _Request] = {}  # those that are not admitted
         self._shares = Shares()
         self._admitted = 0
+        self._probed: tuple[Policy | None, bool] = (None, True)
+        self._turns = 0  # of the event loop, until it is decided who is next
 
     def __repr__(self) -> str:
         return f"<Admission of {self.engine.name}: {len(self._requests)} waiting, {self.running} running>"
@@ -113,30 +120,66 @@ class Admission:
         self._settle_on_loop()
         request = _Request(next(self._numbers), tokens, more, self.engine.block_size, self._admitted)
         self._requests[request.seen.number] = request
-        self._admit()
+        self._decide_soon()
+        queued = events.now()
+        seated, failed = None, False
         try:
             instance = await request.seat
+            seated = events.now()
             yield instance, request
+        except Exception:
+            failed = True
+            raise
         finally:
+            if seated is not None:
+                number = request.seen.number
+                served(self.engine.name, number, 1, [seated - queued], events.now() - seated, failed=failed)
             self._requests.pop(request.seen.number, None)
             if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
                 request.seat.result().end(request.alone, request.blocks, request.size)
-            self._admit()
+            self._decide_soon()
 
     def _settle_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
-            self._loop = loop
+            self._loop, self._turns = loop, 0
             self._requests.clear()
             for instance in self.instances:
                 instance.reset()
+
+    def _decide_soon(self) -> None:
+        """Where there may be no room for all, waits for what this moment brings: the end of a request often leads to
+        the next one of its query, which may be deeper than what waits.
+        """
+        if not self._requests:
+            return
+        if self._mixes() and all(instance.capacity == inf for instance in self.instances):
+            self._admit()
+        elif not self._turns:
+            self._turns = TURNS
+            self._turn()
+
+    def _mixes(self) -> bool:
+        """Whether the policy lets queries share the engine; one that raises is heard of when it is used."""
+        if self._probed[0] is not self.policy:
+            self._probed = self.policy, True
+            with suppress(Exception):
+                self._probed = self.policy, mixes(self.policy)
+        return self._probed[1]
+
+    def _turn(self) -> None:
+        self._turns -= 1
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._turn, context=contextvars.Context())
+        else:
+            self._admit()
 
     def _admit(self) -> None:
         """Gives room to those who are next, until one of them does not fit: then it waits, and all behind it."""
         if not in_service(self.instances):
             self._fail_waiting(none_left(self.engine.name, self.instances))
         try:
-            mixed = mixes(self.policy)
+            mixed = self._mixes()
             instances = [instance for instance in self.instances if mixed or not instance.running]
             for request in self._order(together=mixed) if self._requests else ():
                 instance = roomiest(instances, request.tokens, request.blocks, request.size, request.more)

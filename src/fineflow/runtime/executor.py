@@ -21,12 +21,15 @@ from fineflow.ir.primitive import FED
 from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
+from fineflow.runtime.forecast import remaining
 from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import Ended, LeftToStock, Place
+from fineflow.runtime.statistics import tally
 from fineflow.runtime.streams import Stream
 from fineflow.runtime.trace import STOCK, Stamp, Stamps
 
 _ABSENT: Any = object()
+_FORESEEN = 64  # executions of a graph after which what it will take is predicted anew; the first few sooner
 _SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
@@ -58,9 +61,7 @@ def _wiring(graph: Graph) -> _Wiring:
         followers: dict[_Slot, list[Primitive]] = {}
         early: dict[str, list[_Slot]] = {}
         for p in graph:
-            needs: set[_Slot] = {_slot(ref) for ref in first_args(p).values()} | set(p.after)
-            if p.meta.get("staged"):  # it picks up what its stages are still at: stock would not wait for them either
-                needs.difference_update(name for name in p.after if graph[name].params.get("stage"))
+            needs: set[_Slot] = {_slot(ref) for ref in first_args(p).values()} | set(_after(p, graph))
             if p.params.get("by") == "stock":
                 needs = set()  # it is fed when stock has run it, whatever the graph knows by then
             missing[p.name] = len(needs.difference(graph.inputs))
@@ -78,6 +79,22 @@ def _wiring(graph: Graph) -> _Wiring:
         )
         graph.__dict__["_wiring"] = found
     return found
+
+
+def _ahead(graph: Graph) -> Mapping[str, tuple[float, float]]:
+    """Predicted seconds to the end of the graph (``forecast.remaining``), anew as often as costs may have changed."""
+    uses = graph.__dict__["_uses"] = graph.__dict__.get("_uses", 0) + 1
+    if uses % _FORESEEN == 0 or uses & (uses - 1) == 0 or "_ahead" not in graph.__dict__:
+        graph.__dict__["_ahead"] = remaining(graph)
+    found: Mapping[str, tuple[float, float]] = graph.__dict__["_ahead"]
+    return found
+
+
+def _after(p: Primitive, graph: Graph) -> tuple[str, ...]:
+    """What it is ordered behind. It picks up what its stages are still at, and what they failed with, as stock would."""
+    if p.meta.get("staged"):
+        return tuple(name for name in p.after if not graph[name].params.get("stage"))
+    return p.after
 
 
 def _slot(ref: Ref) -> _Slot:
@@ -98,14 +115,17 @@ class Execution:
         finished: Callable[[Any], None] | None = None,
         level: int = 0,
         late: Iterable[str] = (),
+        beyond: float = 0.0,
     ) -> None:
         self.graph = graph
         self.level = level  # depth of the primitive that this graph is the body of
+        self.beyond = beyond  # predicted seconds of what comes behind that primitive
         self.call = call
         self.values: dict[str, Any] = dict(inputs)
         self.released: dict[_Slot, Any] = {}
         self._finished = finished
         self._wiring = _wiring(graph)
+        self._ahead = _ahead(graph)
         self._missing = dict(self._wiring.missing)
         self._unended = set(self._wiring.ending)
         self._failures = any(isinstance(value, Failed) for value in self.values.values())
@@ -269,7 +289,7 @@ class Execution:
         if not self._failures:
             return None
         slots = (_slot(ref) for ref in first_args(p).values())
-        for slot in (*(slot for slot in slots if slot not in self.released), *p.after):
+        for slot in (*(slot for slot in slots if slot not in self.released), *_after(p, self.graph)):
             found = self.values.get(slot if isinstance(slot, str) else slot[0])
             if isinstance(found, Failed):
                 return found
@@ -346,6 +366,10 @@ class Execution:
         self, p: Primitive, entry: Entry, start: Callable[[Entry], Awaitable[Any]], placed: bool
     ) -> None:
         queued = events.now()
+        counted = tally(p.engine) if p.engine and p.meta.get("foreign") else None
+        failed = False
+        if counted is not None:
+            counted.begun += 1
         try:
             if placed:
                 async with self.place(p, entry):
@@ -353,6 +377,7 @@ class Execution:
             else:
                 result = await start(entry)
         except BaseException as error:
+            failed = isinstance(error, Exception)
             told = error.error if isinstance(error, Ended) else error
             entry.fail(told)
             if entry.stream is not None:
@@ -365,15 +390,18 @@ class Execution:
                 costs.observe(p.engine, p.op, None, events.now() - _begun(entry, queued), p.name)
         finally:
             now = self._stamps[p.name].ended = events.now()
-            if events.listening() and p.engine and p.meta.get("foreign"):
-                events.report(
-                    events.Interval(p.engine, p.name, queued, _begun(entry, queued), now, origin=events.origin())
-                )
+            if counted is not None:
+                begun = _begun(entry, queued)
+                counted.ended += 1
+                counted.batch(1, (begun - queued,), now - begun, failed=failed)
+                if events.listening():
+                    events.report(events.Interval(p.engine or "", p.name, queued, begun, now, origin=events.origin()))
 
     def spawn(self, work: Awaitable[Any], p: Primitive, *, placed: bool = False) -> asyncio.Task[Any]:
         """A task for (a part of) the primitive, with its depth as priority. placed: it is a call of a component."""
         stamp = self._stamps.get(p.name)
-        return self.call.spawn(work, self.level + p.depth, placed=placed, name=p.name, stamp=stamp)
+        path = self.beyond + self._ahead[p.name][0]
+        return self.call.spawn(work, self.level + p.depth, path=path, placed=placed, name=p.name, stamp=stamp)
 
     def ended(self, name: str, then: Callable[[], None]) -> None:
         """Calls ``then`` when the primitive has its value or has failed: now, if that is so already."""
@@ -391,7 +419,8 @@ class Execution:
     def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
         """Runs a body of ``p`` with these inputs; others that are arguments of ``p`` follow when they are known."""
         late = [name for name in body.inputs if name in p.args and name not in given]
-        inner = Execution(body, self.call, given, done, self.level + p.depth, late)
+        beyond = self.beyond + self._ahead[p.name][1]
+        inner = Execution(body, self.call, given, done, self.level + p.depth, late, beyond)
         for name in late:
             wake = partial(self._pass_on, inner, name, p.args[name])
             self._waking.setdefault(_slot(p.args[name]), []).append(wake)

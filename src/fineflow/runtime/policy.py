@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fineflow.ir import Op
 
 _PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
-_SLACKS = 8  # classes of slack: what is within an eighth of its query's longest path counts as equally urgent
+_CRITICAL = 0.5  # share of its query's longest path from which on a request counts as critical
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,36 @@ def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     come first, since they hold up the most of their query; slots that remain go to the next depth of every bucket.
     Requests of one primitive stay together.
     """
-    return _in_buckets(waiting, slots, lambda request, bucket: -request.depth)
+    buckets: dict[str, list[Waiting]] = {}
+    for request in sorted(waiting, key=_arrival):
+        buckets.setdefault(request.query, []).append(request)
+    ranked: list[tuple[int, int, int, Waiting]] = []
+    for position, bucket in enumerate(buckets.values()):
+        rank = {depth: i for i, depth in enumerate(sorted({r.depth for r in bucket}, reverse=True))}
+        begun: dict[str, int] = {}  # primitive -> its earliest request
+        for request in bucket:
+            earliest = begun.setdefault(request.primitive, request.number) if request.primitive else request.number
+            ranked.append((rank[request.depth], position, earliest, request))
+    ranked.sort(key=lambda found: found[:3])  # stable: at last by arrival
+    return _fill((found[3] for found in ranked), slots)
 
 
 def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """As ``by_depth``, with predicted seconds in place of hops (Ayo, section 7.4, names it as an extension).
+    """Critical paths first, by predicted seconds in place of hops (Ayo, section 7.4, names it as an extension).
 
-    What has the longest way to go to the end of its query comes first; what has up to an eighth of that in slack counts
-    as equally urgent, so that predictions need not be exact.
+    First what holds up its query: requests with at least half as long a way to go as any other of that query that
+    waits. Among these, as among the rest, queries that have begun are finished first, and inside a query the longest
+    way comes first. What has slack has it only while something more urgent of its query waits, so not for ever.
     """
+    longest: dict[str, float] = {}
+    for request in waiting:
+        longest[request.query] = max(longest.get(request.query, 0.0), request.path)
 
-    def slack(request: Waiting, bucket: Sequence[Waiting]) -> int:
-        longest = max(other.path for other in bucket)
-        return int((longest - request.path) / longest * _SLACKS) if longest else 0
+    def rank(request: Waiting) -> tuple[bool, float, str, float, int]:
+        slack = request.path < _CRITICAL * longest[request.query]
+        return slack, request.started, request.query, -request.path, request.number
 
-    return _in_buckets(waiting, slots, slack)
+    return _fill(sorted(waiting, key=rank), slots)
 
 
 def fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
@@ -204,25 +219,6 @@ class Shares:
     def give(self, request: Waiting, items: int) -> None:
         """A tenant has been served."""
         self._used[request.tenant] = max(self._used.get(request.tenant, 0.0), self._now) + items / request.weight
-
-
-def _in_buckets(
-    waiting: Sequence[Waiting], slots: int, order: Callable[[Waiting, Sequence[Waiting]], int]
-) -> list[Take]:
-    """Fills by rank inside the query (classes of equal ``order``, the least first), by query, by primitive."""
-    buckets: dict[str, list[Waiting]] = {}
-    for request in sorted(waiting, key=_arrival):
-        buckets.setdefault(request.query, []).append(request)
-    ranked: list[tuple[int, int, int, Waiting]] = []
-    for position, bucket in enumerate(buckets.values()):
-        orders = [order(request, bucket) for request in bucket]
-        rank = {value: i for i, value in enumerate(sorted(set(orders)))}
-        begun: dict[str, int] = {}  # primitive -> its earliest request
-        for value, request in zip(orders, bucket, strict=True):
-            earliest = begun.setdefault(request.primitive, request.number) if request.primitive else request.number
-            ranked.append((rank[value], position, earliest, request))
-    ranked.sort(key=lambda found: found[:3])  # stable: at last by arrival
-    return _fill((found[3] for found in ranked), slots)
 
 
 def _fill(requests: Iterable[Waiting], slots: int) -> list[Take]:

@@ -25,6 +25,7 @@ from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import on_engine_loop, run_async, run_sync
 from fineflow.runtime.placement import Instance, idlest, in_service, instances_of, none_left
 from fineflow.runtime.policy import POLICIES, Policy, Shares, Take, Waiting, by_depth, decide
+from fineflow.runtime.statistics import served, watch
 
 depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
 """Depth of the primitive that is being run: what it submits to engines goes before what is less deep."""
@@ -47,7 +48,7 @@ weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
 priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
 """Priority of the call among those of its tenant: higher first."""
 
-_TURNS = 16
+TURNS = 16
 """Turns of the event loop before a batch is made: one event (an answer, the end of a batch) often leads to several
 requests, some in the steps that follow it at once. They fit into one batch, and a turn takes microseconds."""
 
@@ -129,6 +130,7 @@ class EngineQueue:
         self.engine = engine
         self.policy = policy
         self.instances = instances_of(engine)
+        watch(self)
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: dict[int, _Request] = {}  # those with items that no batch has taken yet
@@ -204,7 +206,7 @@ class EngineQueue:
     async def _serve(self) -> None:
         try:
             while self._requests or self._running:
-                for _ in range(_TURNS):
+                for _ in range(TURNS):
                     await asyncio.sleep(0)
                 self._changed.clear()
                 self._begin()
@@ -267,8 +269,10 @@ class EngineQueue:
         number = next(_batch_numbers)
         items = [request.items[index] for request, taken in batch for index in taken]
         start = events.now()
+        waits = [start - request.queued for request, _ in batch if request.begun is None]
         for request, _ in batch:
             request.begun = start if request.begun is None else request.begun
+        failed = True
         try:
             results = await instance.engine.execute(batch[0][0].op, items)
             if len(results) != len(items):
@@ -284,6 +288,7 @@ class EngineQueue:
         except BaseException as error:  # also a KeyboardInterrupt: it must not end everybody's loop
             self._failed(batch, instance, error)
         else:
+            failed = False
             costs.observe(self.engine.name, batch[0][0].op, len(items), events.now() - start)
             offset = 0
             for request, taken in batch:
@@ -291,6 +296,7 @@ class EngineQueue:
                 offset += len(taken)
         finally:
             instance.end(len(items))
+            served(self.engine.name, number, len(items), waits, events.now() - start, failed=failed)
         if events.listening():
             self._report(batch, instance, number, start, events.now())
 
