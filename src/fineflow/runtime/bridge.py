@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from fineflow.runtime.loop import on_engine_loop
+from fineflow.runtime.loop import exiting, on_engine_loop
 from fineflow.runtime.query import Call
 
 T = TypeVar("T")
@@ -70,6 +70,10 @@ class Bridge:
                 if self._lost():
                     raise Unreachable
             return future.result()
+        except CancelledError:
+            if exiting():
+                raise
+            raise Unreachable from None  # the loop was shut down
         finally:
             future.cancel()  # where this thread was interrupted, or nobody comes
 

@@ -26,6 +26,8 @@ from fineflow.runtime.scope import on_stop
 
 log = logging.getLogger("fineflow")
 
+_REMEMBERED = 1024  # tenants that do not wait, of whom it is known what they had
+
 NEW, WAITING, ADMITTED, OVER = "new", "waiting", "admitted", "over"
 
 
@@ -168,8 +170,8 @@ class Door:
         if self.limits.max_queries is not None:
             self._now = max(self._served.get(ticket.tenant, 0.0), self._now)
             self._served[ticket.tenant] = self._now + 1 / self.limits.weight(ticket.tenant)
-            if len(self._served) > 2 * len(self._queues) + 64:  # tenants may be as many as users
-                self._served = {t: s for t, s in self._served.items() if s > self._now or t in self._queues}
+            if len(self._served) > 2 * len(self._queues) + _REMEMBERED:  # tenants may be as many as users
+                self._served = {tenant: self._served[tenant] for tenant in self._queues}
 
     def _drop(self, ticket: Ticket) -> None:
         """Takes a call out, wherever it is."""
