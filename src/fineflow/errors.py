@@ -16,7 +16,7 @@ __all__ = [
 
 
 class PlanningError(FineflowError):
-    """An object could not be planned (raised only with ``strict=True``; otherwise it runs as stock)."""
+    """An object could not be planned: raised with ``strict=True`` and by ``explain``, else the object runs as stock."""
 
 
 class BackendError(FineflowError):
