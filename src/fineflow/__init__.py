@@ -10,6 +10,7 @@ from fineflow.declare import effects, external, pure
 from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
 from fineflow.options import Options
 from fineflow.passes import PASSES
+from fineflow.runtime.costs import costs
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.statistics import Statistics, statistics
 
@@ -26,6 +27,7 @@ __all__ = [
     "PlanningError",
     "Runtime",
     "Statistics",
+    "costs",
     "effects",
     "explain",
     "external",

@@ -1,5 +1,7 @@
 """Models that run in this process: ``from fineflow.engines import TransformersEngine, SentenceTransformerEngine``.
 
+``instances`` makes one engine of several, ``set_policy`` chooses the order in which an engine serves what waits.
+
 Components that put them into pipelines are in ``fineflow.langchain``. A name raises ImportError, saying what to
 install, when its library is missing.
 """
@@ -11,10 +13,22 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
-    from fineflow.backends.emulated import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
+    from fineflow.backends.emulated import (
+        BatchProfile,
+        EmulatedEmbedding,
+        EmulatedLLM,
+        EmulatedReranker,
+        EmulatedSearch,
+        LLMProfile,
+        batch_profile,
+        llm_profile,
+        profile_names,
+    )
     from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
+    from fineflow.runtime.instances import instances
+    from fineflow.runtime.scheduler import set_policy
 
 __all__ = [
     "CrossEncoderEngine",
@@ -22,11 +36,17 @@ __all__ = [
     "EmulatedEmbedding",
     "EmulatedLLM",
     "EmulatedReranker",
+    "EmulatedSearch",
     "BatchProfile",
     "LLMProfile",
+    "batch_profile",
+    "llm_profile",
+    "profile_names",
     "SentenceTransformerEngine",
     "TransformersEngine",
     "bundled_minilm",
+    "instances",
+    "set_policy",
 ]
 
 _EMULATED = Lazy("fineflow.backends.emulated")
@@ -40,10 +60,16 @@ __getattr__, __dir__ = lazily(
         "EmulatedEmbedding": _EMULATED,
         "EmulatedLLM": _EMULATED,
         "EmulatedReranker": _EMULATED,
+        "EmulatedSearch": _EMULATED,
         "BatchProfile": _EMULATED,
         "LLMProfile": _EMULATED,
+        "batch_profile": _EMULATED,
+        "llm_profile": _EMULATED,
+        "profile_names": _EMULATED,
         "SentenceTransformerEngine": _TEXT,
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
+        "instances": Lazy("fineflow.runtime.instances"),
+        "set_policy": Lazy("fineflow.runtime.scheduler"),
     },
 )

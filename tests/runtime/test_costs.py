@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -242,3 +243,45 @@ def test_observing_is_cheap() -> None:
         return (time.perf_counter() - start) / 2000
 
     assert min(once() for _ in range(20)) < 5e-6  # 0.5 us on an idle machine
+
+
+def test_a_step_takes_longer_for_each_sequence_beside() -> None:
+    known = Costs()
+    for steps in (20, 40, 80):
+        for together in (1, 2, 4, 8):
+            seconds = 0.005 + steps * (0.01 + 0.002 * (together - 1))
+            known.observe("llm", Op.DECODE, steps, seconds, together=together)
+    line = known.line("llm", Op.DECODE)
+    assert (line.fixed, line.each, line.beside) == (
+        pytest.approx(0.005, rel=0.1),
+        pytest.approx(0.01, rel=0.05),
+        pytest.approx(0.002, rel=0.05),
+    )
+    assert known.predict("llm", Op.DECODE, size=50, together=4) == pytest.approx(0.805, rel=0.05)
+    assert Costs.from_json(known.to_json()).line("llm", Op.DECODE) == line
+
+
+def test_outliers_do_not_decide_what_company_costs() -> None:
+    known = Costs()
+    for i in range(40):
+        together = 1 + i % 4
+        stalled = 1.0 if i % 10 == 0 else 0.0
+        known.observe("llm", Op.DECODE, 50, 50 * (0.01 + 0.003 * (together - 1)) + stalled, together=together)
+    assert known.line("llm", Op.DECODE).beside == pytest.approx(0.003, rel=0.1)
+
+
+def test_alone_nothing_is_known_of_company() -> None:
+    known = Costs()
+    for steps in (10, 20, 40):
+        known.observe("llm", Op.DECODE, steps, 0.01 * steps)
+    assert known.line("llm", Op.DECODE).beside == 0.0
+
+
+def test_a_profile_is_loaded_from_a_file(tmp_path: Path) -> None:
+    known = Costs()
+    known.load(json.dumps({"version": 1, "lines": [], "sizes": [], "took": []}))
+    row = {"engine": "e", "op": "embed", "fixed": 0.1, "each": 0.01, "largest": 16}  # as before there was company
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps({"version": 1, "source": "a machine", "lines": [row], "sizes": [], "took": []}))
+    known.load(file)
+    assert known.predict("e", Op.EMBED, size=10) == pytest.approx(0.2)

@@ -3,7 +3,11 @@
 One model per engine and operation: ``seconds = fixed + each * size`` for what grows with its input, a constant for
 the rest (Ayo, section 4.3, profiles engines ahead of time; here the profile is learned from the batches and calls that
 run anyway, and a file of it can be kept: ``to_json``, ``from_json``). Sizes: texts of a batch (EMBED, RERANK,
-INGEST), tokens that are computed (PREFILL, PARTIAL_PREFILL), steps (DECODE, PARTIAL_DECODE).
+INGEST), tokens that are computed (PREFILL, PARTIAL_PREFILL), steps (DECODE, PARTIAL_DECODE). A step of an LLM takes
+longer for each sequence that is decoded in it besides: ``fixed + steps * (each + beside * (sequences - 1))`` seconds.
+
+A process starts with what an earlier one, or ``fineflow profile``, has measured by
+``fineflow.costs.load(Path("profile.json"))``, before its first call.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ import json
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, isfinite
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -32,14 +37,18 @@ _SMOOTH = 32  # calls over which a typical size is a mean
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds for work of a size: ``fixed`` once, ``each`` per unit. ``largest``: the largest size it rests on."""
+    """Seconds for work of a size: ``fixed`` once, ``each`` per unit. ``largest``: the largest size it rests on.
+
+    beside: seconds per unit more for each other request that is decoded together with it.
+    """
 
     fixed: float
     each: float = 0.0
     largest: float = 0.0
+    beside: float = 0.0
 
-    def at(self, size: float) -> float:
-        return self.fixed + self.each * size
+    def at(self, size: float, together: float = 1.0) -> float:
+        return self.fixed + (self.each + self.beside * (together - 1)) * size
 
 
 # What is believed of an operation as long as nothing was measured: a small model on a GPU, or one behind a network.
@@ -80,19 +89,19 @@ class _Model:
     def __init__(self, op: Op, known: Line | None = None) -> None:
         self.op = op
         self.known = known  # of a profile that was loaded: counts as measured
-        self.samples: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self.samples: deque[tuple[float, float, float]] = deque(maxlen=_WINDOW)  # size, seconds, how many together
         self.seen = 0
         self.line = known or PRIORS.get(op, Line(0.0))
         self._due = _ENOUGH
 
-    def add(self, size: float, seconds: float) -> None:
-        self.samples.append((size, seconds))
+    def add(self, size: float, seconds: float, together: float = 1.0) -> None:
+        self.samples.append((size, seconds, together))
         self.seen += 1
 
     def fitted(self) -> Line:
         """The line, fitted anew when an eighth of the measurements is new: prediction may be asked for often."""
         if self.seen >= self._due:
-            self.line = fit(self.samples, self.known or PRIORS.get(self.op, Line(0.0)))
+            self.line = fit_together(self.samples, self.known or PRIORS.get(self.op, Line(0.0)))
             self._due = self.seen + max(1, len(self.samples) // 8)
         return self.line
 
@@ -128,6 +137,20 @@ def fit(samples: Iterable[tuple[float, float]], prior: Line) -> Line:
     return Line(0.0, median(seconds / size for size, seconds in points if size), largest)
 
 
+def fit_together(samples: Iterable[tuple[float, float, float]], prior: Line) -> Line:
+    """``fit`` of (size, seconds, how many were decoded together), whose ``beside`` is the slope of seconds per unit.
+
+    That slope is the median of those between measurements of different company; with too few of them, the prior's.
+    """
+    points = list(samples)
+    rates = [(together, seconds / size) for size, seconds, together in points if size]
+    slopes = [(t - s) / (y - x) for i, (x, s) in enumerate(rates) for y, t in rates[i + 1 :] if abs(x - y) >= 1]
+    known = len(slopes) >= _ENOUGH and len(slopes) >= len(rates) * (len(rates) - 1) / 6
+    beside = max(median(slopes), 0.0) if known else prior.beside
+    alone = [(size, max(seconds - beside * (together - 1) * size, 0.0)) for size, seconds, together in points]
+    return replace(fit(alone, prior), beside=beside)
+
+
 class Costs:
     """Latency models of engines, by name, and the typical sizes of what primitives give them. Thread-safe.
 
@@ -140,11 +163,14 @@ class Costs:
         self._sizes: _Means = {}  # (how many, mean); "" is all of the engine
         self._took: _Means = {}  # seconds, of work whose size nobody knows
 
-    def observe(self, engine: str, op: Op, size: float | None, seconds: float, name: str = "") -> None:
+    def observe(
+        self, engine: str, op: Op, size: float | None, seconds: float, name: str = "", *, together: float = 1.0
+    ) -> None:
         """Something took so long. About a microsecond.
 
         size None: as large as the work of the primitive ``name`` usually is, where nobody knows how large. Own code
-        (CALL) says nothing of other code: it is known by name only.
+        (CALL) says nothing of other code: it is known by name only. together: how many requests the engine decoded
+        in the same steps, on average, this one included.
         """
         key = engine, _SAME.get(op, op)
         with self._lock:
@@ -158,7 +184,7 @@ class Costs:
             model = self._models.get(key)
             if model is None:
                 model = self._models[key] = _Model(key[1])
-            model.add(size, seconds)
+            model.add(size, seconds, together)
 
     def observe_size(self, engine: str, op: Op, name: str, size: float) -> None:
         """The primitive ``name`` ("" where nobody knows which) had work of this size."""
@@ -167,6 +193,11 @@ class Costs:
             _learn(self._sizes, (engine, op, ""), size)
             if name:
                 _learn(self._sizes, (engine, op, place(name)), size)
+
+    def know(self, engine: str, op: Op, line: Line) -> None:
+        """Takes a line as measured, until three new measurements say otherwise."""
+        with self._lock:
+            self._models[engine, _SAME.get(op, op)] = _Model(_SAME.get(op, op), line)
 
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
         """The typical size of the work of a primitive: what was seen of it, of others on its engine, or the prior."""
@@ -183,12 +214,17 @@ class Costs:
             model = self._models.get((engine or "", op))
             return model.fitted() if model is not None else PRIORS.get(op, Line(0.0))
 
-    def predict(self, engine: str | None, op: Op, *, size: float | None = None, name: str = "") -> float:
-        """Seconds that work of this size would take; of the typical size of the primitive ``name`` where None."""
+    def predict(
+        self, engine: str | None, op: Op, *, size: float | None = None, name: str = "", together: float = 1.0
+    ) -> float:
+        """Seconds that work of this size would take; of the typical size of the primitive ``name`` where None.
+
+        together: how many requests are decoded in the same steps, this one included.
+        """
         took = self._took.get((engine or "", _SAME.get(op, op), place(name))) if size is None and name else None
         if took is not None and self.measured(engine, op, name):
             return took[1]
-        return self.line(engine, op).at(self.size(engine, op, name) if size is None else size)
+        return self.line(engine, op).at(self.size(engine, op, name) if size is None else size, together)
 
     def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
         """Whether ``predict`` rests on measurements (three at least, or a loaded profile) instead of a prior.
@@ -244,8 +280,13 @@ class Costs:
         made.load(text)
         return made
 
-    def load(self, text: str) -> None:
-        """Takes over what ``to_json`` wrote, in place of what is known of the same engines. ValueError if it is not."""
+    def load(self, profile: str | Path) -> None:
+        """Takes over what ``to_json`` or ``fineflow profile`` wrote, in place of what is known of the same engines.
+
+        profile: the JSON text, or the path of a file with it. Raises ValueError if it is not such a profile, OSError
+        if the file cannot be read.
+        """
+        text = profile.read_text(encoding="utf-8") if isinstance(profile, Path) else profile
         try:
             data = json.loads(text)
             if data["version"] != 1:
@@ -253,7 +294,8 @@ class Costs:
             models = {}
             for row in data["lines"]:
                 op = Op(row["op"])
-                models[str(row["engine"]), op] = _Model(op, Line(*(_number(row[part]) for part in _plain(Line(0.0)))))
+                parts = {part: _number(row[part]) for part in _plain(Line(0.0)) if part in row or part != "beside"}
+                models[str(row["engine"]), op] = _Model(op, Line(**parts))
             sizes, took = (
                 {(str(row["engine"]), Op(row["op"]), str(row["name"])): (1, _number(row["mean"])) for row in data[part]}
                 for part in ("sizes", "took")
@@ -287,7 +329,7 @@ def place(name: str) -> str:
 
 
 def _plain(line: Line) -> dict[str, float]:
-    return {"fixed": line.fixed, "each": line.each, "largest": line.largest}
+    return {"fixed": line.fixed, "each": line.each, "largest": line.largest, "beside": line.beside}
 
 
 def _number(value: Any) -> float:

@@ -36,8 +36,11 @@ class Interval:
 class Meter(Protocol):
     """Learns from measurements what work costs (``runtime.costs``). Called from any thread, for every piece of work."""
 
-    def observe(self, engine: str, op: Any, size: float | None, seconds: float) -> None:
-        """The engine took so long for work of this size, time in queues not included. op: an ``Op``."""
+    def observe(self, engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
+        """The engine took so long for work of this size, time in queues not included.
+
+        op: an ``Op``. together: how many requests it decoded in the same steps, on average, this one included.
+        """
         ...
 
     def observe_size(self, engine: str, op: Any, name: str, size: float) -> None:
@@ -72,10 +75,10 @@ def report(interval: Interval) -> None:
         listener(interval)
 
 
-def measured(engine: str, op: Any, size: float | None, seconds: float) -> None:
+def measured(engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
     """Tells the meters what work of this size took, for engines below the layer that knows them."""
     for meter in meters:
-        meter.observe(engine, op, size, seconds)
+        meter.observe(engine, op, size, seconds, together=together)
 
 
 def sized(engine: str, op: Any, size: float, name: str | None = None) -> None:

@@ -7,9 +7,26 @@ script, vectors from hashes of words, scores from shared words. Figures got this
 
 from __future__ import annotations
 
-from fineflow.backends.emulated.batches import EmulatedEmbedding, EmulatedReranker, overlap, word_vector
+from fineflow.backends.emulated.batches import (
+    EmulatedEmbedding,
+    EmulatedReranker,
+    EmulatedSearch,
+    overlap,
+    word_vector,
+)
 from fineflow.backends.emulated.llm import EmulatedLLM
-from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER, LLAMA_2_7B, BatchProfile, LLMProfile
+from fineflow.backends.emulated.profiles import (
+    CROSS_ENCODER,
+    EMBEDDER,
+    LLAMA_2_7B,
+    BatchProfile,
+    LLMProfile,
+    batch_profile,
+    llm_profile,
+    load_profile,
+    profile_data,
+    profile_names,
+)
 
 __all__ = [
     "CROSS_ENCODER",
@@ -19,7 +36,13 @@ __all__ = [
     "EmulatedEmbedding",
     "EmulatedLLM",
     "EmulatedReranker",
+    "EmulatedSearch",
     "LLMProfile",
+    "batch_profile",
+    "llm_profile",
+    "load_profile",
     "overlap",
+    "profile_data",
+    "profile_names",
     "word_vector",
 ]

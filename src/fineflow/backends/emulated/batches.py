@@ -7,9 +7,10 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
+from operator import mul
 from typing import Any, ClassVar
 
-from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER, BatchProfile
+from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER, STORE, BatchProfile
 from fineflow.ir import Op
 
 
@@ -68,6 +69,31 @@ class EmulatedReranker(_EmulatedBatches):
 
     def compute(self, item: tuple[str, str]) -> float:
         return overlap(*item)
+
+
+class EmulatedSearch(_EmulatedBatches):
+    """Serves SEARCH, as a vector store does: of what ``rows`` hold, the most similar first.
+
+    rows: pairs of a vector and what a search finds for it. Items: ``(vector, k)``; results: lists of at most ``k``
+    found, by dot product, equal ones in the order of the rows.
+    """
+
+    ops = frozenset({Op.SEARCH})
+
+    def __init__(
+        self,
+        rows: Sequence[tuple[Sequence[float], Any]],
+        profile: BatchProfile = STORE,
+        *,
+        name: str = "emulated-search",
+    ) -> None:
+        super().__init__(profile, name)
+        self.rows = list(rows)
+
+    def compute(self, item: tuple[Sequence[float], int]) -> list[Any]:
+        vector, k = item
+        near = sorted(self.rows, key=lambda row: math.fsum(map(mul, row[0], vector)), reverse=True)
+        return [found for _, found in near[:k]]
 
 
 def word_vector(text: str, dimensions: int = 32) -> list[float]:

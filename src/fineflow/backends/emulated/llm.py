@@ -72,6 +72,7 @@ class EmulatedLLM:
         self.can_prefill = can_prefill
         self.capacity = capacity
         self.iterations = 0
+        self._decoded = 0  # tokens so far, of all requests
         self._words: dict[str, int] = {}
         self._texts: list[str] = []
         self._numbers = itertools.count()
@@ -119,15 +120,17 @@ class EmulatedLLM:
         answer = self.encode(said[: min(cuts)] if cuts else said)
         reason = "stop" if len(answer) <= sampling.max_tokens else "length"
         with self._submitted(tokens, answer[: sampling.max_tokens], priority) as request:
-            count, first, token = len(request.answer), 0.0, _END
+            count, first, before, token = len(request.answer), 0.0, 0, _END
             for i in range(max(count, 1)):
                 token = await request.outputs.get()
-                first = first if i else self._prefilled(request)
+                if not i:
+                    first, before = self._prefilled(request), self._decoded
                 if i + 1 < count:
                     yield Delta(self._texts[token], (token,))
             events.sized(self.name, Op.PREFILL, len(tokens))
             events.sized(self.name, Op.DECODE, count)
-            events.measured(self.name, Op.DECODE, count, events.now() - first)
+            together = max((self._decoded - before) / max(count - 1, 1), 1.0)  # what others got meanwhile
+            events.measured(self.name, Op.DECODE, count, events.now() - first, together=together)
             text, news = (self._texts[token], (token,)) if count else ("", ())
             yield Delta(text, news, reason, len(tokens), request.cached)
 
@@ -268,6 +271,7 @@ class EmulatedLLM:
         if request.said < len(request.answer):
             request.outputs.put_nowait(request.answer[request.said])
             request.said += 1
+            self._decoded += 1
         if request.said >= len(request.answer):
             request.outputs.put_nowait(_END)
             self._withdraw(request)

@@ -84,6 +84,7 @@ class TransformersEngine:
         self._eos: tuple[int, ...] = ()
         self._manager: Manager | None = None
         self._warming: set[Request] = set()  # prefills under way
+        self._decoded = 0  # tokens so far, of all requests
         if is_local(model):
             self._load_config()
 
@@ -158,12 +159,13 @@ class TransformersEngine:
         self._overtake(list(tokens))
         async with self._submitted(tokens, sampling, priority) as (request, outputs):
             news: list[int] = []
-            reason, steps, first = None, 0, 0.0
+            reason, steps, first, before = None, 0, 0.0, 0
             while reason is None:
                 output = await self._next(outputs)
                 if not steps and output.tokens:
-                    first = self._prefilled(request)
+                    first, before = self._prefilled(request), self._decoded
                 steps += len(output.tokens)
+                self._decoded += len(output.tokens)
                 news += output.tokens
                 text = stops.push(detokenizer.push(output.tokens))
                 if stops.hit:
@@ -174,7 +176,8 @@ class TransformersEngine:
                 if reason and first:
                     events.sized(self.name, Op.PREFILL, len(tokens))
                     events.sized(self.name, Op.DECODE, steps)
-                    events.measured(self.name, Op.DECODE, steps, time.perf_counter() - first)
+                    together = max((self._decoded - before) / max(steps, 1), 1.0)  # what others got meanwhile
+                    events.measured(self.name, Op.DECODE, steps, time.perf_counter() - first, together=together)
                 if text or reason:
                     yield Delta(text, tuple(news), reason, len(tokens), max(request.cached_tokens, 0))
                     news = []
