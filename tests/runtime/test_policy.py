@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fineflow.ir import Op
-from fineflow.runtime.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
+from fineflow.runtime.policy import (
+    Policy,
+    Shares,
+    Take,
+    Waiting,
+    app_fifo,
+    by_depth,
+    by_path,
+    decide,
+    fifo,
+    per_invocation,
+)
 
-POLICIES = [by_depth, fifo, per_invocation]
+POLICIES = [by_depth, by_path, fifo, app_fifo, per_invocation]
 
 
 def waiting(number: int, query: str, depth: int, items: int = 1, op: Op = Op.EMBED) -> Waiting:
@@ -48,7 +63,7 @@ def test_a_large_request_is_split(policy: Policy) -> None:
     assert policy([waiting(0, "q", 1, items=10)], 4) == [Take(0, 4)]
 
 
-@pytest.mark.parametrize("policy", [by_depth, fifo])
+@pytest.mark.parametrize("policy", [by_depth, by_path, fifo, app_fifo])
 def test_a_batch_is_filled_with_part_of_the_next_request(policy: Policy) -> None:
     assert policy([waiting(0, "p", 1, items=3), waiting(1, "q", 1, items=3)], 4) == [Take(0, 3), Take(1, 1)]
 
@@ -105,3 +120,107 @@ def test_newer_queries_do_not_starve_an_older_one(flood: int, slots: int) -> Non
     old = waiting(0, "old", 0, items=slots + 1)
     rest = [waiting(n, f"new {n}", 9, items=5) for n in range(1, flood + 1)]
     assert by_depth([*rest, old], slots)[0] == Take(0, slots)
+
+
+def asked(number: int, query: str, **known: Any) -> Waiting:
+    return Waiting(number, query, known.pop("depth", 1), Op.EMBED, known.pop("items", 1), **known)
+
+
+def test_requests_of_one_primitive_stay_together() -> None:
+    queue = [asked(n, "q", primitive=name) for n, name in enumerate(["a", "b", "a", "", "b"])]
+    assert numbers(by_depth(queue, 8)) == [0, 2, 1, 4, 3]
+    assert numbers(per_invocation(queue, 8)) == [0, 2]
+
+
+def test_queries_that_have_begun_are_finished_first() -> None:
+    queue = [asked(0, "late", started=2.0), asked(1, "early", started=1.0), asked(2, "late", started=2.0)]
+    assert numbers(app_fifo(queue, 2)) == [1, 0]
+
+
+def test_what_has_slack_waits_for_what_holds_up_its_query_and_others() -> None:
+    queue = [asked(0, "one", path=9.0, started=2.0), asked(1, "one", path=4.0, started=2.0)]
+    queue += [asked(2, "two", path=3.0, started=1.0), asked(3, "two", path=1.0, started=1.0)]
+    assert numbers(by_path(queue, 8)) == [2, 0, 3, 1]
+    assert numbers(by_path(queue[1:], 1)) == [2] and numbers(by_path(queue[1::2], 8)) == [3, 1]  # no slack any more
+
+
+def test_higher_priorities_come_first_and_whoever_waits_rises() -> None:
+    queue = [asked(0, "a"), asked(1, "b", priority=2), asked(2, "c", priority=1), asked(3, "d", passed=32)]
+    assert numbers(decide(fifo, queue, 8, {})) == [1, 3, 2, 0]
+    assert numbers(decide(fifo, queue, 2, {})) == [1, 3]
+    assert numbers(decide(per_invocation, queue, 8, {})) == [1]
+
+
+def test_a_batch_of_several_priorities_serves_one_operation() -> None:
+    queue = [asked(0, "a"), Waiting(1, "b", 1, Op.RERANK, 1, priority=1), Waiting(2, "c", 1, Op.RERANK, 1)]
+    assert numbers(decide(fifo, queue, 8, {})) == [1, 2]
+
+
+def test_a_batch_is_shared_by_weight_between_tenants() -> None:
+    many = [asked(n, f"m{n}", tenant="many", items=4) for n in range(10)]
+    few = [asked(n, f"f{n}", tenant="few", weight=3.0, items=4) for n in range(10, 20)]
+    taken = {take.number: take.items for take in decide(fifo, [*many, *few], 16, {})}
+    assert sum(items for number, items in taken.items() if number < 10) == 4
+    assert list(taken) == [0, 10, 11, 12]
+    assert numbers(decide(per_invocation, [*many, *few], 16, {"many": 1.0, "few": 0.0})) == [10]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6)), min_size=1, max_size=40))
+def test_tenants_that_always_wait_get_what_their_weight_says(stream: list[tuple[str, int]]) -> None:
+    """However large the requests are, the work of one is never more than a batch ahead of its share."""
+    weights, shares, given_so_far = {"a": 1.0, "b": 2.0}, Shares(), {"a": 0, "b": 0}
+    waiting_now = [
+        asked(n, f"q{n}", tenant=tenant, weight=weights[tenant], items=items)
+        for n, (tenant, items) in enumerate([*stream, ("a", 99), ("b", 199)])
+    ]
+    for _ in range(30):
+        takes = decide(fifo, waiting_now, 4, shares.waiting(request.tenant for request in waiting_now))
+        for take in takes:
+            request = next(r for r in waiting_now if r.number == take.number)
+            given_so_far[request.tenant] += take.items
+            shares.give(request, take.items)
+            waiting_now.remove(request)
+            if request.items > take.items:
+                waiting_now.append(replace(request, items=request.items - take.items))
+        if {request.tenant for request in waiting_now} != {"a", "b"}:
+            return
+        assert abs(given_so_far["a"] - given_so_far["b"] / 2) <= 4
+
+
+def test_a_tenant_that_was_away_gets_nothing_for_that_time() -> None:
+    shares = Shares()
+    for _ in range(5):
+        shares.waiting(["busy"])
+        shares.give(asked(0, "q", tenant="busy"), 100)
+    used = shares.waiting(["busy", "back"])
+    assert used["back"] >= used["busy"] - 100
+
+
+STREAMS: dict[str, Callable[[int], Waiting]] = {
+    "deeper": lambda n: asked(n, f"new {n}", depth=99),
+    "longer": lambda n: asked(n, f"new {n}", path=99.0, started=float(n)),
+    "more important": lambda n: asked(n, f"new {n}", priority=1),
+    "of another tenant": lambda n: asked(n, f"new {n}", tenant="other", weight=3.0),
+    "of another operation": lambda n: replace(asked(n, f"new {n}"), op=Op.RERANK),
+    "large": lambda n: asked(n, f"new {n}", items=50),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_nobody_waits_for_ever_behind_a_stream_of_others(policy: Policy, stream: str) -> None:
+    """Two new requests with every batch, which has room for two: the old query is done within 40 batches."""
+    old = asked(0, "old", items=3, path=1.0)
+    queue, shares, number = [old, asked(1, "old", path=0.1, started=0.0)], Shares(), 1
+    for batch in range(40):
+        queue += [STREAMS[stream](number := number + 1) for _ in range(2)]
+        seen = [replace(r, passed=batch if r.query == "old" else 0) for r in queue]
+        for take in decide(policy, seen, 2, shares.waiting(r.tenant for r in seen)):
+            request = next(r for r in queue if r.number == take.number)
+            shares.give(request, take.items)
+            queue.remove(request)
+            if request.items > take.items:
+                queue.append(replace(request, items=request.items - take.items))
+        if not any(request.query == "old" for request in queue):
+            return
+    raise AssertionError(f"after 40 batches {[r for r in queue if r.query == 'old']} still waits")
