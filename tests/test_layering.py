@@ -36,6 +36,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "backends.base",
         "runtime",
         "adapters.base",
+        "adapters.recognition",
         "adapters.closures",
         "adapters.idioms",
         "adapters.purity",
@@ -50,11 +51,12 @@ OURS: dict[str, tuple[str, ...]] = {
     "": ("ir", "api", "explanation", "adapters", "passes", "runtime", *LEAVES),  # fineflow/__init__.py
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
-    "engines": ("_lazy", "backends"),
+    "engines": ("_lazy", "backends", "runtime.instances", "runtime.scheduler"),
     "langchain": ("_lazy", "adapters.langchain"),
     "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),
     "demo.app": (),  # stock LangChain, as people write it
-    "cli": ("", "api", "demo", "observe", *LEAVES),
+    "profiling": ("ir", "backends", "demo", "runtime", *LEAVES),
+    "cli": ("", "api", "demo", "observe", "profiling", *LEAVES),
 }
 
 # Libraries, by the name that is imported, and the modules or packages of ours that may import them.

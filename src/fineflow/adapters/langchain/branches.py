@@ -9,10 +9,11 @@ from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence,
 from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, RunnableEachBase
 from langchain_core.runnables.retry import RunnableRetry
 
-from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, NotLowered, Row, Symbol, plain
+from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.closures import condition, item_kind, kind_of, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN, unchanged
+from fineflow.adapters.recognition import NotLowered, Row, plain
 from fineflow.ir import Graph, Op, Ref
 from fineflow.ir.edit import together
 

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict, accepts_config, accepts_run_manager, is_async_generator
 
-from fineflow.adapters.base import MESSAGE, VALUE, Builder, NotLowered, Record, Row, Symbol
+from fineflow.adapters.base import MESSAGE, VALUE, Builder, Record, Symbol
 from fineflow.adapters.closures import kind_of
 from fineflow.adapters.langchain import history, ingest, routing
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, plain
@@ -26,6 +26,7 @@ from fineflow.adapters.langchain.recorder import Recorder, clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.purity.keys import keys_read
+from fineflow.adapters.recognition import NotLowered, Row
 from fineflow.declare import Declaration
 from fineflow.ir import PURE, Effects, Op, Primitive
 from fineflow.runtime.claims import Entry

@@ -19,12 +19,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import VectorStore
 
-from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol, believed
+from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.ahead import LeftToStock
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS
+from fineflow.adapters.recognition import believed
 from fineflow.ir import Effect, Effects, Op
 
 # Stores whose writing methods were read (langchain-chroma 1.1.0, langchain-core 1.7.2), and where they keep the

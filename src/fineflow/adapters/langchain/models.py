@@ -12,13 +12,14 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
-from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, NotLowered, Row, Symbol, believed, keeps_promise
+from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.chat import ChatEngine
 from fineflow.adapters.langchain.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.recognition import NotLowered, Row, believed, keeps_promise
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry

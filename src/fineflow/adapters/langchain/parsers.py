@@ -16,12 +16,13 @@ from langchain_core.output_parsers import (
     StrOutputParser,
 )
 
-from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.csv_items import CommaSeparated
 from fineflow.adapters.items import Lines, Markdown, Numbered, Splitter
 from fineflow.adapters.json_items import JsonFields, JsonItems
 from fineflow.adapters.langchain.structure import RUN, unchanged
 from fineflow.adapters.langchain.structured import plain_model
+from fineflow.adapters.recognition import NotLowered, Row
 from fineflow.ir import Op
 
 Splitters = Mapping[str, Callable[[], Splitter[Any]]]

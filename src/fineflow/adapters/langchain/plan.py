@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable
 
-from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf, Row
+from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf
 from fineflow.adapters.langchain import (
     branches,
     compressors,
@@ -25,6 +25,7 @@ from fineflow.adapters.langchain import (
 )
 from fineflow.adapters.langchain.changes import Snapshot
 from fineflow.adapters.langchain.ingest import contents
+from fineflow.adapters.recognition import Row
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path, ending
 from fineflow.ir.primitive import FED

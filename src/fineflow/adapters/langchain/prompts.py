@@ -18,8 +18,9 @@ from langchain_core.prompts import (
     SystemMessagePromptTemplate,
 )
 
-from fineflow.adapters.base import MESSAGE, OUTER, PROMPT, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import MESSAGE, OUTER, PROMPT, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.structure import RUN, unchanged
+from fineflow.adapters.recognition import NotLowered, Row
 from fineflow.ir import Op
 
 _MESSAGES = (

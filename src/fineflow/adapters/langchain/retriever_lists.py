@@ -11,9 +11,10 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.recognition import NotLowered, Row
 from fineflow.ir import Effect, Op, Ref
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
-from fineflow.adapters.base import OUTER, VALUE, Builder, Leaf, NotLowered, Symbol
+from fineflow.adapters.base import OUTER, VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.closures import Part, condition, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.purity import analyse
+from fineflow.adapters.recognition import NotLowered
 from fineflow.ir import PURE, Effects, Op, Ref
 
 OTHER = "value"

@@ -15,10 +15,11 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
-from fineflow.adapters.base import Builder, Leaf, NotLowered, Record, Row, Symbol
+from fineflow.adapters.base import Builder, Leaf, Record, Symbol
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.pieces import adds_up
 from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.recognition import NotLowered, Row
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.tools import StructuredTool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
 
-from fineflow.adapters.base import Builder, Leaf, NotLowered, Row, Symbol
+from fineflow.adapters.base import Builder, Leaf, Symbol
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.declared import declared_effects, place
@@ -20,6 +20,7 @@ from fineflow.adapters.langchain.recorder import Recorder, clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.langchain.structured import plain_model
+from fineflow.adapters.recognition import NotLowered, Row
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
