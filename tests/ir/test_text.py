@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
-from fineflow.ir.text import WIDTH, format_graph, format_value, tidy, wrap
+from fineflow.ir.text import NO_MARKS, WIDTH, format_graph, format_value, tidy, wrap
 
 AS_RUN = """\
 as run: 22 primitives, reads input
@@ -70,6 +70,20 @@ def test_order_edges_and_arms() -> None:
         "      gives 2.no.1\n"
         "output: 2[answer]"
     )
+
+
+def test_a_function_is_called_pure_only_if_it_is() -> None:
+    kinds = {kind: Effects(kind, "log" if kind is Effect.WRITE else "") for kind in (Effect.PURE, Effect.WRITE)}
+    graph = Graph(
+        tuple(
+            Primitive(kind.value, Op.CALL, {"x": Ref("input")}, effects=effects, meta={"where": "app.py:7"})
+            for kind, effects in kinds.items()
+        ),
+        Ref("pure"),
+    )
+    pure, write = (line for line in format_graph(graph, marks=NO_MARKS).splitlines() if "app.py:7" in line)
+    assert "  pure, app.py:7" in pure
+    assert "  write(log)  app.py:7" in write
 
 
 def test_a_graph_that_only_passes_its_input_on() -> None:

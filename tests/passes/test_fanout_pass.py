@@ -75,6 +75,16 @@ def test_before_and_after() -> None:
     assert [note.reason for note in after.notes] == ["what a.decode and b.decode begin with is prefilled once"]
 
 
+def test_a_prefill_that_another_one_follows_is_told_in_words() -> None:
+    search = Primitive("search", Op.SEARCH, {"query": Ref("input")})
+    beginnings = {"a": RULES, "b": RULES + "First: ", "c": RULES + "Second: "}
+    both = [prompt(n, ("text", t), ("variable", "late"), late=Ref("search")) for n, t in beginnings.items()]
+    after = fanout(prefill(graph([search], *both)))
+    assert [note.reason for note in after.notes if note.source == "fanout"] == [
+        "what it, b.partial_prefill and c.partial_prefill begin with is prefilled once"
+    ]
+
+
 def test_values_that_come_from_one_place_are_shared_others_are_not() -> None:
     shown = [("text", RULES), ("variable", "x"), ("text", RULES), ("variable", "y")]
     x, y = Ref("input", "x"), Ref("input", "y")

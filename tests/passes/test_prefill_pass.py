@@ -81,6 +81,7 @@ def test_before_and_after() -> None:
             graph(("text", "Say: "), ("variable", "context")),
             "only 5 characters come before {context}, less than a block of 16 tokens",
         ),
+        (graph(("variable", "context"), ("text", LONG)), "nothing comes before {context}"),
         (
             graph(("text", LONG), ("formatted", "context")),
             "context is formatted, so where it begins depends on its value",

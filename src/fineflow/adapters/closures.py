@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fineflow.adapters.base import MESSAGE, OUTER, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.ir import Graph, Op, Ref
+from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import fresh, origins, together
 from fineflow.ir.spec import everything
 
@@ -36,7 +36,12 @@ class Part:
     @property
     def left_to_stock(self) -> str:
         """Why stock has to run a step of it, wherever in it that is; "" if there is no such step."""
-        return next((p.effects.reason or p.name for p in everything(self.graph) if p.params.get("by") == "stock"), "")
+        return next((_told(p) for p in everything(self.graph) if p.params.get("by") == "stock"), "")
+
+
+def _told(p: Primitive) -> str:
+    reason, where = p.effects.reason or p.name, p.meta.get("where")
+    return f"`{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}" if where else reason
 
 
 def part(obj: Any, step: str, value: Symbol, b: Builder, *, invoked: bool = False) -> Part:

@@ -157,7 +157,7 @@ def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
 
 def _marked(p: Primitive, marks: Marks, name: str) -> Iterator[str]:
     if where := str(p.meta.get("where", "")):
-        yield where if p.effects.kind is Effect.OPAQUE else f"pure, {where}"
+        yield f"pure, {where}" if p.effects.kind is Effect.PURE else where
     if took := marks.of(name):
         yield f"{took}, critical" if name in marks.critical else took
 

@@ -186,6 +186,8 @@ class _Made:
                 self._drop(name, kept.name)
             else:
                 self._sharing(name, kept.name)
+        if any(request.target.name == kept.name for request in requests):
+            alike.insert(0, "it")
         self._note(kept.name, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
         return kept.name
 

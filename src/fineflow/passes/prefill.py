@@ -158,6 +158,8 @@ def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
     if each.formatted:
         return f"{each.end} is formatted, so where it begins depends on its value"
     place = f"come before {{{each.end}}}" if each.end else "are in it"
+    if not each.known and not each.characters and each.end:
+        return f"nothing comes before {{{each.end}}}"
     if not each.known and each.characters < prompt.block:  # a token is at least one character
         return f"only {each.characters} characters {place}, less than a block of {prompt.block} tokens"
     if not pays(each, prompt, ready):

@@ -16,10 +16,11 @@ from typing import Any
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableSequence
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from fineflow.adapters.base import Builder, Leaf, NotLowered, Row, Symbol, plain
+from fineflow.adapters.base import Builder, Leaf, Symbol
 from fineflow.adapters.langchain.declared import declared_effects, place
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
+from fineflow.adapters.recognition import NotLowered, Row, plain
 from fineflow.declare import Declaration, declaration
 
 _INNER = "runnable"
@@ -38,14 +39,19 @@ def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: Builder) 
         outcome = b.lower(step.bound, value)
     promise = declaration(step.get_session_history)
     if promise is None:
-        b.opaque(step, outcome, _UNDECLARED, where=place(step.get_session_history), name="save_history")
+        b.opaque(step, outcome, _undeclared(step.get_session_history), name="save_history")
     else:
         written = Declaration(writes=(*promise.reads, *promise.writes) or ("history",))
         b.by_stock(step, outcome, declared_effects(written, b), name="save_history")
     return outcome
 
 
-_UNDECLARED = "calls get_session_history, which is your own; see fineflow.effects if it only reads (or makes) a history"
+def _undeclared(get: Any) -> str:
+    where = f" at {found}" if (found := place(get)) else ""
+    return (
+        f"calls your get_session_history{where}, of which nothing is known; "
+        "see fineflow.effects if it only reads (or makes) a history"
+    )
 
 
 def _as_made(step: RunnableWithMessageHistory) -> bool:
@@ -75,7 +81,7 @@ def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Lea
     get = owner.get_session_history
     promise = declaration(get)
     if promise is None:
-        return b.opaque(step, value, _UNDECLARED, where=place(get), name="load_history")
+        return b.opaque(step, value, _undeclared(get), name="load_history")
     promise = promise if promise.reads or promise.writes else Declaration(reads=("history",))
     effects = declared_effects(promise, b)
     return b.by_stock(step, value, effects, where=place(get), name="load_history")
