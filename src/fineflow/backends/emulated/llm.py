@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,28 @@ class _Request:
 _END = -1
 
 
+class _Words:
+    """The tokenizer of all emulated LLMs: instances of one model understand each other's tokens."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._lock = threading.Lock()
+
+    def token(self, word: str) -> int:
+        with self._lock:
+            found = self._tokens.setdefault(word, len(self._texts))
+            if found == len(self._texts):
+                self._texts.append(word)
+            return found
+
+    def text(self, token: int) -> str:
+        return self._texts[token]
+
+
+_words = _Words()
+
+
 class EmulatedLLM:
     """An ``LLMEngine`` that says what ``answer`` makes of the text of a prompt; a token is a word.
 
@@ -73,8 +96,6 @@ class EmulatedLLM:
         self.capacity = capacity
         self.iterations = 0
         self._decoded = 0  # tokens so far, of all requests
-        self._words: dict[str, int] = {}
-        self._texts: list[str] = []
         self._numbers = itertools.count()
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
@@ -91,16 +112,10 @@ class EmulatedLLM:
 
     def encode(self, text: str) -> list[int]:
         """One token for each word with the white space behind it."""
-        return [self._token(word) for word in re.findall(r"\s+|\S+\s*", text)]
-
-    def _token(self, word: str) -> int:
-        found = self._words.setdefault(word, len(self._texts))
-        if found == len(self._texts):
-            self._texts.append(word)
-        return found
+        return [_words.token(word) for word in re.findall(r"\s+|\S+\s*", text)]
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return "".join(self._texts[token] for token in tokens)
+        return "".join(map(_words.text, tokens))
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Prefills the whole blocks of a prompt's beginning that are not kept already."""
@@ -126,12 +141,12 @@ class EmulatedLLM:
                 if not i:
                     first, before = self._prefilled(request), self._decoded
                 if i + 1 < count:
-                    yield Delta(self._texts[token], (token,))
+                    yield Delta(_words.text(token), (token,))
             events.sized(self.name, Op.PREFILL, len(tokens))
             events.sized(self.name, Op.DECODE, count)
             together = max((self._decoded - before) / max(count - 1, 1), 1.0)  # what others got meanwhile
             events.measured(self.name, Op.DECODE, count, events.now() - first, together=together)
-            text, news = (self._texts[token], (token,)) if count else ("", ())
+            text, news = (_words.text(token), (token,)) if count else ("", ())
             yield Delta(text, news, reason, len(tokens), request.cached)
 
     def cached(self, tokens: Sequence[int]) -> int:
