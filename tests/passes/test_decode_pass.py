@@ -102,7 +102,7 @@ def test_refusals(made: Graph, where: str, refusal: str) -> None:
         (graph(Primitive("raw", Op.PARSE, {"text": Ref("llm")})), ""),
         (graph(output="lines"), ""),
         (graph(output="llm"), ""),
-        (graph(whole="it generates otherwise"), "; in calls that stream, as it generates otherwise"),
+        (graph(only_streamed="it generates otherwise"), "; in calls that stream, as it generates otherwise"),
     ],
 )
 def test_the_whole_is_there_besides_its_items(made: Graph, told: str) -> None:

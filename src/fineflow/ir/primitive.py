@@ -100,9 +100,10 @@ class Primitive:
 
     args: data edges, by parameter name, in order. ``after``: order edges (names of primitives that must have
     finished first). ``params`` are what people should see of it; ``meta`` is what adapters and passes tell each other
-    besides. ``component``: the user's object that executes it, never looked into by passes except through
-    protocols of ``backends.base``. ``body``: the graph of a MAP (one parameter, ``item``). ``span``: path of the stock
-    node whose run shows it. ``depth``: longest path to the output, set by the bind pass, -1 before.
+    besides (``ir.meta`` lists the keys). ``component``: the user's object that executes it, never looked into by passes
+    except through protocols of ``backends.base``. ``body``: of a MAP a graph (one input is ``item``), of a CONDITION
+    a graph by label ("if 1", "then 1", ..., "else"). ``span``: path of the stock node whose run shows it. ``depth``:
+    longest path to the output, set by the bind pass, -1 before.
     """
 
     name: str
@@ -116,7 +117,7 @@ class Primitive:
     after: tuple[str, ...] = ()
     component: Any = field(default=None, compare=False, repr=False)
     meta: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, compare=False, repr=False)
-    body: Any = None  # Graph, declared Any to keep the two modules acyclic
+    body: Any = None  # declared Any to keep this module and that of Graph acyclic
 
     def with_(self, **changes: Any) -> Primitive:
         """A copy with some fields changed."""

@@ -143,7 +143,7 @@ class _Made:
         rest = [name for name in self.graph.users.get(parse.name, ()) if name in self._useful.difference(names)]
         if rest:
             text += f"; {' and '.join(rest)} {'waits' if len(rest) == 1 else 'wait'} for all of it"
-        if why := written.meta.get("whole"):
+        if why := written.meta.get("only_streamed"):
             text += f"; in calls that stream, as {why}"
         return text
 

@@ -98,13 +98,13 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         options=options,
         invoked=inside,
         foreign=not ours,
-        whole=_whole(model),
+        only_streamed=_only_streamed(model),
         pieces=isinstance(model, BaseChatModel),
     )
 
 
-def _whole(model: Any) -> str:
-    """Why a decode cannot be consumed in pieces; "" if it can."""
+def _only_streamed(model: Any) -> str:
+    """Why a decode can be consumed in pieces only where stock streams it; "" if it always can."""
     if not assembles(model):
         name = type(model).__name__
         return f"the message that {name} generates is not known to equal the one that its stream adds up to"

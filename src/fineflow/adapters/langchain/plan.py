@@ -118,7 +118,7 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
         p.op is Op.PARTIAL_PREFILL for p in _all(e_graph)
     )
     written = [p for p in _all(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
-    sooner = sooner or any(not p.meta.get("whole") for p in written) or _asked(e_graph) < _asked(p_graph)
+    sooner = sooner or any(not p.meta.get("only_streamed") for p in written) or _asked(e_graph) < _asked(p_graph)
     serial = any(_one_by_one(p) for p in _all(e_graph))
     own_batch = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
     # Stock's batch writes for all inputs before it goes on with any.

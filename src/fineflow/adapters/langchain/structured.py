@@ -16,7 +16,7 @@ _HARMLESS = frozenset(
 _CHECKS = ("validators", "field_validators", "root_validators", "model_validators")
 _OWN = (
     *("__new__", "__init__", "__getattribute__", "__getattr__", "__setattr__", "__init_subclass__"),
-    *("model_validate", "model_construct", "__get_pydantic_core_schema__", "__pydantic_validator__"),
+    *("model_validate", "model_construct", "__get_pydantic_core_schema__"),
 )
 
 
@@ -39,7 +39,7 @@ def _plain_model(model: type[BaseModel]) -> bool:
         return False
     if model.__private_attributes__ or not set(model.model_config) <= _HARMLESS:
         return False
-    if any(name in vars(kind) for kind in model.__mro__[: model.__mro__.index(BaseModel)] for name in _OWN[:-1]):
+    if any(name in vars(kind) for kind in model.__mro__[: model.__mro__.index(BaseModel)] for name in _OWN):
         return False
     return all(_plain_field(field) for field in model.model_fields.values())
 
