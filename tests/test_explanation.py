@@ -169,6 +169,20 @@ def test_own_code_is_told_apart_by_what_is_known_of_it() -> None:
     assert "mark such functions @fineflow.pure" in shown
 
 
+def test_writes_count_as_steps_that_stock_runs() -> None:
+    declared = Effects(Effect.WRITE, "log", "is declared to write log")
+    graph = Graph(
+        (
+            Primitive("note", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, declared, meta={"where": "app.py:7"}),
+            Primitive("llm", Op.DECODE, {"prompt": Ref("note")}),
+        ),
+        Ref("llm"),
+    )
+    shown = " ".join(str(Explanation(None, graph)).split())
+    assert "1 step is your own or unknown code, run by stock" in shown
+    assert "@fineflow.pure" not in shown
+
+
 def test_a_reason_that_holds_for_several_steps_is_said_once() -> None:
     notes = tuple(Note("prefill", name, False, "whole prompts only") for name in "abcd")
     shown = str(Explanation(plan(), plan(), notes))

@@ -10,7 +10,7 @@ from typing import Any
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.draw import to_html, to_mermaid
-from fineflow.ir.page import Section, opaque, sections, works
+from fineflow.ir.page import Section, calls, opaque, sections, stays, works
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
 from fineflow.observe.critical import ENTRIES, Forecasts, marks, measured, measured_marks, predicted
 from fineflow.runtime.trace import Trace
@@ -136,7 +136,8 @@ def _sentences(graph: Graph) -> Iterator[str]:
     streams = [p.name for p in graph if p.op is Op.MAP and any(ref.stream for ref in p.args.values())]
     if early:
         what = _count(len(working), "step") + " that take time (models, searches, reranking)"
-        yield f"Of {what}, {early} no longer wait{'s' * (early == 1)} for everything before {'it' if early == 1 else 'them'}."
+        wait, them = ("waits", "it") if early == 1 else ("wait", "them")
+        yield f"Of {what}, {early} no longer {wait} for everything before {them}."
     if streams:
         start = "starts" if len(streams) == 1 else "start"
         yield f"{_listed(streams)} {start} on each item while the rest of the list is still being written."
@@ -148,10 +149,10 @@ def _sentences(graph: Graph) -> Iterator[str]:
         yield f"The beginning of {_count(len(prefills), 'prompt')} is prefilled while the rest is being computed."
     if not early and not streams and not fields and not prefills:
         yield "Every step needs the one before, so nothing can start sooner than in stock."
-    if own := opaque(graph):
+    if own := [p for p in calls(graph) if stays(p)]:
         are = "step is" if len(own) == 1 else "steps are"
         yield f"{len(own)} {are} your own or unknown code, run by stock, exactly when and as often as it always was."
-        if any(p.meta.get("where") for p in own):
+        if any(p.meta.get("where") for p in opaque(graph)):
             hint = "unless it is known to have no side effects: mark such functions @fineflow.pure."
             yield f"What follows your code waits for it, {hint}"
     yield "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."

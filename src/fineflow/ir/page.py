@@ -115,7 +115,7 @@ def opaque(graph: Graph) -> list[Primitive]:
     return [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
 
 
-def _stays(p: Primitive) -> bool:
+def stays(p: Primitive) -> bool:
     """Whether stock alone runs it, whatever could be gained by running it early."""
     return p.effects.kind is Effect.OPAQUE or (p.effects.kind is not Effect.PURE and p.params.get("by") == "stock")
 
@@ -130,8 +130,8 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
     gain: whether the plan is used at all; if not, there is nothing that starts earlier to be told of.
     """
     found = [] if graph is None else list(calls(graph))
-    held = [p for p in found if _stays(p)]
-    free = [p for p in found if not _stays(p)]
+    held = [p for p in found if stays(p)]
+    free = [p for p in found if not stays(p)]
     own = {p.name: p.effects.reason for p in held}
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
     columns = ("pass", "step", "how")
