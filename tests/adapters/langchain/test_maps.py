@@ -93,7 +93,7 @@ output: 5"""
         (FakeListLLM(responses=["a"]).map(), "what it does with each item has to be left to stock: "),
         ((ask("{x}") | FakeChat().with_fallbacks([FakeChat()])).map(), "what it does with each item has to be left to"),
         (say("{x}").map().bind(stop=["x"]), "what it does with each item has to be left to stock: "),
-        (RunnableParallel(a=RunnablePick("x")) | say("{x}").map(), "a record goes into a map"),
+        (RunnableParallel(a=RunnablePick("x")) | say("{x}").map(), "it is given a dict, not a list"),
     ],
 )
 def test_what_is_left_to_stock(chain: Any, reason: str) -> None:

@@ -48,7 +48,7 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symb
     if b.options:
         raise NotLowered("keyword arguments are bound to a map")
     if not isinstance(value, Leaf):
-        raise NotLowered("a record goes into a map")
+        raise NotLowered("it is given a dict, not a list")
     known = set(b.objects)
     made = part(each.bound, "bound", Leaf(Ref("item"), item_kind(value)), b, invoked=True)
     if why := made.left_to_stock:  # several items would feed one and the same step

@@ -36,7 +36,7 @@ def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
         raise NotLowered("not used as a compressor of retrieved documents")
     docs, query = value.fields["documents"], value.fields["query"]
     if not isinstance(docs, Leaf) or not isinstance(query, Leaf):
-        raise NotLowered("documents or query are records")
+        raise NotLowered("its documents or its query are a dict")
     if starts_runs(compressor):
         raise NotLowered("it started a run of its own, which only stock can place")
     scorer = scorer_of(compressor)

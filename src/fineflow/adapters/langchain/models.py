@@ -78,7 +78,7 @@ def _on_self(code: Any, store: Any) -> bool:
 
 def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
     if not isinstance(value, Leaf):
-        raise NotLowered("a record goes into a model")
+        raise NotLowered("it is given a dict, not a prompt")
     if value.kind == MESSAGE:
         raise NotLowered("it reads another model's message, to which stock adds an id when it gets it")
     effects = model_effects(model, b)

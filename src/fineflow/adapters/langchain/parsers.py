@@ -49,7 +49,7 @@ def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
 
 def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> Symbol:
     if not isinstance(value, Leaf):
-        raise NotLowered("parses a record")
+        raise NotLowered("it is given a dict, not a text")
     told: dict[str, Any] = {}
     if isinstance(parser, StrOutputParser):
         told["through"] = True  # what it is given in pieces it passes on in pieces

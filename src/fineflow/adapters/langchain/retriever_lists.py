@@ -11,7 +11,8 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, Symbol
+from fineflow.adapters.base import DOCUMENTS, Builder, Symbol
+from fineflow.adapters.langchain.retrievers import query_of
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.recognition import NotLowered, Row
@@ -35,8 +36,7 @@ COMBINED: dict[str, Callable[[Any, Sequence[Sequence[Document]]], list[Document]
 
 def _lower_list(how: str) -> Callable[[Any, Symbol, Builder], Symbol]:
     def lower(retriever: Any, value: Symbol, b: Builder) -> Symbol:
-        if not isinstance(value, Leaf) or b.options:
-            raise NotLowered("keyword arguments are bound to a retriever, or a record goes into it")
+        query = query_of(value, b)
         if not retriever.retrievers:
             raise NotLowered("its list of retrievers is empty")
         found: dict[str, Ref] = {}
@@ -46,7 +46,7 @@ def _lower_list(how: str) -> Callable[[Any, Symbol, Builder], Symbol]:
                 if not any(p.effects.kind is Effect.OPAQUE for p in b.primitives[start:]):
                     branch()  # else it stays behind the user's code, which may raise, or change what is searched
                 with b.inside(str(i)), b.step():
-                    found[f"list{i}"] = b.whole(b.lower(part, value)).ref
+                    found[f"list{i}"] = b.whole(b.lower(part, query)).ref
         if any(p.effects.writes for p in b.primitives[start:]):
             raise NotLowered("one of its retrievers writes, so that their order matters")
         by_id = getattr(retriever, "id_key", None) is not None

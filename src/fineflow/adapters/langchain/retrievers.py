@@ -18,11 +18,17 @@ from fineflow.ir import Effect, Effects, Graph, Op, Ref
 from fineflow.ir.edit import together
 
 
-def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builder) -> Symbol:
+def query_of(value: Symbol, b: Builder) -> Leaf:
+    """What a retriever is given. Raises NotLowered if that is not one value, or if it is given arguments besides."""
     if not isinstance(value, Leaf):
-        raise NotLowered("a record goes into a retriever")
+        raise NotLowered("it is given a dict, not a query")
     if b.options:
         raise NotLowered("keyword arguments are bound to a retriever")
+    return value
+
+
+def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builder) -> Symbol:
+    query = query_of(value, b)
     if starts_runs(retriever):
         raise NotLowered("its search started a run of its own, which only stock can place")
     store = retriever.vectorstore
@@ -31,11 +37,11 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
     believed(getattr(store, "embeddings", None), EMBEDS, b)
     if not b.assume_pure and (why := own_function(retriever)):
         raise NotLowered(why)
-    args = {"query": value.ref}
+    args = {"query": query.ref}
     embeddings = query_embeddings(store)
     if isinstance(embeddings, EngineEmbeddings):
         vector = b.add(
-            Op.EMBED, {"texts": value.ref}, component=embeddings, engine=embeddings.engine.name, kind=VALUE, of="query"
+            Op.EMBED, {"texts": query.ref}, component=embeddings, engine=embeddings.engine.name, kind=VALUE, of="query"
         )
         args["vector"] = vector.ref
     effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
@@ -79,12 +85,11 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
 
 
 def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
-    if not isinstance(value, Leaf) or b.options:
-        raise NotLowered("keyword arguments are bound to a retriever, or a record goes into it")
+    query = query_of(value, b)
     if type(retriever.llm_chain).__name__ == "LLMChain":
         raise NotLowered("LLMChain is deprecated and not recognised")
     with b.inside("llm_chain", "queries"), b.step():
-        lines = b.lower(retriever.llm_chain, Record({"question": value}))
+        lines = b.lower(retriever.llm_chain, Record({"question": query}))
     found: dict[str, Ref] = {}
     with b.step():
         body = _body(retriever.retriever, b)
@@ -99,7 +104,7 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
         found["lists"] = mapped.ref
         if retriever.include_original:
             with b.inside("retriever", "original"):
-                found["original"] = b.whole(b.lower(retriever.retriever, value)).ref
+                found["original"] = b.whole(b.lower(retriever.retriever, query)).ref
         union = b.add(Op.AGGREGATE, found, name="unique", component=retriever, kind=DOCUMENTS, how="unique")
     return union
 
@@ -120,12 +125,11 @@ def _shadow_multi_query(retriever: Any, s: Shadows) -> Any:
 
 
 def _lower_compression(retriever: Any, value: Symbol, b: Builder) -> Symbol:
-    if not isinstance(value, Leaf) or b.options:
-        raise NotLowered("keyword arguments are bound to a retriever, or a record goes into it")
+    query = query_of(value, b)
     with b.inside("base_retriever", ""), b.step():
-        docs = b.lower(retriever.base_retriever, value)
+        docs = b.lower(retriever.base_retriever, query)
     with b.inside("base_compressor", ""):
-        return b.lower(retriever.base_compressor, Record({"documents": docs, "query": value}))
+        return b.lower(retriever.base_compressor, Record({"documents": docs, "query": query}))
 
 
 def _shadow_compression(retriever: Any, s: Shadows) -> Any:

@@ -30,7 +30,7 @@ from fineflow.runtime.threads import in_thread
 
 def _lower_tool(tool: StructuredTool, value: Symbol, b: Builder) -> Symbol:
     if not isinstance(value, Leaf) and not all(isinstance(part, Leaf) for part in value.fields.values()):
-        raise NotLowered("a nested record goes into a tool")
+        raise NotLowered("it is given a dict of dicts")
     if b.options:
         raise NotLowered("keyword arguments are bound to a tool")
     functions = [func for func in (tool.func, tool.coroutine) if func is not None]

@@ -79,7 +79,7 @@ def _holds(value: Any) -> bool:
 
 def each(p: Primitive, args: Args, run: Execution) -> object:
     if type(args["items"]) not in (list, tuple, Stream):
-        raise LeftToStock("what it maps over is no list")  # and can perhaps be read only once
+        raise LeftToStock("what it maps over is not a list")  # and can perhaps be read only once
     return bodies.each(run, p, args)
 
 
