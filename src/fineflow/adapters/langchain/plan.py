@@ -23,6 +23,7 @@ from fineflow.adapters.langchain import (
     structure,
     tools,
 )
+from fineflow.adapters.langchain.batches import steps_meet
 from fineflow.adapters.langchain.changes import Snapshot
 from fineflow.adapters.langchain.ingest import contents
 from fineflow.adapters.recognition import Row
@@ -122,7 +123,7 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
     serial = any(_one_by_one(p) for p in _all(e_graph))
     own_batch = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
     # Stock's batch writes for all inputs before it goes on with any.
-    own_batch = own_batch or any(p.effects.writes for p in e_graph)
+    own_batch = own_batch or any(p.effects.writes for p in e_graph) or steps_meet(p_graph, objects)
     return Plan(
         p_graph,
         e_graph,

@@ -1,0 +1,87 @@
+"""Batches: steps that stock keeps apart for all inputs stay apart where somebody could tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from pipelines import ask, echo, store
+
+import fineflow
+from fineflow.testing.differential import assert_same
+from fineflow.testing.langchain import FakeChat, FakeVectorStore
+
+INPUTS = [{"question": f"{number} is the capital"} for number in range(3)]
+
+
+def uneven() -> Any:
+    """Takes so much longer for some inputs that the others would be through before."""
+    seconds = {"0": 0.03, "1": 0.0, "2": 0.01}
+    slow = {number: FakeChat(answers=echo, prefill=wait) for number, wait in seconds.items()}
+
+    def asked(x: Any) -> Any:
+        return slow[x["question"][0]].invoke(x["question"]).content
+
+    return RunnablePassthrough.assign(c=asked)
+
+
+def ahead(chain: Any) -> Any:
+    """Something to gain, so that calls of it run ahead."""
+    gaining = RunnablePassthrough.assign(docs=RunnablePick("question") | store().as_retriever())
+    return gaining | RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo)) | chain
+
+
+def counted() -> Any:
+    calls: list[Any] = []
+
+    def total(x: Any) -> int:
+        return len(calls)
+
+    return RunnablePassthrough.assign(_=calls.append) | RunnableLambda(total)
+
+
+def filled() -> Any:
+    """What is written for one input, without saying so, is found for all of them."""
+    found = FakeVectorStore()
+
+    def add(x: Any) -> None:
+        found.add_documents([Document(page_content=x["question"])])
+
+    return RunnablePassthrough.assign(_=add) | RunnablePick("question") | found.as_retriever() | RunnableLambda(len)
+
+
+SHAPES: dict[str, Callable[[], Any]] = {
+    "two steps": lambda: ahead(uneven() | counted()),
+    "a configured sequence": lambda: ahead((uneven() | counted()).with_config(tags=["t"])),
+    "a write and a search": lambda: ahead(uneven() | filled()),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_order_of_steps_for_all_inputs_is_that_of_stock(shape: str) -> None:
+    assert_same(SHAPES[shape], INPUTS[0], batch=INPUTS, entries=("batch", "abatch"), strict=True, handler=None)
+
+
+def step(x: Any) -> Any:
+    print(end="")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("chain", "own"),
+    [
+        (ahead(RunnableLambda(str)), True),
+        (ahead(RunnableLambda(step)), False),
+        (ahead(RunnableLambda(step) | step), False),
+        (ahead(RunnableLambda(step) | step).with_config(tags=["t"]), False),
+        (RunnableParallel(a=ahead(RunnableLambda(step) | step)), True),
+    ],
+    ids=["nothing unknown", "behind a search", "two", "configured", "in a branch, for each input"],
+)
+def test_where_a_batch_is_a_call_for_each_input(chain: Any, own: bool) -> None:
+    stock = fineflow.explain(chain).stock
+    assert ("batch" not in stock) is own
+    assert ("invoke" in stock) is False
