@@ -91,7 +91,7 @@ def _ahead(graph: Graph) -> Mapping[str, tuple[float, float]]:
 
 
 def _after(p: Primitive, graph: Graph) -> tuple[str, ...]:
-    """What it is ordered behind. It picks up what its stages are still at, and what they failed with, as stock would."""
+    """What it is ordered behind. Not its stages: it picks up what they are still at, and what they failed with."""
     if p.meta.get("staged"):
         return tuple(name for name in p.after if not graph[name].params.get("stage"))
     return p.after

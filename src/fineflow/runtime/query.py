@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fineflow.ir import Graph, Op
 from fineflow.runtime import events
@@ -15,6 +16,8 @@ from fineflow.runtime.claims import Claims, Summary
 from fineflow.runtime.scheduler import depth, path, query, started
 from fineflow.runtime.scope import check
 from fineflow.runtime.trace import Stamp, Trace
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Call:
     limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
     claims: Claims = field(init=False)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    stocks: set[asyncio.Task[Any]] = field(default_factory=set)  # in which a component works for stock itself
+    steps: set[asyncio.Task[Any]] = field(default_factory=set)  # in which stock is in an opaque step
     waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
     fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, which nobody has asked for yet
     tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
@@ -85,6 +90,20 @@ class Call:
             task.cancel()
         return task
 
+    async def for_stock(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Awaits what a component does for stock itself: in a place, and not beyond the end of the call.
+
+        Stock leaves tasks behind when one of several steps fails, or when a stream is not read to its end.
+        """
+        with _counted(self.stocks):
+            async with self.place():
+                return await make()
+
+    async def opaque(self, work: Awaitable[T]) -> T:
+        """Awaits an opaque step of stock's. A call that fails leaves it to itself, as stock does; ``stop`` does not."""
+        with _counted(self.steps):
+            return await work
+
     def begins(self, leaf: str) -> None:
         """Stock is about to run the opaque step ``leaf``. From any thread.
 
@@ -132,11 +151,17 @@ class Call:
         summary = self.summary()
         for task in tuple(self.tasks):
             task.cancel()
+        _cancel(self.stocks)
         self.claims.close()
         self.waiting.clear()
         self.fed.clear()
         self.tables.clear()
         return summary
+
+    def stop(self) -> None:
+        """The caller has broken off, while stock is still waiting for its parts: ends these, too."""
+        _cancel(self.steps)
+        self.close()
 
     async def aclose(self) -> Summary:
         """The same, and waits until all has stopped; cancelling the caller does not shorten that."""
@@ -152,6 +177,23 @@ class Call:
         if cancelled is not None:
             raise cancelled
         return summary
+
+
+@contextmanager
+def _counted(tasks: set[asyncio.Task[Any]]) -> Iterator[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    tasks.add(task)
+    try:
+        yield
+    finally:
+        tasks.discard(task)
+
+
+def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tuple(tasks):
+        if not task.cancelling():  # a second time would be one that nobody takes back
+            task.cancel()
 
 
 def _mark(level: int, seconds: float, call: Call, name: str, stamp: Stamp | None) -> None:

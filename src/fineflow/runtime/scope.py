@@ -51,6 +51,15 @@ class Scope:
                 return
             stop()
 
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Has what is done in the block belong to it."""
+        token = current.set(self)
+        try:
+            yield
+        finally:
+            current.reset(token)
+
     def close(self) -> None:
         """The call is over: the one around it need not know of it any more."""
         if self._outer is not None:

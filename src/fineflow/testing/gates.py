@@ -126,6 +126,45 @@ class Gate:
         return f"Gate({'open' if self._open else 'closed'}, arrivals={self.arrivals})"
 
 
+class Trap(Gate):
+    """A gate that stands open but for one who comes to it: the ``at``-th meets ``error``, or waits if there is none.
+
+    A fake component raises ``error`` itself, the very object, or hangs until the trap is opened. ``disarm`` lets
+    everyone through from now on.
+    """
+
+    def __init__(self, error: BaseException | None = None, *, at: int = 1) -> None:
+        super().__init__()
+        self.error = error
+        self.at = at
+
+    def disarm(self) -> None:
+        """Makes it an open gate."""
+        self.at = 0
+        self.open()
+
+    def wait_sync(self, timeout: float = 10.0) -> None:
+        """Arrives; raises ``error``, or blocks this thread until the trap is opened. Raises TimeoutError."""
+        if self._caught():
+            self._signal.wait_sync(self._pass, timeout, lambda: "the trap stayed closed")
+
+    async def wait(self, timeout: float = 10.0) -> None:
+        """The same in the running event loop."""
+        if self._caught():
+            await self._signal.wait(self._pass, timeout, lambda: "the trap stayed closed")
+
+    def _caught(self) -> bool:
+        with self._signal.lock:
+            self._arrive()
+            caught = self.arrivals == self.at
+        if caught and self.error is not None:
+            raise self.error
+        return caught
+
+    def __repr__(self) -> str:
+        return f"Trap({self.error!r}, at={self.at}, arrivals={self.arrivals})"
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One piece of work. Times are ``time.perf_counter()`` seconds, or virtual ones."""

@@ -21,9 +21,11 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime import deadline
 from fineflow.runtime.bridge import Chunks
+from fineflow.runtime.cancelling import stopping
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.limits import governed
 from fineflow.runtime.loop import on_engine_loop
+from fineflow.runtime.scope import Scope
 from fineflow.runtime.trace import Trace
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
@@ -145,18 +147,21 @@ class Optimized(wrapt.ObjectProxy[Any]):
         async with contextlib.AsyncExitStack() as stack:
             marks = await stack.enter_async_context(aentered(config, self.__wrapped__))
             runs: Any = self.__wrapped__
+            scope = Scope()
+            stack.callback(scope.close)
             if plan is not None:
                 session = self._self_session.on_loop(
                     plan, input, config, streaming=True, handlers=handlers, marks=marks
                 )
-                runs = await stack.enter_async_context(session)
+                with scope.inside():
+                    runs = await stack.enter_async_context(session)
             with marks.applied():
                 items = getattr(runs, entry)(input, config, **kwargs)
             if hasattr(items, "aclose"):
                 stack.push_async_callback(items.aclose)
             while True:
-                with marks.applied():
-                    item = await anext(items, _END)
+                with marks.applied(), scope.inside():
+                    item = await stopping(anext(items, _END), scope.stop)
                 if item is _END:
                     return
                 yield item

@@ -185,7 +185,7 @@ def _given(input: Any) -> dict[str, Any]:
 def _stop(call: Call) -> None:
     """Ends what runs ahead of a call whose deadline has passed. From any thread."""
     call.claims.closed = True
-    _post(call.loop, call.close)
+    _post(call.loop, call.stop)
 
 
 def _close(call: Call) -> Summary:

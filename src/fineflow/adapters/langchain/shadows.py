@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from fineflow.adapters.base import Row, find
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.watching import Watch
+from fineflow.adapters.recognition import Row, find
 from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Call
@@ -121,8 +121,7 @@ class Shadows:
                     return entry, result
             entry = self.own_entry(leaf, key)
         try:
-            async with self.call.place():
-                result = await own()
+            result = await self.call.for_stock(own)
         except BaseException as error:
             entry.fail(error)
             raise
@@ -143,7 +142,8 @@ class Shadows:
         check()
         if self.bridge.here:  # may not wait for itself
             return self.nobodys_entry(), own()
-        entry, mine = None, True
+        entry: Entry | None = None
+        mine = True
         with suppress(Unreachable):
             entry, mine = self.bridge.outcome(take())
         if mine:  # the wait may have ended because the call was stopped
@@ -170,7 +170,6 @@ class Shadows:
         try:
             return self.bridge.run(lambda: self.call.claims.claim(leaf, Arguments(key), usable))
         except Unreachable:
-            check()
             return self.nobodys_entry(), True
 
     def paced(self, chunks: Iterator[T]) -> Iterator[T]:
@@ -178,6 +177,7 @@ class Shadows:
         # A place for each piece: between them the reader decides who works, and that may be another stream.
         chunks = iter(chunks)
         while True:
+            check()
             with self.bridge.place():
                 chunk = next(chunks, _END)
             if chunk is _END:
@@ -189,8 +189,8 @@ class Shadows:
         chunks = aiter(chunks)
         try:
             while True:
-                async with self.call.place():
-                    chunk = await anext(chunks, _END)
+                check()
+                chunk = await self.call.for_stock(lambda: anext(chunks, _END))
                 if chunk is _END:
                     return
                 yield cast(T, chunk)
@@ -255,7 +255,7 @@ class Tap(Runnable[Any, Any]):
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         watch = Watch(input)
         self.call.begins(self.leaf)
-        value = await self.step.ainvoke(input, config, **kwargs)
+        value = await self.call.opaque(self.step.ainvoke(input, config, **kwargs))
         self._compare(watch)
         self.call.feed(self.leaf, value)
         return value
@@ -288,7 +288,8 @@ class Tap(Runnable[Any, Any]):
     async def _awatched(self, chunks: AsyncIterator[Any], watch: Watch) -> AsyncIterator[Any]:
         whole = _Sum()
         self.call.begins(self.leaf)
-        async for chunk in chunks:
+        chunks = aiter(chunks)
+        while (chunk := await self.call.opaque(anext(chunks, _END))) is not _END:
             yield chunk
             whole.add(chunk)
         self._compare(watch)

@@ -90,40 +90,59 @@ def again(store: VectorStore) -> Callable[[Document], Document]:
     return row.again
 
 
-def with_vector(retriever: VectorStoreRetriever, query: str, embeddings: Any, vector: list[float]) -> Any:
+def with_vector(
+    retriever: VectorStoreRetriever, query: str, embeddings: Any, vector: list[float] | BaseException
+) -> Any:
     """A copy of the retriever whose store finds the vector of ``query`` ready, and is asked for everything else.
 
+    vector: or what embedding it raised, which the store meets then, as it would.
     Raises LeftToStock where the store is no longer one that would ask ``embeddings`` for it.
     """
     row = known(retriever.vectorstore)
     if row is None or getattr(retriever.vectorstore, row.attribute) is not embeddings:
         raise LeftToStock("its store was replaced after the plan was made")
     store = copying.copy(retriever.vectorstore)
-    setattr(store, row.attribute, Ready(embeddings, {query: vector}))
+    ready = Ready(embeddings, {}, vector) if isinstance(vector, BaseException) else Ready(embeddings, {query: vector})
+    setattr(store, row.attribute, ready)
     return retriever.model_copy(update={"vectorstore": store})
 
 
 class Ready(Embeddings):
-    """Embeddings of which some are there already."""
+    """Embeddings of which some are there already.
 
-    def __init__(self, behind: Embeddings, vectors: dict[str, list[float]]) -> None:
+    failure: of the call that was made ahead. It is raised once, where that call is asked for; later calls are made.
+    """
+
+    def __init__(
+        self, behind: Embeddings, vectors: dict[str, list[float]], failure: BaseException | None = None
+    ) -> None:
         self._behind = behind
         self._vectors = vectors
+        self._failure = failure
+
+    def _raise(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def embed_query(self, text: str) -> list[float]:
+        self._raise()
         found = self._vectors.get(text)
         return self._behind.embed_query(text) if found is None else found
 
     async def aembed_query(self, text: str) -> list[float]:
+        self._raise()
         found = self._vectors.get(text)
         return await self._behind.aembed_query(text) if found is None else found
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self._raise()
         if all(text in self._vectors for text in texts):
             return [self._vectors[text] for text in texts]
         return self._behind.embed_documents(texts)
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        self._raise()
         if all(text in self._vectors for text in texts):
             return [self._vectors[text] for text in texts]
         return await self._behind.aembed_documents(texts)

@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.compressors import scorer_of
-from fineflow.adapters.langchain.kernels.vectors import once_each
+from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, once_each
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retriever_lists import COMBINED
 from fineflow.adapters.langchain.stores import Ready
@@ -19,6 +19,7 @@ from fineflow.runtime import events
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
 from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.query import Ended
 from fineflow.runtime.threads import in_thread
 
 
@@ -58,7 +59,7 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
             return _select(p.component, docs, await _scores(p, query, docs, run))
         component = p.component
         if "vectors" in args:
-            component = _with_vectors(component, await args["vectors"].get())
+            component = await _with_vectors(component, args["vectors"])
         async with run.place(p, entry):
             entry.begun = True
             if run.call.sync:
@@ -89,9 +90,14 @@ class _Scored:
         return self._scores
 
 
-def _with_vectors(compressor: Any, vectors: dict[str, list[float]]) -> Any:
+async def _with_vectors(compressor: Any, vectors: DocumentVectors) -> Any:
+    """The compressor with vectors that are ready, or that meets there what making them raised."""
     ready = compressor.model_copy()
-    ready.__dict__["embeddings"] = Ready(compressor.embeddings, vectors)
+    try:
+        ready.__dict__["embeddings"] = Ready(compressor.embeddings, await vectors.get())
+    except Exception as error:
+        failure = error.error if isinstance(error, Ended) else error
+        ready.__dict__["embeddings"] = Ready(compressor.embeddings, {}, failure)
     return ready
 
 

@@ -37,7 +37,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         recorder.silence()
         retriever = p.component
         if vector is not None:
-            retriever = with_vector(retriever, query, vector.embeddings, await vector.get())
+            retriever = with_vector(retriever, query, vector.embeddings, await vector.outcome())
         manager = recorder.retriever(sync=run.call.sync)
         async with run.place(p, entry):
             entry.begun = True

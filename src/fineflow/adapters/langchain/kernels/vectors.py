@@ -8,12 +8,13 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, is_text
+from fineflow.adapters.langchain.ahead import Args, is_text
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.ingest import texts_of
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.query import Ended
 
 
 def embed(p: Primitive, args: Args, run: Execution) -> Any:
@@ -41,21 +42,29 @@ class QueryVector:
     def embeddings(self) -> Any:
         return self._p.component
 
+    def _table(self) -> dict[Any, Any]:
+        found: dict[Any, Any] = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
+        return found
+
     def begin(self) -> asyncio.Future[list[float]]:
         """Has the query embedded, if nobody has so far."""
-        table = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
+        table = self._table()
         if self._text not in table:
             table[self._text] = self._run.spawn(self.embeddings.aembed_query(self._text), self._p, placed=True)
         vector: asyncio.Future[list[float]] = table[self._text]
         return vector
 
-    async def get(self) -> list[float]:
-        """The vector. Raises LeftToStock if it cannot be had: stock will meet the reason."""
-        try:
-            vector = await asyncio.shield(self.begin())
-        except Exception as error:
-            raise LeftToStock(f"the query could not be embedded ({type(error).__name__}: {error})") from error
-        return vector
+    async def outcome(self) -> list[float] | BaseException:
+        """The vector, or what the component raised: to one of those who ask, as the others would call it again."""
+        table = self._table()
+        while True:
+            embedding = self.begin()
+            try:
+                return await asyncio.shield(embedding)
+            except Exception as error:
+                if table.get(self._text) is embedding:
+                    del table[self._text]
+                    return error.error if isinstance(error, Ended) else error
 
 
 class DocumentVectors:
@@ -67,14 +76,11 @@ class DocumentVectors:
         self._p, self._docs, self._run = p, docs, run
 
     async def get(self) -> dict[str, list[float]]:
-        """The vectors. Raises LeftToStock if they cannot be had: stock will meet the reason."""
+        """The vectors. Raises what the component raises."""
         p, run = self._p, self._run
         table = run.call.tables.setdefault(("vectors", id(p.component)), {})
         texts = [doc.page_content for doc in self._docs]
-        try:
-            vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
-        except Exception as error:
-            raise LeftToStock(f"documents could not be embedded ({type(error).__name__}: {error})") from error
+        vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
         return vectors
 
 

@@ -1,0 +1,95 @@
+"""Engines with gates: what is queued, running or half way through stays so until the test says otherwise.
+
+Both live on fineflow's runtime loop like real ones, and count in ``meter`` what is with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.backends.emulated import overlap, word_vector
+from fineflow.ir import Op
+from fineflow.testing.gates import Gate, Meter
+
+
+class GatedLLM:
+    """An ``LLMEngine`` whose tokens are characters; it answers with the words of ``answer``, one delta each.
+
+    gate: waited at before the first token. token_gate: before each token. prefill_gate: before a prefill is done.
+    prefills: counts these.
+    """
+
+    block_size = 16
+    can_prefill = True
+
+    def __init__(
+        self,
+        answer: str | Callable[[str], str] = "ok",
+        *,
+        name: str = "gated-llm",
+        gate: Gate | None = None,
+        token_gate: Gate | None = None,
+        prefill_gate: Gate | None = None,
+    ) -> None:
+        self.answer = answer
+        self.name = name
+        self.gate = gate
+        self.token_gate = token_gate
+        self.prefill_gate = prefill_gate
+        self.meter = Meter()
+        self.prefills = Meter()
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        text = "".join(f"<{message.role}>\n{message.content}\n" for message in messages)
+        return text + "<assistant>\n" if add_generation_prompt else text
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+        with self.prefills.work():
+            if self.prefill_gate is not None:
+                await self.prefill_gate.wait()
+
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+    ) -> AsyncGenerator[Delta, None]:
+        prompt = "".join(map(chr, tokens))
+        with self.meter.work(prompt):
+            if self.gate is not None:
+                await self.gate.wait()
+            said = self.answer if isinstance(self.answer, str) else self.answer(prompt)
+            words = re.findall(r"\S+\s*", said)[: sampling.max_tokens] or [""]
+            for i, word in enumerate(words):
+                if self.token_gate is not None:
+                    await self.token_gate.wait()
+                yield Delta(word, (i,), "stop" if i + 1 == len(words) else None, len(tokens))
+
+    async def aclose(self) -> None:
+        """Nothing to free."""
+
+
+class GatedBatches:
+    """A ``BatchEngine`` that embeds and reranks by words. gate: waited at by each batch."""
+
+    ops = frozenset({Op.EMBED, Op.RERANK})
+
+    def __init__(self, *, name: str = "gated-batches", max_batch: int = 4, gate: Gate | None = None) -> None:
+        self.name = name
+        self.max_batch = max_batch
+        self.gate = gate
+        self.meter = Meter()
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        with self.meter.work(op.value):
+            if self.gate is not None:
+                await self.gate.wait()
+            if op is Op.EMBED:
+                return [word_vector(text, 32) for _, text in items]
+            return [overlap(query, text) for query, text in items]
+
+    async def aclose(self) -> None:
+        """Nothing to free."""
