@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from fineflow.backends.base import Completion, Delta, LLMEngine, Message, Sampling  # noqa: E402
+from fineflow.backends.base import Delta, LLMEngine, Message, Sampling  # noqa: E402
 from fineflow.backends.transformers import TransformersEngine  # noqa: E402
 from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings  # noqa: E402
 from fineflow.errors import BackendError  # noqa: E402
@@ -50,6 +50,17 @@ def engine(folder: Path) -> Iterator[TransformersEngine]:
 
 def chat(engine: TransformersEngine, text: str) -> list[int]:
     return engine.encode(engine.render_chat([Message("user", text)]))
+
+
+class Completion(NamedTuple):
+    """The whole output of one decode."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    tokens: tuple[int, ...]
 
 
 async def collect(engine: TransformersEngine, tokens: list[int], **settings: Any) -> Completion:

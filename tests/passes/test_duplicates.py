@@ -166,6 +166,13 @@ def test_an_equal_embedding_is_one_also_across_user_code() -> None:
     assert [p.name for p in duplicates(made)] == ["a", "guard"]
 
 
+def test_a_prompt_is_written_again_behind_user_code_that_could_change_what_it_reads() -> None:
+    made = prune(graph(render("a"), guard("input", after=("a",)), render("b").with_(after=("guard",))))
+    assert [p.name for p in duplicates(made)] == ["a", "guard", "b"]
+    apart = prune(graph(render("a"), guard(after=("a",)), render("b").with_(after=("guard",))))
+    assert [p.name for p in duplicates(apart)] == ["a", "guard"]
+
+
 def test_prompts_are_one_only_for_models_that_do_not_change_them() -> None:
     def asking(effects: Effects) -> Graph:
         reads = [

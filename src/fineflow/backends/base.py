@@ -8,7 +8,7 @@ call a backend directly but through its queue (``runtime.scheduler``) and the ru
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from fineflow.ir import Op
@@ -123,15 +123,3 @@ class Limited(Protocol):
     """
 
     capacity: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The whole output of one decode."""
-
-    text: str
-    finish_reason: str
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    tokens: tuple[int, ...] = field(default=(), repr=False)
