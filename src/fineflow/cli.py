@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return _demo(args)
+        return {"demo": _demo, "profile": _profile}[args.command](args)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
@@ -54,7 +54,40 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeat", metavar="N", type=int, default=7, help="timed runs of each kind (default: %(default)s)")
     add("--timeline", metavar="FILE", type=Path, default=Path("timeline.html"), help="default: %(default)s")
     add("--json", action="store_true", help="print the result as JSON on stdout, everything else on stderr")
+    profile = commands.add_parser(
+        "profile",
+        help="measure what work costs on an engine of this machine",
+        description="Measures an engine on this machine (an LLM: prefill by tokens, decode by steps and by sequences "
+        "at once; embedding and reranker: batches by size) and writes a JSON profile: for fineflow.costs.load, so that "
+        "a process starts with these costs, and for emulated engines. Exit status: 0, or 2 for bad input.",
+    )
+    add = profile.add_argument
+    add("engine", choices=("llm", "embedding", "reranker"), help="the kind of engine")
+    add("--model", metavar="MODEL", help="local folder or hub id (default: the model that comes with the demo)")
+    add("--out", metavar="FILE", type=Path, default=Path("profile.json"), help="default: %(default)s")
+    add("--repeat", metavar="N", type=int, default=9, help="runs of each (default: %(default)s)")
     return parser
+
+
+def _profile(args: argparse.Namespace) -> int:
+    from fineflow.demo.inputs import UsageError
+
+    _quieten()
+    try:
+        from fineflow.profiling import run
+
+        run(args.engine, args.model, args.out, args.repeat)
+    except UsageError as error:
+        print(f"fineflow profile: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def _quieten() -> None:
+    """What goes wrong is said once, by us."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for name in ("sentence_transformers", "ContinuousBatchingLogger"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -74,9 +107,7 @@ def _demo(args: argparse.Namespace) -> int:
     )
     try:
         check(settings)
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what goes wrong is said once, by us
-        for name in ("sentence_transformers", "ContinuousBatchingLogger"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+        _quieten()
         from fineflow.demo.run import run
 
         return run(settings)

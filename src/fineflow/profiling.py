@@ -1,0 +1,275 @@
+"""``fineflow profile``: measures what work costs on an engine of this machine, and writes it to a file.
+
+The file serves both sides: ``fineflow.costs.load`` takes it as what an earlier process has learned, and emulated
+engines follow it (``fineflow.engines.llm_profile`` and ``batch_profile``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fineflow.backends.base import BatchEngine, LLMEngine, Sampling
+from fineflow.backends.emulated import BatchProfile, LLMProfile
+from fineflow.ir import Op
+from fineflow.runtime import events
+from fineflow.runtime.costs import PRIORS, Costs, Line, fit, fit_together
+from fineflow.runtime.loop import run_sync
+
+PREFILLS = (64, 128, 256, 512)  # tokens, as far as the context of the model goes
+DECODES = (1, 2, 4)  # sequences at once
+STEPS = 32
+SHORT = 16  # tokens of a prompt that something is decoded from
+BATCHES = (1, 2, 4, 8, 16, 32)
+_WORDS = ("harbour", "bridge", "tower", "market", "river", "station", "mill", "tunnel", "garden", "school", "castle")
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Profile:
+    """What was measured of one engine, and what was fitted to it.
+
+    ``measured`` are the quickest runs, to which ``emulated`` is fitted: what else a machine does only ever adds to what
+    an engine takes. ``lines``, for the cost model, are fitted to all runs.
+    """
+
+    engine: str
+    source: str
+    emulated: dict[str, Any]
+    lines: dict[Op, Line]
+    measured: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """The file."""
+        known = Costs()
+        for op, line in self.lines.items():
+            known.know(self.engine, op, line)
+        learned = json.loads(known.to_json())
+        return json.dumps(
+            {"source": self.source, **learned, "emulated": self.emulated, "measured": self.measured}, indent=1
+        )
+
+
+def machine() -> str:
+    """The processor of this machine, for people."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{named[0] if named else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def text(words: int, rng: random.Random) -> str:
+    """Words at random, so that no prompt begins like another one."""
+    return " ".join(rng.choice(_WORDS) for _ in range(words))
+
+
+@dataclass
+class _Samples:
+    """A meter (``events.Meter``) that keeps what one engine reports."""
+
+    engine: str
+    prefills: list[tuple[float, float]] = field(default_factory=list)  # tokens, seconds
+    decodes: list[tuple[float, float, float]] = field(default_factory=list)  # steps, seconds, sequences together
+
+    def observe(self, engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
+        if engine == self.engine and size is not None:
+            if op is Op.PREFILL:
+                self.prefills.append((size, seconds))
+            elif op is Op.DECODE and size > 1:  # measured from the first token on
+                self.decodes.append((size - 1, seconds, together))
+
+    def observe_size(self, engine: str, op: Any, name: str, size: float) -> None:
+        """Sizes are chosen here."""
+
+
+def profile_llm(
+    engine: LLMEngine, *, model: str, context: int, repeat: int, say: Say = lambda _: None, seed: int = 1
+) -> Profile:
+    """Prefills of several lengths, alone, and decodes of several sequences at once, all in turns. Blocks.
+
+    context: most tokens of prompt and answer. repeat: runs of each.
+    """
+    samples, rng = _Samples(engine.name), random.Random(seed)
+    lengths = sorted({min(size, context - 8) for size in PREFILLS})
+    steps: dict[int, list[tuple[float, float]]] = {count: [] for count in DECODES}  # together, seconds of a step
+
+    async def ask(tokens: int, most: int) -> None:
+        prompt = engine.encode(text(2 * tokens, rng))[:tokens]
+        async for _ in engine.generate(prompt, Sampling(max_tokens=most, temperature=1.0)):
+            pass
+
+    async def side_by_side(count: int) -> None:
+        await asyncio.gather(*(ask(SHORT, STEPS) for _ in range(count)))
+
+    run_sync(lambda: ask(SHORT, STEPS))  # loads the model
+    events.meters.append(samples)
+    try:
+        for number in range(repeat):
+            say(f"run {number + 1} of {repeat}: prefills of {lengths} tokens, decodes of {DECODES} sequences at once")
+            for tokens in lengths:
+                run_sync(partial(ask, tokens, 1))
+            alone = len(samples.prefills)
+            for count in DECODES:
+                before = len(samples.decodes)
+                run_sync(partial(side_by_side, count))
+                steps[count] += ((t, seconds / size) for size, seconds, t in samples.decodes[before:])
+            del samples.prefills[alone:]
+    finally:
+        events.meters.remove(samples)
+    measured = [
+        {"what": "prefill", "tokens": [tokens], "seconds": min(s for n, s in samples.prefills if n == tokens)}
+        for tokens in sorted({round(n) for n, _ in samples.prefills})
+        if sum(n == tokens for n, _ in samples.prefills) >= repeat / 2  # else part of it was in the cache
+    ]
+    prefills = [(float(row["tokens"][0]), row["seconds"]) for row in measured]
+    companies = [(median(t for t, _ in found), min(s for _, s in found)) for found in steps.values()]
+    measured += [{"what": "step", "together": round(t, 2), "seconds": seconds} for t, seconds in companies]
+    (started, token), (iteration, sequence) = near(prefills), near(companies)
+    emulated = LLMProfile(iteration, token, sequence, prefill=max(started - iteration, 0.0))
+    lines = {
+        Op.PREFILL: fit(samples.prefills, PRIORS[Op.PREFILL]),
+        Op.DECODE: fit_together(samples.decodes, PRIORS[Op.DECODE]),
+    }
+    return Profile(engine.name, _source(model, repeat), {"kind": "llm", **asdict(emulated)}, lines, measured)
+
+
+def profile_batches(
+    engine: BatchEngine, op: Op, *, model: str, repeat: int, say: Say = lambda _: None, words: int = 12, seed: int = 1
+) -> Profile:
+    """Batches of several sizes in turns, of texts (or pairs of texts) of so many ``words``. Blocks."""
+    rng = random.Random(seed)
+    took: dict[int, list[float]] = {count: [] for count in BATCHES}
+
+    def item() -> tuple[str, str]:
+        return ("document", text(words, rng)) if op is Op.EMBED else (text(words, rng), text(words, rng))
+
+    def once(count: int) -> float:
+        items = [item() for _ in range(count)]
+        start = time.perf_counter()
+        run_sync(partial(engine.execute, op, items))
+        return time.perf_counter() - start
+
+    for count in BATCHES:  # loads the model
+        once(count)
+    for number in range(repeat):
+        say(f"run {number + 1} of {repeat}: batches of {BATCHES}")
+        for count, found in took.items():
+            found.append(once(count))
+    line = fit([(count, seconds) for count, found in took.items() for seconds in found], PRIORS[op])
+    best = [(count, min(found)) for count, found in took.items()]
+    known = Costs()
+    known.know(engine.name, op, line)
+    emulated = BatchProfile(*near(best), known.efficient_batch(engine.name, op) or engine.max_batch)
+    measured = [{"what": "batches", "items": count, "batch": count, "seconds": seconds} for count, seconds in best]
+    return Profile(engine.name, _source(model, repeat), {"kind": "batch", **asdict(emulated)}, {op: line}, measured)
+
+
+def near(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The line (seconds at 0, seconds per unit) whose relative errors have the least squares; neither is negative."""
+    rows = [(1 / s, x / s) for x, s in points]  # relative to what was measured: 1 = fixed / s + each * x / s
+    a, b, c = (sum(p * q for p, q in zip(*pair, strict=True)) for pair in _products(rows))
+    u, v = (sum(column) for column in zip(*rows, strict=True))
+    determinant = a * c - b * b
+    fixed, each = (u * c - v * b) / determinant, (a * v - b * u) / determinant
+    if each < 0:
+        return u / a, 0.0
+    return (fixed, each) if fixed >= 0 else (0.0, v / c)
+
+
+def _products(rows: Sequence[tuple[float, float]]) -> Iterator[tuple[list[float], list[float]]]:
+    one, other = ([row[i] for row in rows] for i in (0, 1))
+    yield from ((one, one), (one, other), (other, other))
+
+
+def _source(model: str, repeat: int) -> str:
+    return (
+        f"fineflow profile: {model} on {machine()}, {time.strftime('%Y-%m-%d')}; the quickest of {repeat} runs of each"
+    )
+
+
+def run(kind: str, model: str | None, out: Path, repeat: int) -> None:
+    """Measures the engine of that kind ("llm", "embedding", "reranker") and writes its profile to ``out``.
+
+    model: local folder or hub id; None is the one that comes with the demo. Progress goes to stderr. Raises UsageError
+    for what cannot be measured.
+    """
+    from fineflow.demo.inputs import UsageError, one_line
+    from fineflow.errors import BackendError
+
+    if repeat < 3:
+        raise UsageError(f"--repeat is {repeat}; medians need at least 3")
+    if not out.absolute().parent.is_dir() or out.is_dir():
+        raise UsageError(f"--out {out}: give the name of a file to write, in a folder that exists")
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    try:
+        engine, measure = _ENGINES[kind](model)
+        try:
+            made = measure(repeat, say)
+        finally:
+            run_sync(engine.aclose)
+    except BackendError as error:
+        raise UsageError(one_line(error)) from error
+    except ImportError as error:
+        raise UsageError(f"the engine needs a library that is not installed: {one_line(error)}") from error
+    out.write_text(made.to_json() + "\n", encoding="utf-8")
+    for op, line in made.lines.items():
+        company = f", and {line.beside * 1e3:.3f} ms for each sequence beside" if line.beside else ""
+        print(f"{made.engine} {op.value}: {line.fixed * 1e3:.2f} ms + {line.each * 1e3:.3f} ms each{company}")
+    print(f"{out} is written. Use it: fineflow.costs.load(Path({str(out)!r}))")
+
+
+_Measure = Callable[[int, Say], Profile]
+
+
+def _llm(model: str | None) -> tuple[Any, _Measure]:
+    from fineflow.backends.transformers import TransformersEngine
+    from fineflow.demo import data
+    from fineflow.demo.inputs import locate
+
+    engine = TransformersEngine(str(data.default_model()) if model is None else locate("--model", model))
+
+    def measure(repeat: int, say: Say) -> Profile:
+        run_sync(engine.start)
+        return profile_llm(engine, model=engine.name, context=engine.context or max(PREFILLS), repeat=repeat, say=say)
+
+    return engine, measure
+
+
+def _embedding(model: str | None) -> tuple[Any, _Measure]:
+    from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
+    from fineflow.demo.inputs import locate
+
+    engine = SentenceTransformerEngine(bundled_minilm() if model is None else locate("--model", model))
+    name = "all-MiniLM-L6-v2" if model is None else model
+    return engine, lambda repeat, say: profile_batches(engine, Op.EMBED, model=name, repeat=repeat, say=say)
+
+
+def _reranker(model: str | None) -> tuple[Any, _Measure]:
+    from fineflow.backends.sentence_transformers import CrossEncoderEngine
+    from fineflow.demo.inputs import UsageError, locate
+
+    if model is None:
+        raise UsageError("no reranker is bundled; name a cross-encoder, a folder or a hub id: --model ...")
+    engine = CrossEncoderEngine(locate("--model", model))
+    return engine, lambda repeat, say: profile_batches(engine, Op.RERANK, model=model, repeat=repeat, say=say, words=40)
+
+
+_ENGINES: dict[str, Callable[[str | None], tuple[Any, _Measure]]] = {
+    "llm": _llm,
+    "embedding": _embedding,
+    "reranker": _reranker,
+}
