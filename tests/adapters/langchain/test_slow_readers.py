@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough, RunnablePick
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 import fineflow
 from fineflow.declare import external
@@ -36,7 +36,8 @@ class Talker(BaseChatModel):
     """Says one piece after the other as fast as they are taken; ``said``: how many so far."""
 
     said: list[int] = Field(default_factory=list)
-    gate: Any = None
+    gates: dict[int, Gate] = Field(default_factory=dict)  # by piece: waited at before it
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     @property
     def _llm_type(self) -> str:
@@ -48,8 +49,8 @@ class Talker(BaseChatModel):
     def _stream(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
         for i in range(LONG):
             self.said.append(i)
-            if self.gate is not None and i == ON_THE_WAY:
-                self.gate.wait_sync()
+            if i in self.gates:
+                self.gates[i].wait_sync()
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"w{i} "))
 
     async def _astream(
@@ -86,10 +87,11 @@ async def test_a_model_waits_for_its_reader() -> None:
 
 
 def test_a_model_in_a_thread_waits_for_its_reader() -> None:
-    gate = Gate()  # what it would come to if it ran away
-    model = Talker(gate=gate)
+    begin, gate = Gate(), Gate()  # the second is what it would come to if it ran away
+    model = Talker(gates={1: begin, ON_THE_WAY: gate})
     stream = fineflow.optimize(ask(model), eager=True, strict=True).stream(QUESTION)
     assert next(stream).text == "w0 "
+    begin.open()
     with pytest.raises(TimeoutError):
         gate.wait_arrived(timeout=0.3)
     assert len(model.said) <= ON_THE_WAY
