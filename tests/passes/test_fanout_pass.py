@@ -256,6 +256,31 @@ def test_nobody_waits_for_a_prefill_that_fails() -> None:
         assert fineflow.optimize(make(broken), strict=True).invoke(GIVEN) == expected, name
 
 
+def test_nobody_waits_for_a_first_token_that_never_comes() -> None:
+    """The prompt of the one that leads cannot be rendered: stock's branches are in threads, and wait for each other."""
+    llm = engine_chat()
+    later = RunnablePassthrough.assign(a=ask("related {question}") | chat() | StrOutputParser())
+    chain = RunnableParallel(
+        x=ask(RULES + "Start: {question} {nothing}") | llm,
+        y=later | ask(RULES + "{question} " + RULES.upper() + "{a}") | llm,
+    )
+    optimized = fineflow.optimize(chain, strict=True)
+    notes = [note.reason for note in fineflow.explain(optimized, input=VALUE).notes]
+    assert any("begins when the prompt of x" in reason for reason in notes)
+    found: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            optimized.invoke(VALUE)
+        except KeyError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert "nothing" in str(found[0])
+
+
 def test_a_limit_of_one_step_at_a_time_does_not_lock() -> None:
     for name, make in SHAPES.items():
         expected = make(engine_chat()).invoke(GIVEN)
