@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from fineflow.engines import BatchProfile, EmulatedEmbedding
+from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM
 from fineflow.ir import Op
+from fineflow.langchain import ChatEngine, EngineEmbeddings
 from fineflow.runtime.loop import on_engine_loop, run_async
 from fineflow.runtime.scheduler import queue_of
 from fineflow.runtime.threads import in_thread
@@ -140,3 +141,18 @@ def test_engines_and_queues_live_on_the_virtual_loop() -> None:
 def test_the_fake_chat_model_follows_the_clock() -> None:
     model = FakeChat(default="one two three", prefill=1.0, step=0.5)
     assert virtual.run(model.ainvoke("?")).seconds == 2.5
+
+
+@pytest.mark.parametrize("thread", [asyncio.to_thread, in_thread])
+def test_a_blocking_call_of_an_engine_from_a_thread_is_refused(thread: object) -> None:
+    embeddings = EngineEmbeddings(EmulatedEmbedding())
+    with pytest.raises(RuntimeError, match=r"blocking method from a worker thread.*use the async methods"):
+        virtual.run(thread(lambda: embeddings.embed_query("?")))  # type: ignore[operator]
+    assert virtual.run(embeddings.aembed_query("?")).seconds == 0.075
+    assert len(embeddings.embed_query("?")) == 32  # outside of virtual time, in real time
+
+
+def test_a_stream_of_an_engine_from_a_thread_is_refused() -> None:
+    model = ChatEngine(engine=EmulatedLLM(lambda prompt: "one two"))
+    with pytest.raises(RuntimeError, match="blocking method from a worker thread"):
+        virtual.run(asyncio.to_thread(model.invoke, "?"))

@@ -127,6 +127,12 @@ def host_engines(loop: asyncio.AbstractEventLoop) -> None:
     _hosts.add(loop)
 
 
+hosted: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar(
+    "fineflow_hosted", default=None
+)
+"""The loop with a clock of its own that the current context belongs to; threads that it starts work have it, too."""
+
+
 def on_engine_loop() -> bool:
     """Whether the calling thread is the runtime's, which must never block, or runs a loop that hosts engines."""
     if _runtime is not None and threading.current_thread() is _runtime.thread:
@@ -237,6 +243,13 @@ def _signal(done: Future[Any]) -> asyncio.Future[None]:
 
 
 def _refuse_on_engine_loop(name: str, instead: str) -> None:
+    host = hosted.get()
+    if host is not None and not host.is_closed() and asyncio._get_running_loop() is not host:
+        raise RuntimeError(
+            "an engine was called through a blocking method from a worker thread of a loop in virtual time: the clock "
+            "stands still while a thread works, so the engine's time would never pass; use the async methods of "
+            "components there (ainvoke, aembed_query, ...), and async functions in RunnableLambda"
+        )
     if on_engine_loop():
         raise RuntimeError(
             f"{name}() was called on fineflow's runtime thread, which it would block for ever; "

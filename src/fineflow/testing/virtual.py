@@ -6,7 +6,7 @@ thread, so that their queues and batches follow the virtual clock as well.
 
 Work in threads (``run_in_executor``, ``asyncio.to_thread``) takes no virtual time: the clock stands still until it has
 ended. So components with latencies must be used through async methods (``ainvoke``, ``astream``, ``abatch``); a thread
-that sleeps really sleeps, and a thread may not wait for virtual time.
+that sleeps really sleeps, and a thread may not wait for virtual time: a blocking call of an engine raises there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import selectors
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
-from fineflow.runtime.loop import host_engines
+from fineflow.runtime.loop import host_engines, hosted
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -144,5 +144,7 @@ def run(main: Coroutine[Any, Any, T], *, patience: float = _PATIENCE_SECONDS) ->
     Raises what it raises; DeadlockError; RuntimeError for threads (see ``VirtualTimeLoop``).
     """
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(patience=patience)) as runner:
-        value = runner.run(main)
+        context = copy_context()
+        context.run(hosted.set, runner.get_loop())
+        value = runner.run(main, context=context)
         return Ran(value, runner.get_loop().time())
