@@ -415,6 +415,26 @@ def test_an_arm_that_changes_what_it_was_given() -> None:
     same(make, {**MATH, "topics": ["art"]})
 
 
+def test_what_an_arm_knows_by_two_names_is_one_object_to_user_code_in_it() -> None:
+    def make() -> Any:
+        def change(x: Any) -> Any:
+            x["topics"].append("new")
+            return x["question"]
+
+        topics = RunnablePick("y") | RunnableLambda(lambda t: ", ".join(t))
+        arm = RunnablePassthrough.assign(b=RunnablePick("x") | RunnableLambda(change)) | RunnableParallel(
+            c=topics | say("inside {x}")
+        )
+        both = RunnableParallel(x=RunnablePassthrough(), y=RunnablePick("topics"))
+        return both | RunnableBranch((lambda v: is_math(v["x"]), arm), say("other {y}"))
+
+    value = {**MATH, "topics": ["art"]}
+    _, e_graph = plan(make(), input=value)
+    (branch,) = [p for p in e_graph if p.op is Op.CONDITION]
+    assert branch.body["then 1"]["c/lambda.call"].after == ("b/change.call",)
+    same(make, value)
+
+
 # Only the arm that is taken.
 
 

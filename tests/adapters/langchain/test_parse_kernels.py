@@ -202,6 +202,15 @@ def test_items_of_any_json(text: str, places: list[int], message: bool) -> None:
     check(HOPEFUL["elements"], text, places, message=message, hopeful=True)
 
 
+def test_a_text_that_takes_back_its_beginning() -> None:
+    """Whoever has consumed items is left to stock, and gets none of the others."""
+    text = '["a", foo] ```json ["c", "d"]```'
+    found = check(HOPEFUL["elements"], text, list(range(len(text))), message=True, hopeful=True)
+    assert found.early == ["a"] and found.value == ["c", "d"]
+    (items,) = found.streams
+    assert items.items == ["a"] and isinstance(items.error, LeftToStock)
+
+
 NAMES = st.sampled_from(('"query"', '"number"', '"words"', '"other"', '"quer\\u0079"'))
 VALUES = st.sampled_from(
     ('"a"', '"b\\n"', "3", '"4"', "4.0", "true", "null", '["a", "b"]', "[1]", '"\\"}"', '{"q": 1}')
