@@ -117,7 +117,7 @@ class Admission:
     @asynccontextmanager
     async def _seated(self, tokens: Sequence[int], more: int) -> AsyncGenerator[tuple[Instance, _Request], None]:
         """Waits for room, and holds it."""
-        self._settle_on_loop()
+        loop = self._settle_on_loop()
         request = _Request(next(self._numbers), tokens, more, self.engine.block_size, self._admitted)
         self._requests[request.seen.number] = request
         self._decide_soon()
@@ -134,18 +134,20 @@ class Admission:
             if seated is not None:
                 number = request.seen.number
                 served(self.engine.name, number, 1, [seated - queued], events.now() - seated, failed=failed)
-            self._requests.pop(request.seen.number, None)
-            if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
-                request.seat.result().end(request.alone, request.blocks, request.size)
-            self._decide_soon()
+            if loop is self._loop:  # else its loop has ended under it, and all of that loop is forgotten already
+                self._requests.pop(request.seen.number, None)
+                if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
+                    request.seat.result().end(request.alone, request.blocks, request.size)
+                self._decide_soon()
 
-    def _settle_on_loop(self) -> None:
+    def _settle_on_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
             self._loop, self._turns = loop, 0
             self._requests.clear()
             for instance in self.instances:
                 instance.reset()
+        return loop
 
     def _decide_soon(self) -> None:
         """Where there may be no room for all, waits for what this moment brings: the end of a request often leads to

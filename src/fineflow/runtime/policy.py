@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fineflow.ir import Op
 
 _PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
-_CRITICAL = 0.5  # share of its query's longest path from which on a request counts as critical
+_CRITICAL = 0.7  # share of its query's longest path from which on a request counts as critical
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     """Critical paths first, by predicted seconds in place of hops (Ayo, section 7.4, names it as an extension).
 
-    First what holds up its query: requests with at least half as long a way to go as any other of that query that
+    First what holds up its query: requests with at least 70 % as long a way to go as any other of that query that
     waits. Among these, as among the rest, queries that have begun are finished first, and inside a query the longest
     way comes first. What has slack has it only while something more urgent of its query waits, so not for ever.
     """
