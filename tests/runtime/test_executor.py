@@ -179,6 +179,24 @@ async def test_a_future_is_a_value_to_come() -> None:
     assert await running == 7
 
 
+async def test_the_end_of_a_primitive_is_told_also_where_it_was_never_begun() -> None:
+    made = graph(
+        by_stock("user", "input"),
+        step("good", "input", does=lambda _: 1),
+        step("bad", "user", does=failing(ValueError("bad"))),
+        step("behind", "bad", does=lambda _: 1),
+    )
+    call, told = new_call(), []
+    execution = Execution(made, call, {"input": 1})
+    execution.start()
+    for name in ("good", "behind"):
+        execution.ended(name, lambda name=name: told.append(name))
+    assert told == ["good"]
+    call.feed("user", 1)
+    assert told == ["good", "behind"]
+    await call.aclose()
+
+
 # What stock runs.
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 import traceback
 import weakref
@@ -17,15 +18,21 @@ from typing import Any
 
 import pytest
 from faulty_steps import AT, KINDS, QUESTION, RAISING, Bench
+from langchain_core.runnables import RunnableLambda
 
 import fineflow
+from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import Op
 from fineflow.runtime import query, threads
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.executor import Execution
 from fineflow.runtime.loop import engine_loop
 from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.streams import Stream
 from fineflow.testing.gates import Gate, Trap
 
 HANGING = [kind for kind in KINDS if kind not in RAISING]
+ALONE = ["prefill", "decode", "decode, streaming", "embed", "search", "rerank", "call", "declared read", "tool"]
 PROMPT = 0.1  # seconds within which a call that is cancelled has stopped everything
 SYNC = ("invoke", "stream", "batch")
 ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
@@ -344,3 +351,56 @@ async def test_cancelled_in_the_queue_of_an_engine(kind: str) -> None:
     busy.open()
     assert len(await other) == 1  # of somebody else's query: goes on
     assert (await chain.ainvoke(QUESTION))["y"] == "beside"
+
+
+# Interrupts.
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
+@pytest.mark.parametrize("entry", ["invoke", "stream"])
+@pytest.mark.parametrize("kind", ALONE)
+def test_an_interrupt_of_the_caller(kind: str, entry: str) -> None:
+    """The step alone: where stock has threads of its own at work it waits for them, interrupted or not."""
+    bench = Bench(kind, trap(kind))
+    chain = fineflow.optimize(KINDS[kind](bench), strict=True, eager=True)
+    main = threading.main_thread().ident
+    assert main is not None and threading.current_thread() is threading.main_thread()
+
+    def interrupt() -> None:
+        bench.trap.wait_arrived(AT.get(kind, 1))
+        signal.pthread_kill(main, signal.SIGINT)
+
+    helper = threading.Thread(target=interrupt)
+    with nothing_is_left(bench):
+        helper.start()
+        with pytest.raises(KeyboardInterrupt):
+            call(chain, entry)
+        helper.join()
+        bench.trap.disarm()  # a thread cannot be interrupted: it ends alone
+    assert call(chain, entry)
+
+
+# Memory.
+
+
+def kept() -> list[Any]:
+    """What is still there of what calls are made of."""
+    gc.collect()
+    return [each for each in gc.get_objects() if type(each) in (query.Call, Execution, Entry, Stream, Shadows, Marked)]
+
+
+class Marked(dict):  # type: ignore[type-arg]
+    """A value whose end can be seen."""
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
+@pytest.mark.parametrize("how", ["returns", "raises"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_a_call_is_kept(kind: str, how: str, entry: str) -> None:
+    before = {id(each) for each in kept()}
+    bench = Bench(kind, trap(kind, Boom("no")) if how == "raises" else Trap(at=0))
+    chain = fineflow.optimize(bench.chain() | RunnableLambda(Marked), strict=True, eager=True)
+    with suppress(Exception):
+        run(chain, entry)
+    bench.trap.error = None
+    assert settled(lambda: not [each for each in kept() if id(each) not in before], 20)
