@@ -230,6 +230,7 @@ async def test_fed_before_and_after_it_is_needed() -> None:
 async def test_what_nobody_waits_for_may_be_fed() -> None:
     call = new_call()
     call.feed("nobody", 1)
+    assert not call.waiting
     await call.aclose()
 
 
