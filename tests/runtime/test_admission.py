@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.errors import BackendError, RequestError
 from fineflow.runtime.admission import Admission, admission_of
 from fineflow.runtime.instances import instances
@@ -270,6 +271,24 @@ def test_a_request_with_a_low_priority_is_served_in_the_end() -> None:
         return firsts(engine)
 
     assert virtual.run(run()).value.index(2) == 16  # it saw 16 pass
+
+
+def test_nobody_waits_for_ever_in_the_queue_of_the_engine_itself() -> None:
+    """The engine serves one at a time, strictly by priority; there are always deeper requests than the first."""
+
+    async def run() -> int:
+        engine = EmulatedLLM(lambda prompt: "yes", LLMProfile(1.0, 0.0, 0.0, sequences=1))
+        admission = admission_of(engine)
+        deep = [ask(admission, engine.encode(f"deep {n}"), depth=3) for n in range(3)]
+        shallow = ask(admission, engine.encode("shallow"), depth=0)
+        for n in range(200):
+            if shallow.done():
+                return n
+            await deep[n]
+            deep.append(ask(admission, engine.encode(f"deeper {n}"), depth=3))
+        return 200
+
+    assert virtual.run(run()).value <= 3 * 16 + 3
 
 
 def group(count: int = 2, **settings: Any) -> tuple[list[Speaker], Any]:

@@ -21,11 +21,14 @@ from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
-from fineflow.runtime.policy import Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
+from fineflow.runtime.policy import PATIENCE, Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
 from fineflow.runtime.scheduler import TURNS, asks, one_queue
 from fineflow.runtime.statistics import served, watch
 
-_CALLS = 1 << 40  # how much more the priority of a call counts than what a policy makes of a request
+# What a priority of a call that is higher by one is worth in an engine's own queue: so many steps of depth, or so much
+# of a head start.
+_CALL_STEPS = 64
+_CALL_SECONDS = 60
 _MILLISECONDS = 1000
 
 
@@ -88,7 +91,7 @@ class Admission:
         for attempt in itertools.count():
             async with self._seated(tokens, 0) as (instance, request):
                 try:
-                    await instance.engine.prefill(tokens, priority=self._priority(request.seen))
+                    await instance.engine.prefill(tokens, priority=self._priority(request))
                     return
                 except BackendError as error:
                     self._lost(instance, error, again=not attempt)
@@ -104,7 +107,7 @@ class Admission:
         for attempt in itertools.count():
             async with self._seated(tokens, sampling.max_tokens) as (instance, request):
                 try:
-                    source = instance.engine.generate(tokens, sampling, priority=self._priority(request.seen))
+                    source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
                     async with aclosing(cast(Any, source)) as deltas:
                         async for delta in _beyond(said, spoken, deltas, instance) if attempt else deltas:
                             said, spoken = said + delta.text, spoken + len(delta.tokens)
@@ -213,16 +216,16 @@ class Admission:
                 for other in [other for other in requests.values() if other.half in known]:
                     yield requests.pop(other.seen.number)
 
-    def _priority(self, request: Waiting) -> int:
-        """For the engine's own queue, where it has one: the same order as far as a number can say."""
-        own = 0
-        if self.policy is by_depth:
-            own = request.depth
-        elif self.policy is by_path:
-            own = int(request.path * _MILLISECONDS)
-        elif self.policy is app_fifo:
-            own = -int(request.started * _MILLISECONDS)
-        return request.priority * _CALLS + own
+    def _priority(self, request: _Request) -> int:
+        """For the engine's own queue: the order of the policy as far as one number can say it.
+
+        Who came earlier rises, so that nobody waits there for ever behind a stream of others, either.
+        """
+        seen = request.seen
+        if self.policy in (by_path, app_fifo):
+            return int((seen.priority * _CALL_SECONDS - seen.started) * _MILLISECONDS)
+        own = seen.depth if self.policy is by_depth else 0
+        return seen.priority * _CALL_STEPS + own - request.admitted // PATIENCE
 
     def _lost(self, instance: Instance, error: BackendError, *, again: bool) -> None:
         """Takes an instance of a group out of service; raises the error if the request cannot go on elsewhere."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fineflow.ir import Op
 
-_PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
+PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
 _CRITICAL = 0.7  # share of its query's longest path from which on a request counts as critical
 
 
@@ -240,7 +240,7 @@ def _arrival(request: Waiting) -> int:
 
 
 def _urgency(request: Waiting) -> int:
-    return request.priority + request.passed // _PATIENCE
+    return request.priority + request.passed // PATIENCE
 
 
 def _op(taken: Sequence[Take], waiting: Sequence[Waiting]) -> Op | None:
