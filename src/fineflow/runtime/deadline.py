@@ -1,6 +1,7 @@
 """Calls with a deadline: ``TimeoutError`` when it passes, and everything of the call is stopped.
 
-A coroutine is bounded as by ``asyncio.timeout``. A sync call runs in a thread of its own, in a copy of the caller's
+A coroutine is bounded as by ``asyncio.timeout``; right after its task was cancelled, so is everything else of the call,
+as stock may wait for that. A sync call runs in a thread of its own, in a copy of the caller's
 context, and the caller waits for it no longer than allowed: nothing can interrupt blocking code. The thread meets its
 end before the next step of the call, or when that code returns.
 """
@@ -36,8 +37,10 @@ def run(function: Callable[[], T], seconds: float) -> T:
 
 async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
     """The same for what a coroutine function returns, in the current task."""
-    scope = Scope()
-    limit = asyncio.timeout(seconds)
+    scope, loop = Scope(), asyncio.get_running_loop()
+    until = loop.time() + seconds
+    limit = asyncio.timeout_at(until)
+    timer = loop.call_at(until, loop.call_soon, scope.stop)
     try:
         with _inside(scope):
             async with limit:
@@ -50,8 +53,7 @@ async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
         scope.stop()
         raise
     finally:
-        if limit.expired():
-            scope.stop()
+        timer.cancel()
         scope.close()
 
 
@@ -89,20 +91,14 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
 async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> AsyncIterator[T]:
     """The same for an async iterator, in the tasks that ask for its items."""
     loop = asyncio.get_running_loop()
-    scope, until, asked = Scope(), loop.time() + seconds, False
+    scope, until = Scope(), loop.time() + seconds
+    timer = loop.call_at(until, loop.call_soon, scope.stop)
     items: Any = None
-
-    def expire() -> None:
-        if not asked:  # else the task that asks is cancelled
-            scope.stop()
-
-    timer = loop.call_at(until, expire)
     try:
         while True:
             if loop.time() >= until:
                 scope.stop()
                 raise _late(seconds)
-            asked = True
             limit = asyncio.timeout_at(until)
             try:
                 with _inside(scope):
@@ -113,11 +109,8 @@ async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> Asyn
                 return
             except TimeoutError as error:
                 if limit.expired():
-                    scope.stop()
                     raise _late(seconds) from error
                 raise
-            finally:
-                asked = False
             yield item
     finally:
         timer.cancel()
