@@ -129,8 +129,8 @@ class Gate:
 class Trap(Gate):
     """A gate that stands open but for one who comes to it: the ``at``-th meets ``error``, or waits if there is none.
 
-    A fake component raises ``error`` itself, the very object, or hangs until the trap is opened. ``disarm`` lets
-    everyone through from now on.
+    A fake component raises ``error`` itself, the very object, or hangs until the trap is opened; it raises then if
+    ``error`` has been set meanwhile. ``disarm`` lets everyone through from now on.
     """
 
     def __init__(self, error: BaseException | None = None, *, at: int = 1) -> None:
@@ -147,19 +147,25 @@ class Trap(Gate):
         """Arrives; raises ``error``, or blocks this thread until the trap is opened. Raises TimeoutError."""
         if self._caught():
             self._signal.wait_sync(self._pass, timeout, lambda: "the trap stayed closed")
+            self._raise()
 
     async def wait(self, timeout: float = 10.0) -> None:
         """The same in the running event loop."""
         if self._caught():
             await self._signal.wait(self._pass, timeout, lambda: "the trap stayed closed")
+            self._raise()
 
     def _caught(self) -> bool:
         with self._signal.lock:
             self._arrive()
             caught = self.arrivals == self.at
-        if caught and self.error is not None:
-            raise self.error
+        if caught:
+            self._raise()
         return caught
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def __repr__(self) -> str:
         return f"Trap({self.error!r}, at={self.at}, arrivals={self.arrivals})"
