@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import platform
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,14 +23,17 @@ from typing import Any
 
 from fineflow.backends.base import BatchEngine, LLMEngine, Sampling
 from fineflow.backends.emulated import BatchProfile, LLMProfile
+from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.costs import PRIORS, Costs, Line, fit, fit_together
 from fineflow.runtime.loop import run_sync
 
-PREFILLS = (64, 128, 256, 512)  # tokens, as far as the context of the model goes
+PREFILLS = (32, 64, 128, 256)  # tokens, as far as the context of the model goes
 DECODES = (1, 2, 4)  # sequences at once
 STEPS = 32
+_ROUNDS = 100  # of fitting
+_HOT = 8.0  # temperature: tokens at random, so that answers do not end soon
 SHORT = 16  # tokens of a prompt that something is decoded from
 BATCHES = (1, 2, 4, 8, 16, 32)
 _WORDS = ("harbour", "bridge", "tower", "market", "river", "station", "mill", "tunnel", "garden", "school", "castle")
@@ -89,7 +93,7 @@ class _Samples:
         if engine == self.engine and size is not None:
             if op is Op.PREFILL:
                 self.prefills.append((size, seconds))
-            elif op is Op.DECODE and size > 1:  # measured from the first token on
+            elif op is Op.DECODE and size > STEPS / 2:  # measured from the first token on
                 self.decodes.append((size - 1, seconds, together))
 
     def observe_size(self, engine: str, op: Any, name: str, size: float) -> None:
@@ -109,7 +113,7 @@ def profile_llm(
 
     async def ask(tokens: int, most: int) -> None:
         prompt = engine.encode(text(2 * tokens, rng))[:tokens]
-        async for _ in engine.generate(prompt, Sampling(max_tokens=most, temperature=1.0)):
+        async for _ in engine.generate(prompt, Sampling(max_tokens=most, temperature=_HOT)):
             pass
 
     async def side_by_side(count: int) -> None:
@@ -136,15 +140,25 @@ def profile_llm(
         if sum(n == tokens for n, _ in samples.prefills) >= repeat / 2  # else part of it was in the cache
     ]
     prefills = [(float(row["tokens"][0]), row["seconds"]) for row in measured]
-    companies = [(median(t for t, _ in found), min(s for _, s in found)) for found in steps.values()]
+    companies = [(median(t for t, _ in found), min(s for _, s in found)) for found in steps.values() if found]
+    if len(companies) < 2:
+        raise BackendError(f"LLM {engine.name!r} ends its answers before {STEPS // 2} tokens; expected longer ones")
     measured += [{"what": "step", "together": round(t, 2), "seconds": seconds} for t, seconds in companies]
-    (started, token), (iteration, sequence) = near(prefills), near(companies)
-    emulated = LLMProfile(iteration, token, sequence, prefill=max(started - iteration, 0.0))
+    emulated = _llm_profile(prefills, companies)
     lines = {
         Op.PREFILL: fit(samples.prefills, PRIORS[Op.PREFILL]),
         Op.DECODE: fit_together(samples.decodes, PRIORS[Op.DECODE]),
     }
     return Profile(engine.name, _source(model, repeat), {"kind": "llm", **asdict(emulated)}, lines, measured)
+
+
+def _llm_profile(prefills: Sequence[tuple[float, float]], steps: Sequence[tuple[float, float]]) -> LLMProfile:
+    """What (tokens, seconds) of prefills and (sequences, seconds) of steps say of an iteration."""
+    (started, token), (iteration, sequence) = near(prefills), near(steps)
+    if started >= iteration:
+        return LLMProfile(iteration, token, sequence, prefill=started - iteration)
+    rates = [(seconds - iteration) / tokens for tokens, seconds in prefills]  # an iteration costs that at least
+    return LLMProfile(iteration, max((min(rates) + max(rates)) / 2, 0.0), sequence)
 
 
 def profile_batches(
@@ -179,20 +193,36 @@ def profile_batches(
 
 
 def near(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The line (seconds at 0, seconds per unit) whose relative errors have the least squares; neither is negative."""
-    rows = [(1 / s, x / s) for x, s in points]  # relative to what was measured: 1 = fixed / s + each * x / s
-    a, b, c = (sum(p * q for p, q in zip(*pair, strict=True)) for pair in _products(rows))
-    u, v = (sum(column) for column in zip(*rows, strict=True))
-    determinant = a * c - b * b
-    fixed, each = (u * c - v * b) / determinant, (a * v - b * u) / determinant
+    """The line (seconds at 0, seconds per unit) whose largest relative error is least; neither part is negative.
+
+    Least squares of relative errors, weighted anew by these errors until the largest ones are alike (Lawson, 1961).
+    """
+    weights = [1.0] * len(points)
+    best, least = (0.0, 0.0), math.inf
+    for _ in range(_ROUNDS):
+        fixed, each = _least_squares([(1 / s, x / s) for x, s in points], weights)
+        errors = [abs((fixed + each * x) / s - 1) for x, s in points]
+        if max(errors) < least:
+            best, least = (fixed, each), max(errors)
+        weights = [w * error for w, error in zip(weights, errors, strict=True)]
+        total = sum(weights)
+        if not total:
+            break
+        weights = [w / total for w in weights]
+    return best
+
+
+def _least_squares(rows: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
+    """The two parts of the line, at least 0, with ``fixed * u + each * v`` near 1 for the rows (u, v)."""
+    uu, uv, vv, u1, v1 = (
+        sum(w * part for w, part in zip(weights, column, strict=True))
+        for column in zip(*((u * u, u * v, v * v, u, v) for u, v in rows), strict=True)
+    )
+    determinant = uu * vv - uv * uv
+    fixed, each = ((u1 * vv - v1 * uv) / determinant, (uu * v1 - uv * u1) / determinant) if determinant else (-1.0, 0.0)
     if each < 0:
-        return u / a, 0.0
-    return (fixed, each) if fixed >= 0 else (0.0, v / c)
-
-
-def _products(rows: Sequence[tuple[float, float]]) -> Iterator[tuple[list[float], list[float]]]:
-    one, other = ([row[i] for row in rows] for i in (0, 1))
-    yield from ((one, one), (one, other), (other, other))
+        return u1 / uu, 0.0
+    return (fixed, each) if fixed >= 0 else (0.0, v1 / vv)
 
 
 def _source(model: str, repeat: int) -> str:
@@ -208,10 +238,9 @@ def run(kind: str, model: str | None, out: Path, repeat: int) -> None:
     for what cannot be measured.
     """
     from fineflow.demo.inputs import UsageError, one_line
-    from fineflow.errors import BackendError
 
     if repeat < 3:
-        raise UsageError(f"--repeat is {repeat}; medians need at least 3")
+        raise UsageError(f"--repeat is {repeat}; it must be at least 3")
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: give the name of a file to write, in a folder that exists")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
