@@ -35,12 +35,14 @@ _MILLISECONDS = 1000
 class _Request:
     """A prompt that wants to be prefilled or decoded from; ``seat`` is where."""
 
-    def __init__(self, number: int, tokens: Sequence[int], more: int, size: int, admitted: int) -> None:
+    def __init__(
+        self, number: int, tokens: Sequence[int], more: int, *, size: int, shares: bool, admitted: int
+    ) -> None:
         self.seen: Waiting = asks(number, Op.DECODE, max(len(tokens) + more, 1))
         self.tokens = tokens
         self.more = more
         self.size = size
-        self.blocks = block_keys(tokens, size)
+        self.blocks = block_keys(tokens, size) if shares else []  # where it matters who has the same beginning
         half = -(-len(tokens) // (2 * size))
         self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # stands for its first half
         self.admitted = admitted  # how many had been when it came
@@ -121,7 +123,9 @@ class Admission:
     async def _seated(self, tokens: Sequence[int], more: int) -> AsyncGenerator[tuple[Instance, _Request], None]:
         """Waits for room, and holds it."""
         loop = self._settle_on_loop()
-        request = _Request(next(self._numbers), tokens, more, self.engine.block_size, self._admitted)
+        shares = len(self.instances) > 1 or self._limited()
+        size = self.engine.block_size
+        request = _Request(next(self._numbers), tokens, more, size=size, shares=shares, admitted=self._admitted)
         self._requests[request.seen.number] = request
         self._decide_soon()
         queued = events.now()
@@ -158,11 +162,14 @@ class Admission:
         """
         if not self._requests:
             return
-        if self._mixes() and all(instance.capacity == inf for instance in self.instances):
+        if self._mixes() and not self._limited():
             self._admit()
         elif not self._turns:
             self._turns = TURNS
             self._turn()
+
+    def _limited(self) -> bool:
+        return any(instance.capacity < inf for instance in self.instances)
 
     def _mixes(self) -> bool:
         """Whether the policy lets queries share the engine; one that raises is heard of when it is used."""

@@ -118,15 +118,15 @@ def roomiest(
     blocks, size: keys of the prompt's blocks, tokens per block; more: tokens that it may decode. A request that is
     larger than the capacity runs alone.
     """
-    best: tuple[float, int, Instance] | None = None
     whole = len(tokens) + more
-    for instance in in_service(instances):
-        if instance.running and instance.load + whole - instance.held(blocks) * size > instance.capacity:
-            continue
-        rank = (instance.load + whole - instance.known(tokens, blocks, size), instance.served)
-        if best is None or rank < best[:2]:
-            best = (*rank, instance)
-    return best[2] if best is not None else None
+    fitting = [
+        instance
+        for instance in in_service(instances)
+        if not instance.running or instance.load + whole - instance.held(blocks) * size <= instance.capacity
+    ]
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    return min(fitting, key=lambda each: (each.load + whole - each.known(tokens, blocks, size), each.served))
 
 
 def none_left(name: str, instances: Iterable[Instance]) -> BackendError:
