@@ -134,7 +134,7 @@ def profile_llm(
             del samples.prefills[alone:]
     finally:
         events.meters.remove(samples)
-    measured = [
+    measured: list[dict[str, Any]] = [
         {"what": "prefill", "tokens": [tokens], "seconds": min(s for n, s in samples.prefills if n == tokens)}
         for tokens in sorted({round(n) for n, _ in samples.prefills})
         if sum(n == tokens for n, _ in samples.prefills) >= repeat / 2  # else part of it was in the cache
