@@ -199,7 +199,9 @@ class Door:
                 counts.failed += 1
             else:
                 counts.cancelled += 1
-        self._fill()
+            idle = not self.waiting and not self._emptied
+        if not idle:
+            self._fill()
 
     def withdraw(self, ticket: Ticket, refusal: BaseException | None = None) -> None:
         """A call does not wait any more, or was let in when nobody waited. refusal: who waits for it raises it."""

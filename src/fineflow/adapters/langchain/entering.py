@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar, Token
 from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -24,48 +23,64 @@ class Marks:
 
     def __init__(self, values: Sequence[tuple[ContextVar[Any], Any]]) -> None:
         self._values = values
+        self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = []
 
     def apply(self) -> None:
         """Sets them for good: in a context that was copied for the call."""
         for var, value in self._values:
             var.set(value)
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Sets them for the block."""
-        tokens = [(var, var.set(value)) for var, value in self._values]
-        try:
-            yield
-        finally:
-            for var, token in tokens:
-                var.reset(token)
+    def __enter__(self) -> None:
+        """Sets them for the block. One block at a time."""
+        self._tokens = [(var, var.set(value)) for var, value in self._values]
+
+    def __exit__(self, *_: object) -> None:
+        for var, token in self._tokens:
+            var.reset(token)
 
 
 UNMARKED = Marks(())
 
 
-@contextmanager
-def entered(config: Any, runnable: Any) -> Iterator[Marks]:
-    """One call from a plain thread, or a part of the call that it is made in. Raises Overloaded."""
-    ticket, marks = _begin(config, runnable)
-    if ticket is None:
-        yield marks
-        return
-    enter_sync(ticket)
-    with _counted(ticket):
-        yield marks
+class Entered:
+    """One call, or a part of the call it is made in, from a plain thread (``with``) or a coroutine (``async with``).
 
+    The block begins when the call is admitted, and gets its marks. Raises Overloaded.
+    """
 
-@asynccontextmanager
-async def aentered(config: Any, runnable: Any) -> AsyncIterator[Marks]:
-    """The same from a coroutine."""
-    ticket, marks = _begin(config, runnable)
-    if ticket is None:
-        yield marks
-        return
-    await enter(ticket)
-    with _counted(ticket):
-        yield marks
+    __slots__ = ("_marks", "_ticket")
+
+    def __init__(self, config: Any, runnable: Any) -> None:
+        self._ticket, self._marks = _begin(config, runnable)
+
+    def __enter__(self) -> Marks:
+        if self._ticket is not None:
+            enter_sync(self._ticket)
+        return self._marks
+
+    async def __aenter__(self) -> Marks:
+        if self._ticket is not None:
+            await enter(self._ticket)
+        return self._marks
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        ticket = self._ticket
+        if ticket is None:
+            return
+        ticket.door.leave(ticket, error)
+        if log.isEnabledFor(logging.DEBUG):
+            told = {
+                "event": "call",
+                "call": ticket.number,
+                "tenant": ticket.tenant,
+                "waited": ticket.began - ticket.queued,
+                "ran": now() - ticket.began,
+                "error": None if error is None else type(error).__name__,
+            }
+            log.debug("call ended", extra=told)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.__exit__(kind, error, trace)
 
 
 def _begin(config: Any, runnable: Any) -> tuple[Ticket | None, Marks]:
@@ -98,28 +113,6 @@ def _metadata(config: Any, runnable: Any) -> tuple[str | None, int | None]:
     return tenant, priority
 
 
-@contextmanager
-def _counted(ticket: Ticket) -> Iterator[None]:
-    error: BaseException | None = None
-    try:
-        yield
-    except BaseException as caught:
-        error = caught
-        raise
-    finally:
-        ticket.door.leave(ticket, error)
-        if log.isEnabledFor(logging.DEBUG):
-            told = {
-                "event": "call",
-                "call": ticket.number,
-                "tenant": ticket.tenant,
-                "waited": ticket.began - ticket.queued,
-                "ran": now() - ticket.began,
-                "error": None if error is None else type(error).__name__,
-            }
-            log.debug("call ended", extra=told)
-
-
 class Steps(Iterator[Any]):
     """The chunks of a stream, each made under the marks of its call, which the reader's code does not see."""
 
@@ -128,13 +121,13 @@ class Steps(Iterator[Any]):
         self._marks = marks
 
     def __next__(self) -> Any:
-        with self._marks.applied():
+        with self._marks:
             return next(self._chunks)
 
     def throw(self, *error: Any) -> Any:
-        with self._marks.applied():
+        with self._marks:
             return self._chunks.throw(*error)
 
     def close(self) -> None:
-        with self._marks.applied():
+        with self._marks:
             self._chunks.close()

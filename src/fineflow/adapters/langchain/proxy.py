@@ -14,7 +14,7 @@ import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.langchain.entering import Steps, aentered, entered
+from fineflow.adapters.langchain.entering import Entered, Steps
 from fineflow.adapters.langchain.plan import Plan, Planner, rows
 from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
@@ -55,7 +55,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
     def _self_invoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
-        with entered(config, self.__wrapped__) as marks, marks.applied():
+        with Entered(config, self.__wrapped__) as marks, marks:
             if plan is None:
                 return self.__wrapped__.invoke(input, config, **kwargs)
             with self._self_session.sync(plan, input, config, limit=limit) as shadow:
@@ -70,8 +70,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
     async def _self_ainvoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
-        async with aentered(config, self.__wrapped__) as marks:
-            with marks.applied():
+        async with Entered(config, self.__wrapped__) as marks:
+            with marks:
                 if plan is None:
                     return await self.__wrapped__.ainvoke(input, config, **kwargs)
                 async with self._self_session.on_loop(plan, input, config, limit=limit) as shadow:
@@ -92,9 +92,9 @@ class Optimized(wrapt.ObjectProxy[Any]):
     def _self_stream(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> Iterator[Any]:
-        with entered(config, self.__wrapped__) as marks:
+        with Entered(config, self.__wrapped__) as marks:
             if plan is None:
-                with marks.applied():
+                with marks:
                     chunks: Any = self.__wrapped__.stream(input, config, **kwargs)
                 yield from Steps(chunks, marks)
                 return
@@ -145,7 +145,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         kwargs: dict[str, Any],
     ) -> AsyncIterator[Any]:
         async with contextlib.AsyncExitStack() as stack:
-            marks = await stack.enter_async_context(aentered(config, self.__wrapped__))
+            marks = await stack.enter_async_context(Entered(config, self.__wrapped__))
             runs: Any = self.__wrapped__
             scope = Scope()
             stack.callback(scope.close)
@@ -155,12 +155,12 @@ class Optimized(wrapt.ObjectProxy[Any]):
                 )
                 with scope.inside():
                     runs = await stack.enter_async_context(session)
-            with marks.applied():
+            with marks:
                 items = getattr(runs, entry)(input, config, **kwargs)
             if hasattr(items, "aclose"):
                 stack.push_async_callback(items.aclose)
             while True:
-                with marks.applied(), scope.inside():
+                with marks, scope.inside():
                     item = await stopping(anext(items, _END), scope.stop)
                 if item is _END:
                     return
@@ -176,7 +176,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
         if not batches:
-            with entered(config, self.__wrapped__) as marks, marks.applied():
+            with Entered(config, self.__wrapped__) as marks, marks:
                 return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch: Any = _Batch(self, configs[0].get("max_concurrency"))
@@ -192,8 +192,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
         self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
         if not batches:
-            async with aentered(config, self.__wrapped__) as marks:
-                with marks.applied():
+            async with Entered(config, self.__wrapped__) as marks:
+                with marks:
                     return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch = _Batch(self, configs[0].get("max_concurrency"))
