@@ -95,7 +95,10 @@ def test_before_and_after() -> None:
     [
         (graph(search("find"), rerank(documents="find")), "its documents come from one place, all at once"),
         (graph(search("a"), union("a"), rerank().with_(params={})), None),
-        (graph(call := Primitive("call", Op.CALL, {"x": Ref("input")}), union("call"), rerank()), "call is not a search"),
+        (
+            graph(call := Primitive("call", Op.CALL, {"x": Ref("input")}), union("call"), rerank()),
+            "call is not a search",
+        ),
     ],
     ids=["one search", "documents are compared with each other", "no search"],
 )
