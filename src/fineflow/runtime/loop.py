@@ -24,6 +24,7 @@ from fineflow.runtime import scope
 
 T = TypeVar("T")
 
+_LOOK_SECONDS = 1.0  # after which an interrupt of a waiting thread is noticed at the latest
 _EXIT_SECONDS = 5.0  # how long the end of the interpreter waits for work that does not react to its cancellation
 
 
@@ -257,6 +258,16 @@ def _refuse_on_engine_loop(name: str, instead: str) -> None:
         )
 
 
+def _outcome(done: Future[T]) -> T:
+    # Looks up now and then: a signal that comes just before the wait begins is noticed only when it ends.
+    while True:
+        try:
+            return done.result(_LOOK_SECONDS)
+        except TimeoutError:
+            if done.done():  # its own
+                return done.result()
+
+
 def run_sync(make: Callable[[], Awaitable[T]]) -> T:
     """Runs ``make()`` on the runtime's loop and blocks until it has ended; for every thread but the runtime's own.
 
@@ -269,7 +280,7 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
     try:
         with scope.on_stop(work.cancel):
             work.start()
-            return work.done.result()
+            return _outcome(work.done)
     finally:
         if not work.done.done():
             work.settle()
