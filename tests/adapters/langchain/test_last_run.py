@@ -83,9 +83,10 @@ def test_the_text_of_it() -> None:
     assert (
         """\
 Predicted critical path, from measurements; engines are taken to be free, your own code counts once it was measured
-  graph       entered by  length  path
-  as written  any         1.75 s  category/llm.decode 500 ms, context/retriever.search 250 ms, llm.decode 1.00 s
-  as run      any         1.50 s  category/llm.decode 500 ms, llm.decode 1.00 s
+  graph       entered by                        length  path
+  as written  any                               1.75 s  category/llm.decode 500 ms, context/retriever.search 250 ms,
+                                                        llm.decode 1.00 s
+  as run      invoke, ainvoke, stream, astream  1.50 s  category/llm.decode 500 ms, llm.decode 1.00 s
 """
         in shown
     )
