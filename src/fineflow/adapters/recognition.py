@@ -35,10 +35,11 @@ class Row:
         kind = type(obj)
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
-        return kind is self.base or all(_same_method(kind, self.base, name) for name in self.methods)
+        return kind is self.base or all(same_method(kind, self.base, name) for name in self.methods)
 
 
-def _same_method(kind: type, base: type, name: str) -> bool:
+def same_method(kind: type, base: type, name: str) -> bool:
+    """Whether a class has a method of another one, as it is there."""
     # Every call asks this of every object of its shadow: only what differs at first sight is looked at more closely.
     found = getattr(kind, name, None)
     return (found is not None and found is getattr(base, name, None)) or plain(kind, name) is plain(base, name)

@@ -13,7 +13,7 @@ from fineflow.adapters.base import MESSAGE, VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.closures import condition, item_kind, kind_of, outside, part
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN, unchanged
-from fineflow.adapters.recognition import NotLowered, Row, plain
+from fineflow.adapters.recognition import NotLowered, Row, same_method
 from fineflow.ir import Graph, Op, Ref
 from fineflow.ir.edit import together
 
@@ -68,11 +68,14 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symb
     )
 
 
+_USUAL_BATCH = (Runnable, RunnableSequence, RunnableBindingBase)
+
+
 def own_batch(obj: Any) -> str:
     """The class of a step whose ``batch`` does not just invoke it for each input; "" for all others."""
-    usual = [plain(base, "batch") for base in (Runnable, RunnableSequence, RunnableBindingBase)]
     kind = type(obj)
-    return kind.__name__ if isinstance(obj, Runnable) and plain(kind, "batch") not in usual else ""
+    usual = not isinstance(obj, Runnable) or any(same_method(kind, base, "batch") for base in _USUAL_BATCH)
+    return "" if usual else kind.__name__
 
 
 def _shadow_each(each: RunnableEach[Any, Any], s: Shadows) -> Any:
