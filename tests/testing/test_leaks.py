@@ -25,26 +25,28 @@ def chain(gate: Gate) -> Any:
 
 
 def test_a_call_is_counted_while_it_runs_and_gone_when_it_has_ended() -> None:
-    gate = Gate()
+    gate, before = Gate(), left()
     call = threading.Thread(target=chain(gate).invoke, args=({"question": "?"},))
     call.start()
     gate.wait_arrived()
-    busy = left()
+    busy = left() - before
     assert busy.calls == 1 and busy.entries >= 1 and busy.tasks >= 1 and busy.threads >= 1
     assert busy
     gate.open()
     call.join()
-    assert settled() == Left() and not settled()
+    assert settled(before=before) == Left() and not settled(before=before)
 
 
 def test_a_cancelled_call_leaves_nothing() -> None:
+    before = left()
+
     async def main() -> None:
         gate = Gate()
         task = asyncio.ensure_future(chain(gate).ainvoke({"question": "?"}))
         await gate.arrived()
-        assert left().calls == 1
+        assert (left() - before).calls == 1
         task.cancel()
         await asyncio.wait([task])
 
     asyncio.run(main())
-    assert settled() == Left()
+    assert settled(before=before) == Left()

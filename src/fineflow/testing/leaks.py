@@ -40,6 +40,13 @@ class Left:
     def __bool__(self) -> bool:
         return any(astuple(self))
 
+    def __sub__(self, before: Left) -> Left:
+        """What has come since ``before``."""
+        return Left(*(max(now - then, 0) for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+
+NOTHING = Left()
+
 
 def left(*, objects: bool = True) -> Left:
     """What there is now. objects: also looks for ``calls`` and ``entries``, which walks all objects of the process."""
@@ -65,14 +72,15 @@ def left(*, objects: bool = True) -> Left:
     )
 
 
-def settled(timeout: float = 5.0) -> Left:
-    """``left()`` once nothing is left, or after ``timeout`` seconds: an aborted request needs a moment to end.
+def settled(timeout: float = 5.0, *, before: Left = NOTHING) -> Left:
+    """What is left besides ``before``: once nothing is, as an aborted request needs a moment, or after ``timeout``.
 
+    before: ``left()`` where other calls of the process may be alive, such as in the traceback of a test that failed.
     Blocks: for a plain thread.
     """
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and left(objects=False):
+    while time.monotonic() < deadline and left(objects=False) - before:
         time.sleep(_PAUSE_SECONDS)
-    while (found := left()) and time.monotonic() < deadline:
+    while (found := left() - before) and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
     return found
