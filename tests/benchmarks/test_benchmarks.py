@@ -76,3 +76,9 @@ def test_depth_aware_batching_pays(tmp_path: Path) -> None:
         assert figures["checks"][f"Figure 7: both queries sooner {name} than fifo"], shown
     for mean in (mean for rate, mean in figures["means"].items() if rate != "alone"):
         assert max(mean["by_depth"], mean["by_path"]) < min(mean["fifo"], 0.5 * mean["per_invocation"]), shown
+
+
+def test_steps_that_share_one_llm_are_sooner_on_average(tmp_path: Path) -> None:
+    shown, figures = run("one_llm", "--examples", "20", tmp_path=tmp_path)
+    assert figures["ratios"] and all(ratio > 0 for ratio in figures["ratios"])
+    assert "ok    sooner on average" in shown and "MISS" not in shown

@@ -24,15 +24,14 @@ from fineflow.adapters.langchain.ahead import LeftToStock
 from fineflow.adapters.langchain.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.langchain.stores import EMBEDS
+from fineflow.adapters.langchain.stores import EMBEDS, KNOWN
 from fineflow.adapters.recognition import believed
 from fineflow.ir import Effect, Effects, Op
 
 # Stores whose writing methods were read (langchain-chroma 1.1.0, langchain-core 1.7.2), and where they keep the
 # embeddings: the methods ask them once, for all documents, and touch nothing but the store.
 _STORES = (
-    ("langchain_chroma.vectorstores", "Chroma", "_embedding_function"),
-    ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore", "embedding"),
+    *((row.module, row.name, row.attribute) for row in KNOWN),
     ("fineflow.testing.retrieval", "FakeVectorStore", "embedding"),
 )
 _WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
@@ -61,16 +60,6 @@ def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
         if known and len(own) == len(methods) and all(method.__self__ is store for method in methods):
             return Write(store, attribute)
     return None
-
-
-def contents(store: Any) -> Any:
-    """What two objects share that are two ways to the same documents; else the store itself."""
-    for attribute in ("_chroma_collection", "_collection"):
-        collection: Any = getattr(store, "__dict__", {}).get(attribute)
-        if type(collection).__module__.startswith("chromadb.") and hasattr(collection, "id"):
-            return f"chroma:{collection.id}"
-    base = getattr(sys.modules.get("langchain_core.vectorstores.in_memory"), "InMemoryVectorStore", None)
-    return store.store if base is not None and isinstance(store, base) else store
 
 
 def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:

@@ -25,7 +25,7 @@ from fineflow.adapters.langchain import (
 )
 from fineflow.adapters.langchain.batches import steps_meet
 from fineflow.adapters.langchain.changes import Snapshot
-from fineflow.adapters.langchain.ingest import contents
+from fineflow.adapters.langchain.stores import contents
 from fineflow.adapters.recognition import Row
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path, ending

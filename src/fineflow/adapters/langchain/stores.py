@@ -59,7 +59,7 @@ def _over_the_same_values(doc: Document) -> Document:
     return Document(id=doc.id, page_content=doc.page_content, metadata=doc.metadata)  # pydantic copies the dict only
 
 
-_STORES = (
+KNOWN = (
     Known("langchain_chroma.vectorstores", "Chroma", "_embedding_function", _deep),  # every search reads its database
     Known("langchain_core.vectorstores.in_memory", "InMemoryVectorStore", "embedding", _over_the_same_values),
 )
@@ -67,13 +67,23 @@ _STORES = (
 
 def known(store: VectorStore) -> Known | None:
     """What is known of a store, for classes whose search methods are exactly those that were read."""
-    for row in _STORES:
+    for row in KNOWN:
         base = getattr(sys.modules.get(row.module), row.name, None)
         if base is not None and isinstance(store, base):
             kind = type(store)
             if all(getattr(kind, m, None) is getattr(base, m, None) for m in (*SEARCHES, *_INNER)):
                 return row
     return None
+
+
+def contents(store: Any) -> Any:
+    """What two objects share that are two ways to the same documents; else the store itself."""
+    for attribute in ("_chroma_collection", "_collection"):
+        collection: Any = getattr(store, "__dict__", {}).get(attribute)
+        if type(collection).__module__.startswith("chromadb.") and hasattr(collection, "id"):
+            return f"chroma:{collection.id}"
+    base = getattr(sys.modules.get("langchain_core.vectorstores.in_memory"), "InMemoryVectorStore", None)
+    return store.store if base is not None and isinstance(store, base) else store
 
 
 def query_embeddings(store: VectorStore) -> Any:
