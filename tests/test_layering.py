@@ -210,7 +210,7 @@ def test_every_module_has_a_rule() -> None:
         ("testing.gates", "import langchain_core"),
         ("demo.app", "import fineflow"),
         ("engines", "import torch"),
-        ("engines", "from fineflow.adapters.langchain.chat import ChatEngine"),
+        ("engines", "from fineflow.adapters.langchain.components.chat import ChatEngine"),
         ("langchain", "import langchain_core"),
         ("langchain", "from fineflow.backends.transformers import TransformersEngine"),
         ("adapters.langchain.models", "from fineflow.langchain import ChatEngine"),

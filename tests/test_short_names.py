@@ -26,7 +26,7 @@ def test_every_name_is_what_it_says(module: ModuleType) -> None:
 
 
 def test_they_are_the_classes_of_the_adapters_and_backends() -> None:
-    from fineflow.adapters.langchain.chat import ChatEngine
+    from fineflow.adapters.langchain.components.chat import ChatEngine
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
 
     assert fineflow.langchain.ChatEngine is ChatEngine

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
-    from fineflow.adapters.langchain.chat import ChatEngine
-    from fineflow.adapters.langchain.completion import EngineLLM
-    from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-    from fineflow.adapters.langchain.rerank import EngineCrossEncoder, EngineReranker
+    from fineflow.adapters.langchain.components.chat import ChatEngine
+    from fineflow.adapters.langchain.components.completion import EngineLLM
+    from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+    from fineflow.adapters.langchain.components.rerank import EngineCrossEncoder, EngineReranker
 
 __all__ = ["ChatEngine", "EngineCrossEncoder", "EngineEmbeddings", "EngineLLM", "EngineReranker"]
 
@@ -23,10 +23,10 @@ _HERE, _EXTRA, _NEEDS = "fineflow.adapters.langchain", "langchain", ("langchain_
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "ChatEngine": Lazy(f"{_HERE}.chat", _EXTRA, _NEEDS),
-        "EngineCrossEncoder": Lazy(f"{_HERE}.rerank", _EXTRA, _NEEDS),
-        "EngineEmbeddings": Lazy(f"{_HERE}.embeddings", _EXTRA, _NEEDS),
-        "EngineLLM": Lazy(f"{_HERE}.completion", _EXTRA, _NEEDS),
-        "EngineReranker": Lazy(f"{_HERE}.rerank", _EXTRA, _NEEDS),
+        "ChatEngine": Lazy(f"{_HERE}.components.chat", _EXTRA, _NEEDS),
+        "EngineCrossEncoder": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
+        "EngineEmbeddings": Lazy(f"{_HERE}.components.embeddings", _EXTRA, _NEEDS),
+        "EngineLLM": Lazy(f"{_HERE}.components.completion", _EXTRA, _NEEDS),
+        "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
     },
 )

@@ -14,7 +14,7 @@ from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOut
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.plan import lower
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.ir import Graph

@@ -14,7 +14,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pass_shapes import CHAINS, QUESTION, WORDS, ask, engine_chat, format_docs, lowered, without
 
 import fineflow
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph

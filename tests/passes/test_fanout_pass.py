@@ -14,7 +14,7 @@ from pass_shapes import CharacterEngine, ask, chat, engine_chat, lowered, withou
 from test_prefill_chain import RULES, GatedEngine, begun, decoded, late
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.backends.emulated import EmulatedLLM
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify

@@ -15,8 +15,8 @@ from langchain_core.runnables import Runnable, RunnableBranch, RunnableLambda, R
 from pass_shapes import QUESTION, CharacterEngine, ask, chat, format_docs, store, without
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.completion import EngineLLM
+from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph

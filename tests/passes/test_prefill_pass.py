@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from pass_shapes import CHAINS, QUESTION, CharacterEngine, assistant, chat, engine_chat, lowered, without
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph

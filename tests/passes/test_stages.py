@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnablePick
 from pass_shapes import CHAINS, QUESTION, lowered, multi_query, without
 
 import fineflow
-from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
 from fineflow.ir.spec import verify

@@ -18,7 +18,13 @@ from fineflow.ir import Op
 class Sampling:
     """How to decode. ``temperature`` 0 is greedy. ``stop``: the output ends before the first occurrence of any of them.
 
-    ``top_k`` 0 means all tokens. ``seed`` None leaves the choice to the engine.
+    ``top_k`` 0 means all tokens. ``seed`` None leaves the choice to the engine. ``min_p``: least probability of a token
+    relative to the likeliest one. The penalties are those of OpenAI's interface, ``repetition_penalty`` that of
+    transformers. ``logprobs``: how many alternatives of each token come with it (0: the token's own; None: none).
+    ``schema`` (of JSON), ``regex``, ``choices``: what the whole output has to be, at most one of them.
+    ``extra``: arguments that only some engine knows, by name.
+
+    An engine that cannot follow a field that is not at its default raises RequestError, naming it.
     """
 
     max_tokens: int = 256
@@ -27,13 +33,33 @@ class Sampling:
     top_k: int = 0
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    logprobs: int | None = None
+    schema: str | None = None
+    regex: str | None = None
+    choices: tuple[str, ...] = ()
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithm of a decoded token's probability, and those of the likeliest ones in its place, by text."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """A piece of decoded output. ``finish_reason`` is set on the last one: ``"stop"`` or ``"length"``.
 
-    ``text`` is never part of a stop string and never an incomplete character.
+    ``text`` is never part of a stop string and never an incomplete character. ``logprobs``: for each of ``tokens``,
+    where they were asked for.
     """
 
     text: str
@@ -41,6 +67,7 @@ class Delta:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
 from fineflow.backends.similarity import EmbeddingSimilarityEngine
 from fineflow.demo import data

@@ -16,9 +16,9 @@ from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.rerank import EngineReranker
+from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate, Meter, Trap
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore

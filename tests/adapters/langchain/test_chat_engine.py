@@ -30,8 +30,8 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.completion import EngineLLM
+from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.runtime.loop import run_sync

@@ -18,7 +18,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pipelines import ask
 
 import fineflow
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.passes import PASSES, prune
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore

@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import EmbeddingsIntegrationTests
 from langchain_tests.unit_tests import EmbeddingsUnitTests
 
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
 from fineflow.ir import Op
 from fineflow.runtime import events

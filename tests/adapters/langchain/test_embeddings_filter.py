@@ -10,7 +10,7 @@ from langchain_classic.retrievers.document_compressors import DocumentCompressor
 from langchain_core.runnables import Runnable, RunnablePick
 
 import fineflow
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore

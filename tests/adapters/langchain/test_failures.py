@@ -13,7 +13,7 @@ from faulty_steps import AT, KINDS, QUESTION, Bench
 from langchain_core.runnables import RunnablePassthrough
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.testing.gates import Gate, Trap
 
 STOPPING = ["prefill", "decode", "decode on an engine, streaming", "search", "rerank", "condition, arm"]

@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pipelines import DIRECT, ask, echo, same
 
 import fineflow
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Effect, Op
 from fineflow.ir.text import format_graph
 from fineflow.testing.gates import Gate

@@ -26,7 +26,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel,
 from pydantic import BaseModel
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.backends.base import Delta
 from fineflow.ir import Op
 from fineflow.passes import PASSES, decode

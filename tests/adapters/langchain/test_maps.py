@@ -21,7 +21,7 @@ from langchain_core.runnables.base import RunnableEach
 from pipelines import ask, echo, same, store
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
 from fineflow.ir import Effect, Graph, Op
 from fineflow.ir.text import format_graph

@@ -17,7 +17,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
 from fineflow.adapters.langchain import shadows
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.runtime.claims import Claims
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Meter

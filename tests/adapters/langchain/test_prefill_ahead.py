@@ -18,8 +18,8 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, Prom
 from langchain_core.runnables import Runnable, RunnableBranch, RunnableParallel, RunnablePassthrough, RunnablePick
 
 import fineflow
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.completion import EngineLLM
+from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.base import Delta
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.passes import PASSES, fanout, prefill

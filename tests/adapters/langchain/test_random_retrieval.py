@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel,
 from langchain_core.vectorstores import InMemoryVectorStore
 from pipelines import QUESTION
 
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker

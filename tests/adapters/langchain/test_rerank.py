@@ -13,7 +13,7 @@ from langchain_classic.retrievers.document_compressors import CrossEncoderRerank
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 
-from fineflow.adapters.langchain.rerank import EngineCrossEncoder, EngineReranker
+from fineflow.adapters.langchain.components.rerank import EngineCrossEncoder, EngineReranker
 from fineflow.ir import Op
 
 

@@ -23,7 +23,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from pipelines import DIRECT, QUESTION, ask
 
 import fineflow
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.testing.differential import ALL, assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker

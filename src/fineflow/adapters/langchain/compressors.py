@@ -9,9 +9,9 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 
 from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, Record, Symbol
 from fineflow.adapters.langchain.arguments import settings
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.adapters.langchain.recorder import clean, starts_runs
-from fineflow.adapters.langchain.rerank import EngineReranker
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS
 from fineflow.adapters.recognition import NotLowered, Row, believed, keeps_promise

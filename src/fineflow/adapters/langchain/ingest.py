@@ -21,7 +21,7 @@ from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.ahead import LeftToStock
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS, KNOWN

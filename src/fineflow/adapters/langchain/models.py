@@ -14,8 +14,8 @@ from langchain_core.utils._signature import _signature_parameters  # private, gu
 
 from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.arguments import Arguments, settings
-from fineflow.adapters.langchain.chat import ChatEngine
-from fineflow.adapters.langchain.completion import EngineLLM
+from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN

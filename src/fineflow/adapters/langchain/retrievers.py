@@ -8,7 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.base import DOCUMENTS, TEXT, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.adapters.langchain.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS, SEARCHES, own_function, query_embeddings, same_if

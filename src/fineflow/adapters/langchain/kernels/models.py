@@ -16,7 +16,7 @@ from langchain_core.utils._signature import _signature_parameters
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.models import assembled, assembles, call_of
 from fineflow.adapters.langchain.recorder import Recorder

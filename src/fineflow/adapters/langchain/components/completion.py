@@ -11,7 +11,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models import BaseLLM, LangSmithParams
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
-from fineflow.adapters.langchain.decoding import EngineBacked
+from fineflow.adapters.langchain.components.decoding import EngineBacked
 from fineflow.backends.base import Delta, Sampling
 from fineflow.runtime.loop import run_sync
 

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Chat
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from fineflow.adapters.langchain.decoding import EngineBacked
+from fineflow.adapters.langchain.components.decoding import EngineBacked
 from fineflow.backends.base import Delta, Message
 
 _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
