@@ -42,6 +42,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.purity",
         "adapters.items",
         "adapters.csv_items",
+        "adapters.decoding",
         "adapters.json_items",
         *LEAVES,
     ),

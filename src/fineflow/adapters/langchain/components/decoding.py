@@ -1,23 +1,15 @@
-"""What the chat model and the completion model on an engine have in common: settings, and decoding from any thread."""
+"""What the chat model and the completion model on an engine have in common: settings, and decoding with them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, closing
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
-from fineflow.backends.base import Delta, LLMEngine, PrefixCache, Sampling
-from fineflow.ir import Op
-from fineflow.runtime.admission import admission_of
-from fineflow.runtime.costs import costs
-from fineflow.runtime.loop import iterate_async, iterate_sync, run_async
-from fineflow.runtime.streams import AHEAD
+from fineflow.adapters import decoding
+from fineflow.backends.base import Delta, LLMEngine, Sampling
 
-_LEAST = 64
-_UNSETTLED = 4  # tokens at the end of a text that other text behind it may change
 _IGNORED = {"stream", "ls_structured_output_format", "structured_output_format"}  # langchain's own, not for the model
 
 
@@ -37,8 +29,6 @@ class EngineBacked(BaseModel):
     top_k: int = 0
     seed: int | None = None
     stop: list[str] | None = None
-
-    _tokenizing: bool = PrivateAttr(default=False)  # whether the engine's tokenizer has been used, hence is loaded
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -62,55 +52,11 @@ class EngineBacked(BaseModel):
         return Sampling(stop=tuple(self.stop or ()) if stop is None else tuple(stop), **settings)
 
     def _decode(self, prompt: Callable[[], str], sampling: Sampling) -> Iterator[Delta]:
-        """Decodes from a plain thread."""
-        tokens = self.engine.encode(prompt())
-        admission = admission_of(self.engine)
-        source = iterate_sync(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
-        with closing(cast(Any, source)):
-            yield from source
+        return decoding.decode(self.engine, prompt, sampling)
 
-    async def _adecode(self, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
-        """Decodes from a coroutine on any loop."""
-        tokens = await self._atokens(prompt)
-        admission = admission_of(self.engine)
-        source: AsyncIterator[Delta] = iterate_async(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
-        async with aclosing(cast(Any, source)):
-            async for delta in source:
-                yield delta
-
-    async def _atokens(self, prompt: Callable[[], str]) -> list[int]:
-        if self._tokenizing:
-            return self.engine.encode(prompt())
-        tokens = await asyncio.to_thread(lambda: self.engine.encode(prompt()))  # loads the tokenizer
-        self._tokenizing = True
-        return tokens
+    def _adecode(self, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
+        return decoding.adecode(self.engine, prompt, sampling)
 
     async def awarm(self, text: str) -> int:
-        """Prefills the beginning of a prompt that will be decoded from later; returns the number of tokens prefilled.
-
-        The last few tokens of ``text`` are left out, because with other text behind it they may come out differently,
-        and so is what does not fill a key/value block. 0 when nothing is left, when the engine cannot prefill, or when
-        so little of it is not in its cache yet that computing it with the rest of the prompt is cheaper.
-        """
-        engine = self.engine
-        if not engine.can_prefill:
-            return 0
-        tokens = await self._atokens(lambda: text)
-        whole = tokens[: max(len(tokens) - _UNSETTLED, 0) // engine.block_size * engine.block_size]
-        kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
-        if len(whole) - kept < _least(engine):
-            return 0
-        admission = admission_of(engine)
-        await run_async(lambda: admission.prefill(whole))
-        return len(whole)
-
-
-def _least(engine: LLMEngine) -> float:
-    """Tokens from which on a prefill of their own is worth it: what they take outweighs what a request takes anyway.
-
-    Measured on CPU and as long as nothing else was: about 64. What an engine's own measurements say is believed within
-    a factor of two, since they are taken while other requests are under way.
-    """
-    line = costs.line(engine.name, Op.PREFILL)
-    own = line.fixed / line.each if costs.measured(engine.name, Op.PREFILL) and line.each else _LEAST
-    return max(min(own, 2 * _LEAST), _LEAST / 2, engine.block_size)
+        """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""
+        return await decoding.awarm(self.engine, text)
