@@ -7,7 +7,7 @@ call a backend directly but through its queue (``runtime.scheduler``) and the ru
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,8 +21,9 @@ class Sampling:
     ``top_k`` 0 means all tokens. ``seed`` None leaves the choice to the engine. ``min_p``: least probability of a token
     relative to the likeliest one. The penalties are those of OpenAI's interface, ``repetition_penalty`` that of
     transformers. ``logprobs``: how many alternatives of each token come with it (0: the token's own; None: none).
-    ``schema`` (of JSON), ``regex``, ``choices``: what the whole output has to be, at most one of them.
-    ``extra``: arguments that only some engine knows, by name.
+    ``min_tokens``: before so many, neither the end of the sequence nor a stop string ends the output.
+    ``schema`` (JSON text of a JSON schema), ``regex``, ``choices``: what the whole output has to be, at most one of
+    them; see ``Constrains``. ``extra``: arguments that only some engine knows, by name.
 
     An engine that cannot follow a field that is not at its default raises RequestError, naming it.
     """
@@ -47,7 +48,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural logarithm of a decoded token's probability, and those of the likeliest ones in its place, by text."""
+    """Natural logarithm of a decoded token's probability, and those of the likeliest ones in its place, by text.
+
+    They are those that the model gives, before temperature, penalties and what else ``Sampling`` says.
+    """
 
     token: str
     logprob: float
@@ -71,11 +75,45 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that a model has asked for. ``arguments``: plain JSON data by name."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """A chat message as engines see it: role and text."""
+    """A chat message as engines see it: role and text.
+
+    name: of who speaks, or of the tool that has answered. tool_calls: what an assistant's message asks for beside its
+    text. tool_call_id: the call that a message of role ``"tool"`` answers.
+    """
 
     role: str
     content: str
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The message as chat templates of Hugging Face read it: OpenAI's form, but arguments as an object, no text."""
+        found: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.name is not None:
+            found["name"] = self.name
+        if self.tool_calls:
+            found["tool_calls"] = [
+                {
+                    "type": "function",
+                    "id": call.id,
+                    "function": {"name": call.name, "arguments": dict(call.arguments)},
+                }
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            found["tool_call_id"] = self.tool_call_id
+        return found
 
 
 @runtime_checkable
@@ -108,8 +146,18 @@ class LLMEngine(Protocol):
     block_size: int  # tokens per key/value block: the granularity of prefix sharing
     can_prefill: bool  # whether prefill() leaves something that generate() can use
 
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt text of a conversation, by the model's chat template."""
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """The prompt text of a conversation, by the model's chat template. RequestError where that refuses it.
+
+        tools: what the model may call, each in OpenAI's form: ``{"type": "function", "function": {"name": ...,
+        "description": ..., "parameters": JSON schema}}``. A template that knows no tools leaves them out.
+        """
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -139,6 +187,16 @@ class PrefixCache(Protocol):
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt need not be computed, at this moment."""
         ...
+
+
+@runtime_checkable
+class Constrains(Protocol):
+    """An ``LLMEngine`` that can hold its output to a form.
+
+    constraints: which of ``"schema"``, ``"regex"`` and ``"choices"`` of ``Sampling`` it follows.
+    """
+
+    constraints: frozenset[str]
 
 
 @runtime_checkable

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from fineflow.backends.base import BatchEngine, Delta, LLMEngine, Message, PrefixCache, Sampling
+from fineflow.backends.base import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Sampling
 from fineflow.ir import Op
 from fineflow.runtime.admission import admission_of
 from fineflow.runtime.placement import Instance, in_service
@@ -71,14 +71,23 @@ class LLMInstances(_Instances):
             raise ValueError(f"expected instances with one block_size, got {', '.join(map(str, sizes))}")
         self.block_size = sizes[0]
         self.can_prefill = all(engine.can_prefill for engine in engines)
+        known = [engine.constraints if isinstance(engine, Constrains) else frozenset() for engine in engines]
+        self.constraints: frozenset[str] = frozenset.intersection(*known)
 
     def _any(self) -> LLMEngine:
         """One that is in service, if any is."""
         return cast(LLMEngine, next(iter(in_service(self.instances)), self.instances[0]).engine)
 
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """The prompt text of a conversation, by the model's chat template."""
-        return self._any().render_chat(messages, add_generation_prompt=add_generation_prompt)
+        given = {"tools": tools} if tools else {}
+        return self._any().render_chat(messages, add_generation_prompt=add_generation_prompt, **given)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt text."""

@@ -6,11 +6,12 @@ Both live on fineflow's runtime loop like real ones, and count in ``meter`` what
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.emulated import overlap, word_vector
+from fineflow.backends.emulated.chat import plain_chat
 from fineflow.ir import Op
 from fineflow.testing.gates import Gate, Meter
 
@@ -42,9 +43,14 @@ class GatedLLM:
         self.meter = Meter()
         self.prefills = Meter()
 
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        text = "".join(f"<{message.role}>\n{message.content}\n" for message in messages)
-        return text + "<assistant>\n" if add_generation_prompt else text
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        return plain_chat(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]

@@ -7,11 +7,13 @@ import itertools
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.backends.emulated.chat import plain_chat
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import RequestError
 from fineflow.ir import Op
@@ -105,10 +107,15 @@ class EmulatedLLM:
     def __repr__(self) -> str:
         return f"EmulatedLLM({self.name!r}, {len(self._running)} running, {len(self._waiting)} waiting)"
 
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """Each message on lines of its own, under its role."""
-        text = "".join(f"<{message.role}>\n{message.content}\n" for message in messages)
-        return text + "<assistant>\n" if add_generation_prompt else text
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """See ``plain_chat``."""
+        return plain_chat(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
         """One token for each word with the white space behind it."""

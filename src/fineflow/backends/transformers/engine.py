@@ -16,7 +16,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,15 +94,24 @@ class TransformersEngine:
 
     # Prompts
 
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt text of a conversation, by the model's chat template. BackendError when it has none."""
-        conversation = [{"role": message.role, "content": message.content} for message in messages]
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """The prompt text of a conversation, by the model's chat template. RequestError when it has none."""
+        conversation = [message.as_dict() for message in messages]
         tokenizer = self.tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise RequestError(f"LLM {self.model_id!r} has no chat template; use it for plain completions")
         try:
             text: str = tokenizer.apply_chat_template(
-                conversation, add_generation_prompt=add_generation_prompt, tokenize=False
+                conversation,
+                tools=list(tools) or None,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
             )
         except Exception as error:  # templates raise what they like
             raise RequestError(f"the chat template of LLM {self.model_id!r} refuses the messages: {error}") from error

@@ -1,0 +1,28 @@
+"""The chat template of models that are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fineflow.backends.base import Message
+
+
+def plain_chat(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, add_generation_prompt: bool = True
+) -> str:
+    """Each message on lines of its own, under its role; before them the tools, each on a line.
+
+    Calls of tools are written as models of the Hermes and Qwen families write them, behind the text of their message.
+    """
+    text = "".join(map(_lines, messages))
+    if tools:
+        text = "<tools>\n" + "".join(json.dumps(dict(tool)) + "\n" for tool in tools) + text
+    return text + "<assistant>\n" if add_generation_prompt else text
+
+
+def _lines(message: Message) -> str:
+    calls = (json.dumps({"name": call.name, "arguments": dict(call.arguments)}) for call in message.tool_calls)
+    said = [message.content] if message.content or not message.tool_calls else []
+    return "\n".join([f"<{message.role}>", *said, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls), ""])
