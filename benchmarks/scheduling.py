@@ -30,7 +30,7 @@ from fineflow.langchain import ChatEngine
 from fineflow.passes import prune
 from fineflow.runtime.costs import costs
 from fineflow.runtime.policy import POLICIES
-from fineflow.runtime.scheduler import set_policy
+from fineflow.runtime.queues import set_policy
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeVectorStore
 

@@ -52,7 +52,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "": ("ir", "api", "explanation", "adapters", "passes", "runtime", *LEAVES),  # fineflow/__init__.py
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
-    "engines": ("_lazy", "backends", "runtime.instances", "runtime.scheduler"),
+    "engines": ("_lazy", "backends", "runtime.instances", "runtime.queues"),
     "langchain": ("_lazy", "adapters.langchain"),
     "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),
     "demo.app": (),  # stock LangChain, as people write it
@@ -201,7 +201,7 @@ def test_every_module_has_a_rule() -> None:
         ("backends.transformers.engine", "from fineflow.backends.sentence_transformers import X"),
         ("backends.transformers.engine", "import fineflow.backends.vllm"),
         ("backends.sentence_transformers", "import vllm"),
-        ("backends.vllm", "from fineflow.runtime.scheduler import depth"),
+        ("backends.vllm", "from fineflow.runtime.asking import depth"),
         ("adapters.base", "import langchain_core"),
         ("adapters.langchain.models", "import torch"),
         ("adapters.langchain.models", "from fineflow.backends.transformers import TransformersEngine"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
     from fineflow.runtime.instances import instances
-    from fineflow.runtime.scheduler import set_policy
+    from fineflow.runtime.queues import set_policy
 
 __all__ = [
     "CrossEncoderEngine",
@@ -70,6 +70,6 @@ __getattr__, __dir__ = lazily(
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
         "instances": Lazy("fineflow.runtime.instances"),
-        "set_policy": Lazy("fineflow.runtime.scheduler"),
+        "set_policy": Lazy("fineflow.runtime.queues"),
     },
 )

@@ -13,9 +13,10 @@ from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.errors import BackendError, RequestError
 from fineflow.runtime.admission import Admission, admission_of
+from fineflow.runtime.asking import depth, path, priority, query, started, tenant
 from fineflow.runtime.instances import instances
 from fineflow.runtime.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
-from fineflow.runtime.scheduler import depth, path, priority, query, set_policy, started, tenant
+from fineflow.runtime.queues import set_policy
 from fineflow.testing import virtual
 
 SAYS = ("one ", "two ", "three")

@@ -11,9 +11,9 @@ import pytest
 from graphs import by_stock, graph, new_call, run, step
 
 from fineflow.ir import Op
+from fineflow.runtime.asking import depth, query
 from fineflow.runtime.executor import Execution, Failed
 from fineflow.runtime.query import LeftToStock
-from fineflow.runtime.scheduler import depth, query
 from fineflow.runtime.streams import Stream
 from fineflow.testing.gates import Gate, Meter
 

@@ -17,7 +17,8 @@ from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.instances import instances
 from fineflow.runtime.policy import by_depth, fifo, per_invocation
-from fineflow.runtime.scheduler import EngineQueue, queue_of, set_policy
+from fineflow.runtime.queues import set_policy
+from fineflow.runtime.scheduler import EngineQueue, queue_of
 from fineflow.testing import virtual
 
 

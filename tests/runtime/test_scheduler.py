@@ -16,10 +16,11 @@ import pytest
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.runtime import events
+from fineflow.runtime.asking import depth, query
 from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import engine_loop, run_sync
 from fineflow.runtime.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
-from fineflow.runtime.scheduler import EngineQueue, depth, query, queue_of
+from fineflow.runtime.scheduler import EngineQueue, queue_of
 from fineflow.runtime.trace import Stamp
 from fineflow.testing import virtual
 

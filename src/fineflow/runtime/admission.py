@@ -20,9 +20,11 @@ from fineflow.backends.base import Delta, LLMEngine, Sampling
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
+from fineflow.runtime.asking import asks
 from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
 from fineflow.runtime.policy import PATIENCE, Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
-from fineflow.runtime.scheduler import TURNS, asks, one_queue
+from fineflow.runtime.queues import one_queue
+from fineflow.runtime.scheduler import TURNS
 from fineflow.runtime.statistics import served, watch
 
 # What a priority of a call that is higher by one is worth in an engine's own queue: so many steps of depth, or so much

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from fineflow.ir import Graph, Op
 from fineflow.runtime import events
+from fineflow.runtime.asking import depth, path, query, started
 from fineflow.runtime.claims import Claims, Summary
-from fineflow.runtime.scheduler import depth, path, query, started
 from fineflow.runtime.scope import check
 from fineflow.runtime.trace import Stamp, Trace
 

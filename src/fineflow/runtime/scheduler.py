@@ -9,68 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from fineflow.backends.base import BatchEngine
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
+from fineflow.runtime.asking import asks
 from fineflow.runtime.costs import costs
 from fineflow.runtime.loop import on_engine_loop, run_async, run_sync
 from fineflow.runtime.placement import Instance, idlest, in_service, instances_of, none_left
-from fineflow.runtime.policy import POLICIES, Policy, Shares, Take, Waiting, by_depth, decide
+from fineflow.runtime.policy import Policy, Shares, Take, Waiting, by_depth, decide
+from fineflow.runtime.queues import one_queue
 from fineflow.runtime.statistics import served, watch
-
-depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
-"""Depth of the primitive that is being run: what it submits to engines goes before what is less deep."""
-
-query: ContextVar[str] = ContextVar("fineflow_query", default="")
-"""Id of the query that is being run; "" makes every submitted request a query of its own."""
-
-started: ContextVar[float | None] = ContextVar("fineflow_started", default=None)
-"""When that query began (``events.now``); None outside of one."""
-
-path: ContextVar[float] = ContextVar("fineflow_path", default=0.0)
-"""Predicted seconds from the start of the primitive that is being run to the end of its query."""
-
-tenant: ContextVar[str] = ContextVar("fineflow_tenant", default="")
-"""Whose calls these are: where several tenants wait, engines are shared between them by weight."""
-
-weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
-"""The share of that tenant relative to others, above 0."""
-
-priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
-"""Priority of the call among those of its tenant: higher first."""
 
 TURNS = 16
 """Turns of the event loop before a batch is made: one event (an answer, the end of a batch) often leads to several
 requests, some in the steps that follow it at once. They fit into one batch, and a turn takes microseconds."""
 
 _batch_numbers = itertools.count()  # one count for the process: a queue may be forgotten and made anew
-
-
-def asks(number: int, op: Op, items: int) -> Waiting:
-    """What policies see of a request that the current task makes."""
-    since = started.get()
-    return Waiting(
-        number,
-        query.get() or f"request {number}",
-        depth.get(),
-        op,
-        items,
-        primitive=events.subject(""),
-        started=events.now() if since is None else since,
-        path=path.get(),
-        tenant=tenant.get(),
-        weight=weight.get(),
-        priority=priority.get(),
-    )
 
 
 class _Request:
@@ -350,18 +310,6 @@ def _check(takes: Sequence[Take], waiting: Sequence[Waiting], slots: int) -> Non
         )
 
 
-class _Queue(Protocol):
-    engine: Any
-    policy: Policy
-
-
-Q = TypeVar("Q", bound=_Queue)
-
-_queues: weakref.WeakValueDictionary[tuple[type, int], Any] = weakref.WeakValueDictionary()
-_policies: dict[int, Policy] = {}  # those that users chose, by the id of the engine
-_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
-
-
 def queue_of(engine: BatchEngine) -> EngineQueue:
     """The queue of an engine: one per engine object, whoever asks.
 
@@ -369,37 +317,3 @@ def queue_of(engine: BatchEngine) -> EngineQueue:
     another object while its queue exists.
     """
     return one_queue(EngineQueue, engine)
-
-
-def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
-    """The queue of that kind that an engine has, made when it is first asked for."""
-    key: Any = (kind, id(engine))
-    with _lock:
-        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
-        kept: Q = _queues.setdefault(key, found)
-        return kept
-
-
-def queues() -> list[Any]:
-    """Those of all engines that are in use now: ``EngineQueue`` and ``admission.Admission``."""
-    with _lock:
-        return list(_queues.values())
-
-
-def set_policy(engine: Any, policy: Policy | str) -> None:
-    """Has an engine serve what waits for it in another order, from its next batch on, for as long as the engine exists.
-
-    policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a function
-    as ``runtime.policy`` describes. May be called from any thread. ValueError for a name that is not one of these.
-    """
-    if isinstance(policy, str):
-        if policy not in POLICIES:
-            raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
-        policy = POLICIES[policy]
-    with _lock:
-        if id(engine) not in _policies:
-            weakref.finalize(engine, _policies.pop, id(engine), None)
-        _policies[id(engine)] = policy
-        for queue in queues():
-            if queue.engine is engine:
-                queue.policy = policy

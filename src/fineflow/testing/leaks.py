@@ -12,7 +12,7 @@ import time
 from dataclasses import astuple, dataclass
 
 from fineflow.runtime import loop as runtime_loop
-from fineflow.runtime import scheduler, threads
+from fineflow.runtime import queues, threads
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.query import Call
 
@@ -66,7 +66,7 @@ def left(*, objects: bool = True) -> Left:
         works=0 if runtime is None else len(runtime.works),
         timers=len(timers),
         threads=len(threads._pool._busy),
-        requests=sum(queue.waiting for queue in tuple(scheduler._queues.values())),
+        requests=sum(queue.waiting for queue in queues.queues()),
         calls=found.count(Call),
         entries=found.count(Entry),
     )

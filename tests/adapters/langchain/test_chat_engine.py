@@ -34,8 +34,8 @@ from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers import TransformersEngine
+from fineflow.runtime.asking import depth
 from fineflow.runtime.loop import run_sync
-from fineflow.runtime.scheduler import depth
 
 pytestmark = pytest.mark.engine
 

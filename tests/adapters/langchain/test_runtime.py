@@ -210,12 +210,12 @@ def test_metadata_of_no_use(key: str) -> None:
 
 
 def test_engines_hear_of_tenants_and_priorities() -> None:
-    from fineflow.runtime import scheduler
+    from fineflow.runtime import asking
 
     seen = []
 
     def look(value: Any) -> Any:
-        seen.append((scheduler.tenant.get(), scheduler.weight.get(), scheduler.priority.get()))
+        seen.append((asking.tenant.get(), asking.weight.get(), asking.priority.get()))
         return value
 
     one = fineflow.optimize(chain() | RunnableLambda(look) | chain(), strict=True)
@@ -225,7 +225,7 @@ def test_engines_hear_of_tenants_and_priorities() -> None:
         asyncio.run(one.ainvoke(QUESTION, metadata("paid")))
         one.invoke(QUESTION)
     assert seen == [("paid", 4.0, 2), ("other", 1.0, -1), ("paid", 4.0, 0), ("", 1.0, 0)]
-    assert scheduler.tenant.get() == ""
+    assert asking.tenant.get() == ""
 
 
 # Calls inside of calls.

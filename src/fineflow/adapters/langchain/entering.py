@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from fineflow.runtime import scheduler, scope
+from fineflow.runtime import asking, scope
 from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.events import now
 from fineflow.runtime.limits import Ticket, door, enter, enter_sync, inside, log
@@ -91,9 +91,9 @@ def _begin(config: Any, runnable: Any) -> tuple[Ticket | None, Marks]:
     ticket = None if within else Ticket(tenant or "", priority or 0)
     values: list[tuple[ContextVar[Any], Any]] = [] if within else [(inside, True)]
     if tenant is not None:
-        values += [(scheduler.tenant, tenant), (scheduler.weight, door().limits.weight(tenant))]
+        values += [(asking.tenant, tenant), (asking.weight, door().limits.weight(tenant))]
     if priority is not None:
-        values.append((scheduler.priority, priority))
+        values.append((asking.priority, priority))
     return ticket, Marks(values)
 
 
