@@ -34,7 +34,7 @@ PROBE = """
 import json, sys, time
 before = set(sys.modules)
 start = time.perf_counter()
-import fineflow, fineflow.engines, fineflow.langchain
+import fineflow, fineflow.engines, fineflow.langchain, fineflow.llamaindex
 seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
 """

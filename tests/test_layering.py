@@ -46,6 +46,15 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.json_items",
         *LEAVES,
     ),
+    "adapters.llamaindex": (
+        "ir",
+        "backends.base",
+        "runtime",
+        "adapters.base",
+        "adapters.recognition",
+        "adapters.decoding",
+        *LEAVES,
+    ),
     "observe": ("ir", "runtime", *LEAVES),
     "testing": ("", "ir", "api", "explanation", "adapters", "backends", "observe", "passes", "runtime", *LEAVES),
     "api": ("ir", "explanation", "observe", "adapters", "backends.base", "passes", "runtime", *LEAVES),
@@ -54,6 +63,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "_lazy": (),
     "engines": ("_lazy", "backends", "runtime.instances", "runtime.queues"),
     "langchain": ("_lazy", "adapters.langchain"),
+    "llamaindex": ("_lazy", "adapters.llamaindex"),
     "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),
     "demo.app": (),  # stock LangChain, as people write it
     "profiling": ("ir", "backends", "demo", "runtime", *LEAVES),
@@ -75,7 +85,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_text_splitters": ("demo",),
     "llama_index": ("adapters.llamaindex", "testing"),
     "numpy": ("backends",),
-    "pydantic": LANGCHAIN,  # LangChain's components are pydantic models
+    "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
     "tokenizers": ("backends.transformers",),
@@ -214,6 +224,10 @@ def test_every_module_has_a_rule() -> None:
         ("engines", "from fineflow.adapters.langchain.components.chat import ChatEngine"),
         ("langchain", "import langchain_core"),
         ("langchain", "from fineflow.backends.transformers import TransformersEngine"),
+        ("llamaindex", "import llama_index.core"),
+        ("adapters.llamaindex.proxy", "import langchain_core"),
+        ("adapters.llamaindex.proxy", "from fineflow.adapters.langchain.shadows import Shadows"),
+        ("adapters.langchain.models", "import llama_index.core"),
         ("adapters.langchain.models", "from fineflow.langchain import ChatEngine"),
         ("", "from fineflow.engines import TransformersEngine"),
         ("", "import wrapt"),

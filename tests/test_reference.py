@@ -12,6 +12,7 @@ import pytest
 import fineflow
 import fineflow.engines
 import fineflow.langchain
+import fineflow.llamaindex
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 
@@ -30,6 +31,9 @@ def documented() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", [fineflow, fineflow.langchain, fineflow.engines], ids=lambda module: module.__name__)
+MODULES = (fineflow, fineflow.langchain, fineflow.llamaindex, fineflow.engines)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_public_names_are_in_the_reference(module: ModuleType) -> None:
     assert [name for name in module.__all__ if name not in documented()] == []

@@ -9,8 +9,9 @@ import pytest
 
 import fineflow.engines
 import fineflow.langchain
+import fineflow.llamaindex
 
-MODULES = (fineflow.engines, fineflow.langchain)
+MODULES = (fineflow.engines, fineflow.langchain, fineflow.llamaindex)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -18,6 +19,7 @@ def test_every_name_is_what_it_says(module: ModuleType) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("sentence_transformers")
+    pytest.importorskip("llama_index.core")
     for name in module.__all__:
         found = getattr(module, name)
         assert found.__name__ == name
@@ -35,7 +37,7 @@ def test_they_are_the_classes_of_the_adapters_and_backends() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_a_name_that_is_not_there_is_told(module: ModuleType) -> None:
-    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'Nothing'; it offers C"):
+    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'Nothing'; it offers [CE]"):
         _ = module.Nothing
     assert not hasattr(module, "Nothing")
 
@@ -49,6 +51,7 @@ def test_a_name_that_is_not_there_is_told(module: ModuleType) -> None:
         (fineflow.engines, "CrossEncoderEngine", "sentence_transformers", "sentence-transformers"),
         (fineflow.langchain, "ChatEngine", "langchain_core", "langchain"),
         (fineflow.langchain, "EngineReranker", "langchain_core", "langchain"),
+        (fineflow.llamaindex, "EngineLLM", "llama_index", "llama-index"),
     ],
 )
 def test_a_library_that_is_missing_is_named_with_its_extra(

@@ -1,0 +1,240 @@
+"""A LlamaIndex LLM on an engine in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, closing
+from dataclasses import fields
+from typing import Any
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+    MessageRole,
+    TextBlock,
+)
+from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.llm import LLM
+from pydantic import Field, SkipValidation
+
+from fineflow.adapters import decoding
+from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
+
+_SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+_SAMPLING = frozenset(field.name for field in fields(Sampling))
+_ROLES = {MessageRole.DEVELOPER: "system", MessageRole.CHATBOT: "assistant", MessageRole.MODEL: "assistant"}
+_OPEN_END = "\ue000fineflow\ue000"  # private-use characters: in no template and in nobody's prompt
+
+
+class EngineLLM(LLM):
+    """LLM that decodes on an ``LLMEngine``, in batches with everything else that runs on it.
+
+    An ordinary LlamaIndex component, which works the same in an index that was never optimized; its async methods
+    block no event loop. As a chat model (``is_chat_model``, the default) it writes prompts by the chat template of its
+    engine; else it uses them as they are, and chats by ``messages_to_prompt``. ``formatted=True`` says that a prompt
+    to complete needs no template any more.
+
+    temperature 0 is greedy; top_k 0 means all tokens; stop: strings before which the output ends. Per call any field
+    of ``fineflow.backends.base.Sampling`` may be given by keyword. context_window: tokens of prompt and output
+    together, by which synthesizers pack their prompts.
+
+    Raises ValueError for arguments that are no field of ``Sampling`` and for content that is not text.
+    """
+
+    engine: SkipValidation[LLMEngine] = Field(exclude=True, repr=False)
+    max_tokens: int = Field(default=256, gt=0)
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: list[str] | None = None
+    context_window: int = Field(default=DEFAULT_CONTEXT_WINDOW, gt=0)
+    is_chat_model: bool = True
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "FineflowEngineLLM"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(
+            context_window=self.context_window,
+            num_output=self.max_tokens,
+            is_chat_model=self.is_chat_model,
+            model_name=self.engine.name,
+        )
+
+    def prompt_text(self, prompt: str | Sequence[ChatMessage], *, open_ended: bool = False) -> str:
+        """What the engine decodes from: a conversation written out, or the text of a prompt that is formatted.
+
+        With ``open_ended`` the last message goes on, so that the text begins every prompt in which more follows there
+        ("" where the chat template does not let its content through). ValueError for content that is not text.
+        """
+        if isinstance(prompt, str):
+            return prompt
+        if not prompt:
+            raise ValueError("EngineLLM needs at least one message, it got none")
+        if not self.is_chat_model:
+            assert self.messages_to_prompt is not None  # set by LLM's own validator
+            return self.messages_to_prompt(prompt) if not open_ended else ""
+        conversation = [_plain(message) for message in prompt]
+        if not open_ended:
+            return self.engine.render_chat(conversation)
+        last = conversation[-1]
+        conversation[-1] = Message(last.role, last.content + _OPEN_END)
+        text = self.engine.render_chat(conversation, add_generation_prompt=False)
+        return text[: max(text.rfind(_OPEN_END), 0)]
+
+    async def awarm(self, text: str) -> int:
+        """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""
+        return await decoding.awarm(self.engine, text)
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        return _chat_response(self._whole(self._deltas(messages, kwargs)))
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        pieces = self._deltas(messages, kwargs)
+
+        def responses() -> ChatResponseGen:
+            with closing(pieces):
+                yield from map(_chat_response, pieces)
+
+        return responses()
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return self._whole(self._deltas(self._completed(prompt, formatted), kwargs))
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        return self._deltas(self._completed(prompt, formatted), kwargs)
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        return _chat_response(await self._awhole(self._adeltas(messages, kwargs)))
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+        pieces = self._adeltas(messages, kwargs)
+
+        async def responses() -> ChatResponseAsyncGen:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield _chat_response(piece)
+
+        return responses()
+
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return await self._awhole(self._adeltas(self._completed(prompt, formatted), kwargs))
+
+    @llm_completion_callback()
+    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
+        return self._adeltas(self._completed(prompt, formatted), kwargs)
+
+    def _completed(self, prompt: str, formatted: bool) -> str | Sequence[ChatMessage]:
+        if formatted:
+            return prompt
+        if self.is_chat_model:
+            return [ChatMessage(role=MessageRole.USER, content=prompt)]
+        assert self.completion_to_prompt is not None  # set by LLM's own validator
+        return self.completion_to_prompt(prompt)
+
+    def _sampling(self, given: dict[str, Any]) -> Sampling:
+        unknown = given.keys() - _SAMPLING
+        if unknown:
+            raise ValueError(
+                f"EngineLLM takes no argument {', '.join(sorted(unknown))}; it takes {', '.join(sorted(_SAMPLING))}"
+            )
+        settings = {**{name: getattr(self, name) for name in _SETTINGS}, **given}
+        stop = settings.pop("stop") or ()
+        return Sampling(stop=(stop,) if isinstance(stop, str) else tuple(stop), **settings)
+
+    def _deltas(self, prompt: str | Sequence[ChatMessage], given: dict[str, Any]) -> CompletionResponseGen:
+        """The output as it comes; each response has the text so far. Wrong arguments raise at once, not at reading."""
+        sampling = self._sampling(given)
+        text = self.prompt_text(prompt)
+
+        def responses() -> Iterator[CompletionResponse]:
+            said, count = "", 0
+            deltas: Any = decoding.decode(self.engine, lambda: text, sampling)
+            with closing(deltas):
+                for delta in deltas:
+                    said, count = said + delta.text, count + len(delta.tokens)
+                    yield self._response(said, delta, count)
+
+        return responses()  # type: ignore[return-value]
+
+    def _adeltas(self, prompt: str | Sequence[ChatMessage], given: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        sampling = self._sampling(given)
+        text = self.prompt_text(prompt)
+
+        async def responses() -> AsyncGenerator[CompletionResponse, None]:
+            said, count = "", 0
+            async with aclosing(decoding.adecode(self.engine, lambda: text, sampling)) as deltas:
+                async for delta in deltas:
+                    said, count = said + delta.text, count + len(delta.tokens)
+                    yield self._response(said, delta, count)
+
+        return responses()
+
+    def _whole(self, pieces: CompletionResponseGen) -> CompletionResponse:
+        last = CompletionResponse(text="")
+        with closing(pieces):
+            for piece in pieces:
+                last = piece
+        return last.model_copy(update={"delta": None})
+
+    async def _awhole(self, pieces: AsyncGenerator[CompletionResponse, None]) -> CompletionResponse:
+        last = CompletionResponse(text="")
+        async with aclosing(pieces):
+            async for piece in pieces:
+                last = piece
+        return last.model_copy(update={"delta": None})
+
+    def _response(self, said: str, delta: Delta, count: int) -> CompletionResponse:
+        """The last one says how it ended and what it took, in the names of OpenAI, which LlamaIndex's counters read.
+
+        Cached tokens are not told: they depend on what ran before, and the same call would not give the same response.
+        """
+        if delta.finish_reason is None:
+            return CompletionResponse(text=said, delta=delta.text)
+        usage = {
+            "prompt_tokens": delta.prompt_tokens,
+            "completion_tokens": count,
+            "total_tokens": delta.prompt_tokens + count,
+        }
+        raw = {"model": self.engine.name, "finish_reason": delta.finish_reason, "usage": usage}
+        return CompletionResponse(text=said, delta=delta.text, raw=raw, additional_kwargs=dict(usage))
+
+
+def _chat_response(response: CompletionResponse) -> ChatResponse:
+    return ChatResponse(
+        message=ChatMessage(role=MessageRole.ASSISTANT, content=response.text),
+        delta=response.delta,
+        raw=response.raw,
+        additional_kwargs=response.additional_kwargs,
+    )
+
+
+def _plain(message: ChatMessage) -> Message:
+    """A message as the engine sees it. ValueError for what a text model cannot read."""
+    for block in message.blocks:
+        if not isinstance(block, TextBlock):
+            raise ValueError(f"EngineLLM reads text, it got a content block of type {type(block).__name__}")
+    role = MessageRole(message.role)
+    if role in (MessageRole.TOOL, MessageRole.FUNCTION) or message.additional_kwargs.get("tool_calls"):
+        raise ValueError(
+            f"EngineLLM reads system, user and assistant messages without tool calls, it got role {role.value!r}; "
+            "use a function-calling LLM for this step"
+        )
+    return Message(_ROLES.get(role, role.value), message.content or "")

@@ -1,0 +1,30 @@
+"""LlamaIndex components on engines in this process: ``from fineflow.llamaindex import EngineLLM, EngineEmbedding``.
+
+They are ordinary components of LlamaIndex; the engines are those of ``fineflow.engines``, and may be the ones that
+components of ``fineflow.langchain`` use in the same process. A name raises ImportError, saying what to install, when
+LlamaIndex is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fineflow._lazy import Lazy, lazily
+
+if TYPE_CHECKING:
+    from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
+    from fineflow.adapters.llamaindex.components.llm import EngineLLM
+    from fineflow.adapters.llamaindex.components.rerank import EngineReranker
+
+__all__ = ["EngineEmbedding", "EngineLLM", "EngineReranker"]
+
+_HERE, _EXTRA, _NEEDS = "fineflow.adapters.llamaindex", "llama-index", ("llama_index",)
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "EngineEmbedding": Lazy(f"{_HERE}.components.embedding", _EXTRA, _NEEDS),
+        "EngineLLM": Lazy(f"{_HERE}.components.llm", _EXTRA, _NEEDS),
+        "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
+    },
+)
