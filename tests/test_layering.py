@@ -43,6 +43,8 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.items",
         "adapters.csv_items",
         "adapters.decoding",
+        "adapters.tool_calls",
+        "adapters.tool_formats",
         "adapters.json_items",
         *LEAVES,
     ),
@@ -53,14 +55,17 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.base",
         "adapters.recognition",
         "adapters.decoding",
+        "adapters.tool_calls",
+        "adapters.tool_formats",
         *LEAVES,
     ),
     "observe": ("ir", "runtime", *LEAVES),
     "testing": ("", "ir", "api", "explanation", "adapters", "backends", "observe", "passes", "runtime", *LEAVES),
     "api": ("ir", "explanation", "observe", "adapters", "backends.base", "passes", "runtime", *LEAVES),
-    "": ("ir", "api", "explanation", "adapters", "passes", "runtime", *LEAVES),  # fineflow/__init__.py
+    "": ("ir", "api", "explanation", "adapters", "passes", "runtime", "servers", *LEAVES),  # fineflow/__init__.py
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
+    "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
     "engines": ("_lazy", "backends", "runtime.instances", "runtime.queues"),
     "langchain": ("_lazy", "adapters.langchain"),
     "llamaindex": ("_lazy", "adapters.llamaindex"),
@@ -85,6 +90,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_text_splitters": ("demo",),
     "llama_index": ("adapters.llamaindex", "testing"),
     "numpy": ("backends",),
+    "openai": ("backends.openai_server",),
     "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
@@ -97,7 +103,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 
 # Of `testing`, these serve every framework and know none.
-TESTING_PLAIN = ("testing", "testing.gates")
+TESTING_PLAIN = ("testing", "testing.gates", "testing.http", "testing.server")
 
 
 @dataclass(frozen=True)
