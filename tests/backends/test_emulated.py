@@ -251,3 +251,36 @@ def test_work_is_told_on_the_virtual_clock() -> None:
         (10, about(10), about(10 + 1.42)),
         (10, about(10), about(10 + 1.42 + 1.1)),
     ]
+
+
+def test_it_writes_on_without_its_reader_and_gives_the_room_back() -> None:
+    llm = engine("a b c d e f", LLMProfile(1.0, 0.0, 0.0, blocks=2))
+
+    async def main() -> tuple[float, str]:
+        async with aclosing(llm.generate(llm.encode("w " * 20), Sampling(max_tokens=5))) as deltas:
+            first = await anext(deltas)
+            end, _ = await say(llm, "x " * 20, max_tokens=1)  # needs all the room
+            return end, first.text + "".join([delta.text async for delta in deltas])
+
+    assert timed(main()) == (about(5 + 1), "a b c d e ")
+
+
+def test_an_interval_says_with_which_iteration_a_request_began() -> None:
+    llm = engine("a b", LLMProfile(1.0, 0.0, 0.0, sequences=1))
+
+    async def main() -> None:
+        await asyncio.gather(say(llm, "w"), say(llm, "x"))
+        task = asyncio.ensure_future(say(llm, "y"))
+        waiting = asyncio.ensure_future(say(llm, "z"))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        await task
+
+    with events.record() as seen:
+        timed(main())
+    assert sorted((i.batch, round(i.start - i.queued, 2), round(i.end - i.start, 2)) for i in seen) == [
+        (-1, 0.5, 0),  # it never began
+        (0, 0, 2),
+        (2, 2, 2),
+        (4, 0, 2),
+    ]

@@ -205,6 +205,8 @@ class Limited(Protocol):
     reordered.
 
     capacity: tokens of prompts and longest outputs that it works on at once, or None where there is no such limit.
+    An engine that cuts longer outputs to what its context has room for says so by an attribute ``context``: tokens of
+    the longest prompt and output together.
     """
 
     capacity: int | None

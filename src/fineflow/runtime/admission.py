@@ -24,6 +24,7 @@ from fineflow.runtime.asking import asks
 from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
 from fineflow.runtime.policy import PATIENCE, Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
 from fineflow.runtime.queues import one_queue
+from fineflow.runtime.reading import Reading
 from fineflow.runtime.scheduler import TURNS
 from fineflow.runtime.statistics import served, watch
 
@@ -67,6 +68,8 @@ class Admission:
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: dict[int, _Request] = {}  # those that are not admitted
+        self._full = False  # whether they wait for room, and not only for their turn of the event loop
+        self._readings: set[Reading] = set()
         self._shares = Shares()
         self._admitted = 0
         self._probed: tuple[Policy | None, bool] = (None, True)
@@ -106,7 +109,24 @@ class Admission:
         Closing it ends the request, whether it waits or decodes. When the instance of a group is lost, the request
         goes to another one, once: from the beginning if nothing was said yet, or if what is said is the same again
         (greedy, or a seed). BackendError otherwise, and when no instance is left.
+
+        The engine is read one piece ahead of the reader; to the end where others wait for the room that it takes.
         """
+        self._settle_on_loop()
+        reading = Reading(self._decode(tokens, sampling), self._awaited)
+        self._readings.add(reading)
+        try:
+            async for delta in reading.read():
+                yield delta
+        finally:
+            self._readings.discard(reading)
+            await reading.aclose()
+
+    def _awaited(self) -> bool:
+        """Whether somebody waits for room."""
+        return self._full and bool(self._requests)
+
+    async def _decode(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
         said, spoken = "", 0
         for attempt in itertools.count():
             async with self._seated(tokens, sampling.max_tokens) as (instance, request):
@@ -127,22 +147,30 @@ class Admission:
         loop = self._settle_on_loop()
         shares = len(self.instances) > 1 or self._limited()
         size = self.engine.block_size
+        label = "decode" if more else "prefill"
+        room = max(max(instance.context for instance in self.instances) - len(tokens), 0)  # what it can say at most
+        more = int(min(more, room))
         request = _Request(next(self._numbers), tokens, more, size=size, shares=shares, admitted=self._admitted)
         self._requests[request.seen.number] = request
         self._decide_soon()
-        queued = events.now()
+        service = events.Service(events.now())
         seated, failed = None, False
         try:
-            instance = await request.seat
-            seated = events.now()
-            yield instance, request
+            with events.serving(service):
+                instance = await request.seat
+                seated, service.lane = events.now(), instance.name
+                yield instance, request
         except Exception:
             failed = True
             raise
         finally:
             if seated is not None:
-                number = request.seen.number
-                served(self.engine.name, number, 1, [seated - queued], events.now() - seated, failed=failed)
+                if not service.told:
+                    service.begun, service.batch = seated, request.seen.number
+                    events.ended(service.lane, label, service.queued, seated, service.batch)
+                now = events.now()
+                begun = now if service.begun is None else service.begun
+                served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)
             if loop is self._loop:  # else its loop has ended under it, and all of that loop is forgotten already
                 self._requests.pop(request.seen.number, None)
                 if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
@@ -154,6 +182,7 @@ class Admission:
         if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
             self._loop, self._turns = loop, 0
             self._requests.clear()
+            self._readings.clear()
             for instance in self.instances:
                 instance.reset()
         return loop
@@ -195,9 +224,13 @@ class Admission:
         try:
             mixed = self._mixes()
             instances = [instance for instance in self.instances if mixed or not instance.running]
+            self._full = False
             for request in self._order(together=mixed) if self._requests else ():
                 instance = roomiest(instances, request.tokens, request.blocks, request.size, request.more)
                 if instance is None:
+                    self._full = True
+                    for reading in self._readings:
+                        reading.hurry()
                     return
                 self._admitted += 1
                 self._shares.give(request.seen, request.seen.items)

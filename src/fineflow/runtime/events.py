@@ -19,7 +19,8 @@ class Interval:
     """One piece of work on one engine (or of one primitive that runs on no engine).
 
     lane: engine name. label: what it was, for people. queued/start/end: seconds. items: batch size of the request.
-    batch: number of the engine batch it was part of (-1 where there are no batches). origin: label set by
+    batch: number of the engine batch it was part of, of an LLM: of the step with which it began (-1 where there are no
+    batches). origin: label set by
     ``labelled()`` around the call that caused it ("" outside).
     """
 
@@ -109,6 +110,53 @@ def began(ago: float) -> None:
     if stamp is not None:
         start = now() - ago
         stamp.begun = start if stamp.begun is None else min(stamp.begun, start)
+
+
+class Service:
+    """A request to an LLM engine, as the queue in front of it knows it, and what the engine tells of it.
+
+    lane: of the instance that it is with. queued: since when it waits. begun, batch: when the engine began with it, and
+    with which of its steps; None and -1 where it does not tell. told: whether the engine has reported it.
+    """
+
+    __slots__ = ("batch", "begun", "lane", "queued", "told")
+
+    def __init__(self, queued: float) -> None:
+        self.lane = ""
+        self.queued = queued
+        self.begun: float | None = None
+        self.batch = -1
+        self.told = False
+
+
+_service: contextvars.ContextVar[Service | None] = contextvars.ContextVar("fineflow_service", default=None)
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[None]:
+    """Marks the enclosed use of an engine as being for one request of a queue."""
+    token = _service.set(service)
+    try:
+        yield
+    finally:
+        _service.reset(token)
+
+
+def ended(lane: str, label: str, queued: float, begun: float | None, batch: int) -> None:
+    """For LLM engines: the request that the current task works for has ended; reports it.
+
+    label: what it was, outside of a graph. queued: when the engine got it; where it came through a queue, the time in
+    that queue counts as well. begun: when the engine began with it (None: never); batch: the number of the step, of all
+    its steps, with which it did.
+    """
+    service = _service.get()
+    if service is not None:
+        lane, queued, service.told = service.lane or lane, service.queued, True
+        service.begun, service.batch = begun, batch
+    if listening():
+        end = now()
+        start = end if begun is None else begun
+        report(Interval(lane, subject(label), queued, start, end, batch=batch, origin=origin()))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from fineflow.backends.base import Limited, PrefixCache
+from fineflow.backends.base import PrefixCache
 from fineflow.errors import BackendError
 
 _REMEMBERED = 1 << 16  # blocks of prompts per instance
@@ -43,7 +43,13 @@ class Instance:
     @property
     def capacity(self) -> float:
         """Tokens that it has room for at once; unlimited where it does not say."""
-        found = self.engine.capacity if isinstance(self.engine, Limited) else None
+        found = getattr(self.engine, "capacity", None)  # of ``Limited``, whose isinstance() takes several microseconds
+        return inf if found is None else float(found)
+
+    @property
+    def context(self) -> float:
+        """Tokens of the longest prompt and output that one request may have; unlimited where it does not say."""
+        found = getattr(self.engine, "context", None)
         return inf if found is None else float(found)
 
     def begin(self, load: int, blocks: Sequence[int] = (), size: int = 0) -> None:

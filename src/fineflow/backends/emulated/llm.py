@@ -37,6 +37,7 @@ class _Request:
     cached: int = 0
     said: int = 0
     started: float | None = None  # when it left the queue
+    batch: int = -1  # and for which iteration
     shared: list[int] = field(default_factory=list)  # blocks of the prompt that others may use, too
     outputs: asyncio.Queue[int] = field(default_factory=asyncio.Queue)  # tokens as they come; at last _END
 
@@ -205,10 +206,7 @@ class EmulatedLLM:
             yield request
         finally:
             self._withdraw(request)
-            if events.listening():
-                label, end = events.subject("decode" if answer else "prefill"), events.now()
-                start = end if request.started is None else request.started
-                events.report(events.Interval(self.name, label, queued, start, end, origin=events.origin()))
+            events.ended(self.name, "decode" if answer else "prefill", queued, request.started, request.batch)
 
     def _prefilled(self, request: _Request) -> float:
         """Tells what computing the prompt took, up to the first token; the time now."""
@@ -249,7 +247,8 @@ class EmulatedLLM:
             for block in found:
                 self._kept[block] += 1
             request.shared, request.cached = found, len(found) * self.block_size
-            request.left, request.started = len(request.tokens) - request.cached, events.now()
+            request.left = len(request.tokens) - request.cached
+            request.started, request.batch = events.now(), self.iterations
             self._running.append(self._waiting.pop(0))
 
     def _make_room(self, blocks: int, wanted: set[int]) -> bool:

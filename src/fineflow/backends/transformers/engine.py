@@ -219,8 +219,8 @@ class TransformersEngine:
             manager.withdraw(request)
             if request.started >= 0:
                 events.began(time.perf_counter() - request.started)
-            if events.listening():
-                self._report(request, "decode" if eos else "prefill", queued)
+            begun = request.started if request.started >= 0 else None
+            events.ended(self.name, "decode" if eos else "prefill", queued, begun, request.batch)
 
     def _overtake(self, tokens: list[int]) -> None:
         """Withdraws the prefills of a prompt that is there as a whole now: both at once would compute it twice."""
@@ -244,11 +244,6 @@ class TransformersEngine:
             raise self._died(output.error)
         return output
 
-    def _report(self, request: Request, label: str, queued: float) -> None:
-        end = time.perf_counter()
-        start = request.started if request.started >= 0 else end
-        events.report(events.Interval(self.name, events.subject(label), queued, start, end, origin=events.origin()))
-
     def _died(self, cause: BaseException | None) -> BackendError:
         error = BackendError(f"LLM engine {self.name!r} stopped while a request was under way: {cause}")
         error.__cause__ = cause
@@ -270,6 +265,16 @@ class TransformersEngine:
         return text
 
     # State
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens that transformers lets into its key/value cache; None until it has measured how much memory is free.
+
+        That is its blocks less the margin, below which it begins no further prompt and gives up what it has kept.
+        """
+        processor = self._manager.batch_processor if self._manager is not None else None
+        blocks = processor.cache.num_blocks if processor is not None else self._batching.num_blocks
+        return None if blocks is None else int(blocks * (1 - self._batching.safety_margin)) * self.block_size
 
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are in the prefix cache now. A moment later it may be others."""
@@ -293,8 +298,8 @@ class TransformersEngine:
     async def reset_prefix_cache(self) -> None:
         """Forgets the prefix cache, so that a measurement starts from the same state as the one before it.
 
-        Requests under way go on, but share their blocks with no later ones. The generation thread is paused between
-        two steps for it.
+        Requests under way go on, and share with later ones no more blocks than they fill from now on. The generation
+        thread is paused between two steps for it.
         """
         manager = self._manager
         if manager is None or not manager.is_running():

@@ -13,6 +13,7 @@ from transformers import ContinuousBatchingConfig
 from fineflow.backends.transformers.manager import SCHEDULER_TYPE
 from fineflow.errors import BackendError
 
+_MARGIN = 0.15  # of the cache, which transformers keeps free for requests that are decoding; its own default
 _CPU_CACHE_TOKENS = 16384  # key/value cache on CPU, in tokens; on CUDA transformers takes what memory is free
 
 
@@ -53,4 +54,5 @@ def batching_config(given: ContinuousBatchingConfig | None, device: torch.device
         # Double buffering looks up the blocks of requests that were cancelled meanwhile and dies of it.
         batching = ContinuousBatchingConfig(use_async_batching=False, max_memory_percent=0.8)
     batching.scheduler_type = SCHEDULER_TYPE
+    batching.safety_margin = _MARGIN if batching.safety_margin is None else batching.safety_margin
     return batching

@@ -29,14 +29,25 @@ _EXIT_SECONDS = 5.0  # how long the end of the interpreter waits for the step th
 
 
 class PriorityScheduler(FIFOScheduler):  # type: ignore[misc]
-    """First come first served among equals; higher priority first. Requests that are decoding always go on."""
+    """First come first served among equals; higher priority first. Requests that are decoding always go on.
+
+    Requests learn the number of the step with which they begin.
+    """
+
+    _step = 0
 
     def _process_candidates(self, candidates: list[RequestState], *args: Any, **kwargs: Any) -> Any:
         def rank(state: RequestState) -> tuple[bool, int]:
             request = request_of(state)
             return state.status != RequestStatus.DECODING, -(request.priority if request else 0)
 
-        return super()._process_candidates(sorted(candidates, key=rank), *args, **kwargs)
+        found = super()._process_candidates(sorted(candidates, key=rank), *args, **kwargs)
+        for scheduled in found[0]:
+            request = request_of(scheduled.state)
+            if request is not None and request.batch < 0:
+                request.batch = self._step
+        self._step += bool(found[0])
+        return found
 
     def _infer_request_tokens(self, state: RequestState, waiting: set[str]) -> list[int]:
         tokens: list[int] = super()._infer_request_tokens(state, waiting)

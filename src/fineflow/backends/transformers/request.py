@@ -25,8 +25,9 @@ class Output:
 class Request:
     """One request, as it travels with transformers' own state of it (see ``request_of``).
 
-    deliver is called on ``loop``. cached_tokens and started are filled in by the manager's thread: tokens of the
-    prompt found in the prefix cache, and when the request left the queue (``time.perf_counter`` seconds).
+    deliver is called on ``loop``. cached_tokens, started and batch are filled in by the manager's thread: tokens of
+    the prompt found in the prefix cache, when the request left the queue (``time.perf_counter`` seconds), and with
+    which step of the model.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Request:
     stop_at_eos: bool = True
     cached_tokens: int = -1
     started: float = -1.0
+    batch: int = -1
     delivered: int = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Request:
