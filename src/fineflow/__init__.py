@@ -13,6 +13,7 @@ from fineflow.passes import PASSES
 from fineflow.runtime.costs import costs
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.statistics import Statistics, statistics
+from fineflow.servers import engine
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "Statistics",
     "costs",
     "effects",
+    "engine",
     "explain",
     "external",
     "optimize",

@@ -1,4 +1,4 @@
-"""Models that run in this process: ``from fineflow.engines import TransformersEngine, SentenceTransformerEngine``.
+"""Engines: ``from fineflow.engines import TransformersEngine, SentenceTransformerEngine``.
 
 ``instances`` makes one engine of several, ``set_policy`` chooses the order in which an engine serves what waits.
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         llm_profile,
         profile_names,
     )
+    from fineflow.backends.openai_server import OpenAIServerEngine
     from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
@@ -42,6 +43,7 @@ __all__ = [
     "batch_profile",
     "llm_profile",
     "profile_names",
+    "OpenAIServerEngine",
     "SentenceTransformerEngine",
     "TransformersEngine",
     "bundled_minilm",
@@ -66,6 +68,7 @@ __getattr__, __dir__ = lazily(
         "batch_profile": _EMULATED,
         "llm_profile": _EMULATED,
         "profile_names": _EMULATED,
+        "OpenAIServerEngine": Lazy("fineflow.backends.openai_server", "openai", ("openai",)),
         "SentenceTransformerEngine": _TEXT,
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it

@@ -28,6 +28,8 @@ META: Mapping[str, str] = {
     "options": "keyword arguments bound to the model",
     "block": "tokens of a block of the engine's prefix cache; absent where it keeps no prefix",
     "cache": "equal for models that share a prefix cache",
+    "remote": "that cache is a server's, to which prompts are sent ahead; answers do not wait for that",
+    "whole_prompts": "why a server that could keep prefixes is sent none",
     "segments": "text and variables of a template in order, as (kind, text or name)",
     "pieces": "False for a model that writes its text in one piece",
     "only_streamed": "why a decode can be consumed in pieces only in calls in which stock streams it; empty if always",

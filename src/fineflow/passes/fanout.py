@@ -45,7 +45,7 @@ def fanout(graph: Graph) -> Graph:
     for p in graph:
         if p.op is Op.MAP:
             for prompt in inside(p, graph):
-                if prompt.block:
+                if prompt.block and not prompt.prefill.meta.get("remote"):
                     made.share_in_map(made.primitives[p.name], prompt)
     return made.graph()
 
@@ -96,6 +96,8 @@ def _requests(graph: Graph, ready: Ready) -> Iterable[_Request]:
             told = frozenset((*p.params["late"], *p.params["unread"], *_names(p.args)))
             yield _Request(p, p, p.meta["templates"][0], told, p.meta["elements"], _key(p, waits))
         elif p.op in _DECODES and "cache" in p.args and (prompt := whole.get(p.args["cache"].name)):
+            if prompt.prefill.meta.get("remote"):
+                continue  # what a server does first is for it to decide, and answers wait for nothing
             waits = ready.waits(prompt.rendered.name, prompt.prefill.name, *p.after)
             told = names(prompt, prompt.rendered.args)
             key = _key(prompt.prefill, waits)

@@ -145,7 +145,8 @@ def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
     if not late:
         return ""
     if not prompt.block:
-        return f"{prompt.prefill.engine} takes whole prompts only, so that nothing can be prefilled ahead"
+        why = prompt.prefill.meta.get("whole_prompts")
+        return why or f"{prompt.prefill.engine} takes whole prompts only, so that nothing can be prefilled ahead"
     if not prompt.segments:
         return "it is not known where its variables stand"
     if not frozenset().union(*late.values()) - ready.waits(*prompt.after):

@@ -12,6 +12,7 @@ from operator import attrgetter, is_
 from typing import Any
 
 from fineflow.adapters.langchain.recorder import lessons
+from fineflow.runtime import servers
 
 # What lowering reads of the objects, whatever their kind.
 _READ = (
@@ -41,7 +42,7 @@ class Snapshot:
     """
 
     def __init__(self, objects: Iterable[Any]) -> None:
-        self._lessons = lessons()
+        self._lessons = lessons() + servers.told()
         self._objects = [obj for obj in objects if hasattr(obj, "__dict__")]
         self._dicts = [obj.__dict__ for obj in self._objects]
         read = [(known, name) for known in self._dicts for name in _READ if name in known]
@@ -61,7 +62,7 @@ class Snapshot:
     def holds(self) -> bool:
         """Whether all of it is still the same, by identity, as are the parts of lists and dicts."""
         try:
-            return self._lessons == lessons() and self._same()
+            return self._lessons == lessons() + servers.told() and self._same()
         except AttributeError:  # what a class inherited was taken away
             return False
         except RuntimeError:  # another thread is changing one of the dicts

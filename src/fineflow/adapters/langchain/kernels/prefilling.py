@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, fields, plain
+from fineflow.adapters.langchain.servers import served
 from fineflow.ir import Op, Primitive
 from fineflow.ir.edit import common
 from fineflow.runtime.executor import Execution
@@ -43,7 +44,8 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     if _late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
         return 0  # nobody to do it for
     plain(fields(args))
-    texts = [text for template in p.meta["templates"] for text in _texts(p, template, fields(args))]
+    reader = _reader(p)
+    texts = [text for template in p.meta["templates"] for text in _texts(p, reader, template, fields(args))]
     if not p.meta["whole"] and not any(_MARK in text for text in texts):
         raise LeftToStock("the prompt does not show its late variable")
     known = common(texts).partition(_MARK)[0]
@@ -51,11 +53,21 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
     async def warm() -> Any:
         await shared()
-        return 0 if _late(p, run) else await p.component.awarm(known)
+        return 0 if _late(p, run) else await reader.awarm(known)
 
     # A task of the query, not one that counts as a step of the user's: those may be limited in number, and wait for it.
     run.call.tables[_UNDER_WAY, p.name] = work = run.spawn(warm(), p)
     return work
+
+
+def _reader(p: Primitive) -> Any:
+    """What writes the prompts of the model for a prefill, and prefills: the model, or what stands for its server."""
+    if not p.meta.get("remote"):
+        return p.component
+    found = served(p.component, p.meta["options"])
+    if found is None:
+        raise LeftToStock("the model asks another server by now")
+    return found
 
 
 def _late(p: Primitive, run: Execution) -> bool:
@@ -93,7 +105,7 @@ def told(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _texts(p: Primitive, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
+def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
     """What the model would read, with marks for what is late.
 
     Whose late messages will be is not known either: a text for each role that the chat template accepts there.
@@ -107,7 +119,7 @@ def _texts(p: Primitive, template: Any, known: Mapping[str, Any]) -> Iterator[st
         try:
             prompt = p.component._convert_input(template.format_prompt(**values))
             chat = isinstance(p.component, BaseChatModel)
-            yield p.component.prompt_text(prompt.to_messages()) if chat else prompt.to_string()
+            yield reader.prompt_text(prompt.to_messages()) if chat else prompt.to_string()
         except Exception as error:
             refusals.append(error)
     if len(refusals) == len(kinds):

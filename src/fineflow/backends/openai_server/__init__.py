@@ -1,0 +1,3 @@
+"""OpenAI-compatible servers as engines."""
+
+from fineflow.backends.openai_server.engine import OpenAIServerEngine as OpenAIServerEngine

@@ -1,0 +1,93 @@
+"""Conversations as text whose beginnings can be compared and cut, for servers that apply the chat template themselves.
+
+Each message is a header (JSON: its role and what else it says beside its text), its text, and marks around both. The
+marks are code points that Unicode keeps out of texts, so that no content can pass for a message. A text that is cut
+anywhere is still one: the messages before the cut, the last of which goes on. Only an engine of the same package reads
+it; what the model reads is written by the server's own template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fineflow.backends.base import Message
+from fineflow.errors import RequestError
+
+_BEGIN, _TEXT, _END, _ANSWER = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+_MARKS = (_BEGIN, _TEXT, _END, _ANSWER)
+_TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a text says. messages and tools: in OpenAI's form. open: the last message goes on. asks: for an answer."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    open: bool = False
+    asks: bool = False
+
+
+def written(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, asks: bool = True
+) -> str:
+    """The text of messages in OpenAI's form. RequestError for content that has one of the marks, or is not JSON data.
+
+    asks: the model is to answer.
+    """
+    try:
+        parts = [_written({_TOOLS: list(tools)}, "")] if tools else []
+        for message in messages:
+            content = message.get("content")
+            plain = isinstance(content, str)
+            rest = {key: value for key, value in message.items() if key != "content" or not plain}
+            parts.append(_written(rest, str(content) if plain else None))
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"expected messages of plain JSON data, got {error}") from error
+    return "".join(parts) + _ANSWER * asks
+
+
+def _written(header: Mapping[str, Any], content: str | None) -> str:
+    """content: None where it is in the header, as it is no text."""
+    told = json.dumps(header, ensure_ascii=False)
+    if any(mark in part for part in (told, content or "") for mark in _MARKS):
+        raise RequestError("the prompt contains one of U+FDD0 to U+FDD3, which no text may contain; leave them out")
+    return f"{_BEGIN}{told}{_TEXT}{content or ''}{_END}"
+
+
+def read(text: str) -> Conversation | None:
+    """What ``written`` wrote, or the beginning of it; None for another text. A header that was cut is left out."""
+    if not text.startswith(_BEGIN):
+        return None
+    body = text.removesuffix(_ANSWER)
+    messages: list[Mapping[str, Any]] = []
+    tools: tuple[Mapping[str, Any], ...] = ()
+    cut = False
+    for part in body.split(_BEGIN)[1:]:
+        told, whole, content = part.partition(_TEXT)
+        if not whole:
+            break
+        header = json.loads(told)
+        cut = not content.endswith(_END)
+        if _TOOLS in header:
+            tools = tuple(header[_TOOLS])
+        elif "content" in header:
+            messages.append(header)
+            cut = False
+        else:
+            messages.append({**header, "content": content.removesuffix(_END)})
+    if cut and messages and not messages[-1]["content"]:
+        messages.pop()
+        cut = False
+    return Conversation(tuple(messages), tools, open=cut and bool(messages), asks=text.endswith(_ANSWER))
+
+
+def as_openai(message: Message) -> dict[str, Any]:
+    """A message in OpenAI's form, in which the arguments of tool calls are JSON texts."""
+    found = message.as_dict()
+    for call in found.get("tool_calls", ()):
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    return found

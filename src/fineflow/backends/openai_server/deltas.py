@@ -1,0 +1,91 @@
+"""The pieces of a streamed answer, as engines give them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fineflow.backends.base import Delta, TokenLogprob
+from fineflow.errors import BackendError
+
+UNKNOWN = -1
+"""Stands for a token whose id the server does not tell."""
+
+
+async def deltas(chunks: AsyncIterator[Any]) -> AsyncGenerator[Delta, None]:
+    """The deltas of the chunks of ``/chat/completions`` or ``/completions``. BackendError where the end is missing.
+
+    The last one waits for the usage that comes behind it. Calls of tools that the server has parsed are written as
+    models of the Hermes and Qwen families write them.
+    """
+    last: Delta | None = None
+    usage: Any = None
+    count, calls = 0, dict[int, list[str]]()
+    async for chunk in chunks:
+        usage = getattr(chunk, "usage", None) or usage
+        for choice in chunk.choices[:1]:
+            _gather(choice, calls)
+            delta = _delta(choice)
+            count += len(delta.tokens)
+            if delta.finish_reason is not None:
+                last = replace(delta, text=delta.text + _written(calls))
+            elif delta.text or delta.tokens:
+                yield delta
+    if last is None:
+        raise BackendError("the server ended the stream before the end of the answer; call again")
+    if usage is not None:
+        details = getattr(usage, "prompt_tokens_details", None)
+        missing = max((usage.completion_tokens or 0) - count, 0)
+        last = replace(
+            last,
+            tokens=(*last.tokens, *[UNKNOWN] * missing),
+            prompt_tokens=usage.prompt_tokens or 0,
+            cached_tokens=(details and details.cached_tokens) or 0,
+        )
+    yield last
+
+
+def _delta(choice: Any) -> Delta:
+    chat = getattr(choice, "delta", None)
+    text = (choice.text if chat is None else chat.content) or ""
+    ids = getattr(choice, "token_ids", None) or ()
+    logprobs = _logprobs(choice.logprobs)
+    tokens = tuple(ids) or (UNKNOWN,) * (len(logprobs) or bool(text))
+    reason = choice.finish_reason
+    return Delta(text, tokens, reason and ("length" if reason == "length" else "stop"), logprobs=logprobs)
+
+
+def _logprobs(found: Any) -> tuple[TokenLogprob, ...]:
+    if found is None:
+        return ()
+    content: Sequence[Any] | None = getattr(found, "content", None)
+    if content is not None:
+        return tuple(
+            TokenLogprob(each.token, each.logprob, tuple((top.token, top.logprob) for top in each.top_logprobs or ()))
+            for each in content
+        )
+    tokens = getattr(found, "tokens", None) or ()
+    tops = getattr(found, "top_logprobs", None) or [None] * len(tokens)
+    return tuple(
+        TokenLogprob(token, logprob, tuple((top or {}).items()))
+        for token, logprob, top in zip(tokens, found.token_logprobs or (), tops, strict=False)
+    )
+
+
+def _gather(choice: Any, calls: dict[int, list[str]]) -> None:
+    """Adds to the name and the arguments of each call what a chunk says of it."""
+    for call in getattr(getattr(choice, "delta", None), "tool_calls", None) or ():
+        known = calls.setdefault(call.index, ["", ""])
+        if call.function is not None:
+            known[0] += call.function.name or ""
+            known[1] += call.function.arguments or ""
+
+
+def _written(calls: dict[int, list[str]]) -> str:
+    texts = []
+    for _, (name, arguments) in sorted(calls.items()):
+        told = {"name": name, "arguments": json.loads(arguments or "{}")}
+        texts.append(f"\n<tool_call>\n{json.dumps(told)}\n</tool_call>")
+    return "".join(texts).removeprefix("\n")

@@ -1,0 +1,188 @@
+"""A model on an OpenAI-compatible server as an ``LLMEngine``: vLLM, SGLang, llama.cpp, TGI, OpenAI itself.
+
+The server has the tokenizer and the chat template. So the tokens of this engine are the characters of a prompt, and the
+prompt of a conversation is text of its own form (``conversation``), which goes out as messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import openai
+
+from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.backends.openai_server import requests
+from fineflow.backends.openai_server.connection import Connection, told
+from fineflow.backends.openai_server.conversation import as_openai, written
+from fineflow.backends.openai_server.deltas import deltas
+from fineflow.backends.openai_server.warmed import BLOCK, Warmed
+from fineflow.errors import BackendError, RequestError
+from fineflow.runtime import events
+
+
+class OpenAIServerEngine:
+    """A model that an OpenAI-compatible server serves. ``fineflow.engine`` makes one and has chains use it.
+
+    base_url: address, as ``http://localhost:8000/v1``. model: its name there; None: the only one that is served. warm:
+    whether prefixes of prompts may be sent ahead, in requests for one token. priority: whether requests may say how
+    urgent they are, as vLLM with ``--scheduling-policy priority`` understands it. max_requests: how many fineflow makes
+    at once (None: any number). vllm: whether the server is vLLM (None: it is asked when that matters). options: of
+    ``openai.AsyncOpenAI``, as ``api_key``, ``timeout`` (seconds), ``max_retries``, ``default_headers``,
+    ``http_client``.
+
+    Messages go to ``/chat/completions``, texts to ``/completions``; both are streamed, and broken off by closing the
+    connection. ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``regex`` and ``choices`` need vLLM.
+    Tokens in deltas are -1 where the server does not tell them.
+
+    Raises: ValueError for an address or a bound that is none. Requests raise RequestError where the server refuses
+    one, BackendError where it cannot be reached, breaks off or fails; the openai library's exception is chained.
+    """
+
+    block_size = BLOCK  # characters
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str | None = None,
+        *,
+        warm: bool = False,
+        priority: bool = False,
+        max_requests: int | None = None,
+        vllm: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
+        if max_requests is not None and (isinstance(max_requests, bool) or max_requests < 1):
+            raise ValueError(f"max_requests is at least 1, or None for no bound; got {max_requests!r}")
+        self.connection = Connection(base_url.rstrip("/"), vllm, options)
+        self.model = model
+        self.name = self._lane(model)
+        self.can_prefill = warm
+        self.priority = priority
+        self.max_requests = max_requests
+        self.warmed = Warmed()
+        self._siblings: dict[str, OpenAIServerEngine] = {} if model is None else {model: self}
+
+    @property
+    def own_http(self) -> bool:
+        """Whether it was given an HTTP client."""
+        return "http_client" in self.connection.options
+
+    @property
+    def constraints(self) -> frozenset[str]:
+        """What of ``Sampling`` it can hold its output to: a JSON schema, and the rest where it is known to be vLLM."""
+        return frozenset({"schema", "regex", "choices"} if self.connection.vllm else {"schema"})
+
+    def of(self, model: str) -> OpenAIServerEngine:
+        """The engine of another model on the same server, with the same settings."""
+        found = self._siblings.get(model)
+        if found is None:
+            found = object.__new__(OpenAIServerEngine)
+            found.__dict__.update(self.__dict__, model=model, name=self._lane(model), warmed=Warmed())
+            found = self._siblings.setdefault(model, found)
+        return found
+
+    def _lane(self, model: str | None) -> str:
+        return f"{model}@{self.connection.address}" if model else self.connection.address
+
+    def __repr__(self) -> str:
+        return f"OpenAIServerEngine({self.connection.url!r}, {self.model!r})"
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """The conversation in the form that this engine reads; the server writes it by the model's chat template."""
+        return written([as_openai(message) for message in messages], tools, asks=add_generation_prompt)
+
+    def write(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The same for messages as a client sends them. RequestError where they are not plain JSON data."""
+        return written(messages)
+
+    def encode(self, text: str) -> list[int]:
+        """The code points of a text."""
+        return [ord(character) for character in text]
+
+    def cached(self, tokens: Sequence[int]) -> int:
+        """Characters at the beginning of a prompt that were sent ahead not long ago."""
+        return self.warmed.known(_text(tokens))
+
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+        """Sends a beginning of a prompt ahead, in a request for one token."""
+        try:
+            await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
+        except openai.APIError as error:
+            raise told(self.name, error) from error
+
+    async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
+        """Sends a beginning of a prompt ahead for a client of the user's; returns its characters, 0 where not.
+
+        body: what besides the prompt the client's own request will say. user: the ``openai.AsyncOpenAI`` whose key,
+        headers, query and time limits are used. It is asked once and never raises; a server that refuses time and again
+        is left alone for a while.
+        """
+        if not self.can_prefill or self.warmed.resting() or len(text) - self.warmed.known(text) < BLOCK:
+            return 0
+        try:
+            await self._send_ahead(text, body, self.connection.like(user), priority)
+        except (openai.OpenAIError, BackendError) as error:
+            self.warmed.refused(self.name, error)
+            return 0
+        return len(text)
+
+    async def _send_ahead(self, text: str, body: Mapping[str, Any], client: openai.AsyncOpenAI, priority: int) -> None:
+        given = requests.ahead(text, vllm=await self.connection.is_vllm(client))
+        if given is None:
+            return
+        sent = {"model": await self._model(), **body, **given}
+        if self.priority:
+            requests.add(sent, {"priority": -priority})
+        start = events.now()
+        resource: Any = client.chat.completions if "messages" in sent else client.completions
+        await resource.create(**sent)
+        self.warmed.add(text)
+        if events.listening():
+            label = events.subject("prefill")
+            events.report(events.Interval(self.name, label, start, start, events.now(), origin=events.origin()))
+
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+    ) -> AsyncGenerator[Delta, None]:
+        """Decodes on the server. Higher priority first, where it may be said; vLLM counts the other way round."""
+        text, client = _text(tokens), self.connection.client()
+        try:
+            if requests.needs_vllm(sampling):
+                await self.connection.is_vllm(client)
+            body = requests.decode(text, sampling, vllm=bool(self.connection.vllm), name=self.name)
+            if self.priority:
+                requests.add(body, {"priority": -priority})
+            resource: Any = client.chat.completions if "messages" in body else client.completions
+            chunks = await resource.create(model=await self._model(), **body)
+            async with chunks, aclosing(deltas(chunks)) as found:
+                async for delta in found:
+                    yield delta
+        except openai.APIError as error:
+            raise told(self.name, error) from error
+
+    async def _model(self) -> str:
+        if self.model is None:
+            served = await self.connection.served()
+            if len(served) != 1:
+                names = ", ".join(served) or "none"
+                raise RequestError(f"{self.name} serves {names}; say which: fineflow.engine(url, model=...)")
+            self.model = served[0]
+        return self.model
+
+    async def aclose(self) -> None:
+        """Closes the connections to the server, which all its models share."""
+        await self.connection.aclose()
+
+
+def _text(tokens: Sequence[int]) -> str:
+    return "".join(map(chr, tokens))

@@ -1,0 +1,89 @@
+"""What a request says: prompts, beginnings of prompts, and ``Sampling`` as OpenAI's interface and vLLM have it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fineflow.backends.base import Sampling
+from fineflow.backends.openai_server.conversation import Conversation, read
+from fineflow.errors import RequestError
+
+# Fields of Sampling that OpenAI's interface does not know, and where vLLM has them.
+_OF_VLLM = ("top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "choices")
+_STRUCTURED = {"regex": "regex", "choices": "choice"}
+_DEFAULT = Sampling()
+
+
+def add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Puts fields into a request that the client library does not know."""
+    body["extra_body"] = {**(body.get("extra_body") or {}), **extra}
+
+
+def ahead(text: str, *, vllm: bool) -> dict[str, Any] | None:
+    """The request for one token that has the beginning of a prompt computed; None where there is nothing to compute.
+
+    vLLM's own fields let the prompt end inside of the last message; elsewhere the template ends the message, whose last
+    few tokens are then computed in vain.
+    """
+    found = read(text)
+    if found is None:
+        return {"prompt": text, "max_tokens": 1} if text else None
+    if not found.messages:
+        return None
+    body = _messages(found)
+    body["max_tokens"] = 1
+    if vllm:
+        add(body, {"add_generation_prompt": found.asks, "continue_final_message": found.open})
+    return body
+
+
+def needs_vllm(sampling: Sampling) -> tuple[str, ...]:
+    """The fields of a sampling that are not at their defaults and that OpenAI's interface does not know."""
+    return tuple(name for name in _OF_VLLM if getattr(sampling, name) != getattr(_DEFAULT, name))
+
+
+def decode(text: str, sampling: Sampling, *, vllm: bool, name: str) -> dict[str, Any]:
+    """The request for an answer. RequestError for what only vLLM can do and the server ``name`` is another one."""
+    foreign = needs_vllm(sampling)
+    if foreign and not vllm:
+        raise RequestError(
+            f"{name} cannot follow {', '.join(foreign)} of Sampling, as it is not vLLM; leave them out, or give what "
+            "it calls them as extra"
+        )
+    found = read(text)
+    body: dict[str, Any] = {"prompt": text} if found is None else _messages(found)
+    body.update(stream=True, stream_options={"include_usage": True})
+    body.update(max_tokens=sampling.max_tokens, temperature=sampling.temperature)
+    for key in ("top_p", "presence_penalty", "frequency_penalty", "seed"):
+        if getattr(sampling, key) != getattr(_DEFAULT, key):
+            body[key] = getattr(sampling, key)
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.logprobs is not None:
+        chat = found is not None
+        body.update({"logprobs": True, "top_logprobs": sampling.logprobs} if chat else {"logprobs": sampling.logprobs})
+    if sampling.schema is not None:
+        add(body, {"response_format": _form(sampling.schema)})
+    structured = {_STRUCTURED[key]: getattr(sampling, key) for key in foreign if key in _STRUCTURED}
+    add(body, {key: getattr(sampling, key) for key in foreign if key not in _STRUCTURED})
+    if structured:
+        add(body, {"structured_outputs": structured})
+    if vllm:
+        add(body, {"return_token_ids": True})
+    if vllm and found is not None and not found.asks:
+        add(body, {"add_generation_prompt": False, "continue_final_message": found.open})
+    add(body, dict(sampling.extra))
+    return body
+
+
+def _form(schema: str) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": json.loads(schema), "strict": True}}
+
+
+def _messages(found: Conversation) -> dict[str, Any]:
+    body: dict[str, Any] = {"messages": [dict(message) for message in found.messages]}
+    if found.tools:
+        body["tools"] = [dict(tool) for tool in found.tools]
+    return body

@@ -1,0 +1,83 @@
+"""Servers that fineflow was told of (``fineflow.engine``), by address, and what adapters may ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Server(Protocol):
+    """A model on a server that clients of the user's ask, too: an ``LLMEngine`` that can send prompts ahead for them.
+
+    name: lane in plans and timelines. block_size: characters from which on it does. can_prefill: whether it may.
+    priority: whether requests may say how urgent they are. max_requests: how many may be under way (None: any number).
+    own_http: whether it has an HTTP client of the user's, so that no other one has settings that it lacks.
+    """
+
+    name: str
+    block_size: int
+    can_prefill: bool
+    priority: bool
+    max_requests: int | None
+
+    @property
+    def own_http(self) -> bool: ...
+
+    def of(self, model: str) -> Server:
+        """The same for another model of that server."""
+        ...
+
+    def write(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation (messages in OpenAI's form) as text that can be cut and compared."""
+        ...
+
+    async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
+        """Sends the beginning of a prompt ahead, as the client ``user`` would; returns its characters. Never raises.
+
+        body: what the request says besides the prompt. On the runtime's loop.
+        """
+        ...
+
+
+_servers: dict[str, Server] = {}
+_told = 0
+
+
+def register(url: str, server: Server) -> None:
+    """Plans that are made from now on know the server; one that was there under the address is replaced."""
+    global _told
+    _servers[normal(url)] = server
+    _told += 1
+
+
+def forget(url: str) -> None:
+    """Plans that are made from now on know nothing of it."""
+    global _told
+    _servers.pop(normal(url), None)
+    _told += 1
+
+
+def at(url: str) -> Server | None:
+    """What was registered for an address."""
+    return _servers.get(normal(url)) if _servers else None
+
+
+def told() -> int:
+    """How often that has changed: plans that are older do not know of the last change."""
+    return _told
+
+
+def normal(url: str) -> str:
+    """An address as it is compared: host in lower case, usual ports and slashes at the end left out."""
+    parts = urlsplit(url.strip())
+    host = (parts.hostname or "").lower()
+    port = "" if parts.port in (None, _PORTS.get(parts.scheme.lower())) else f":{parts.port}"
+    return f"{parts.scheme.lower()}://{host}{port}{parts.path.rstrip('/')}"
+
+
+def address(url: str) -> str:
+    """Host and port, for people."""
+    return normal(url).partition("://")[2].partition("/")[0]

@@ -1,0 +1,186 @@
+"""As much of HTTP/1.1 as a scripted server needs, on asyncio: JSON in, JSON or server-sent events out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+
+@dataclass(slots=True)
+class Request:
+    """A request; header names are in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    data: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The body. Raises Refusal where it is no JSON object."""
+        try:
+            return dict(json.loads(self.data))
+        except (TypeError, ValueError) as error:
+            raise Refusal(400, f"expected a JSON object: {error}") from error
+
+
+@dataclass(slots=True)
+class Response:
+    """What a handler returns: a JSON object, or the chunks of an answer, to be streamed as events or sent as a sum."""
+
+    content: Mapping[str, Any] | AsyncIterator[Any]
+    stream: bool = False
+
+
+class Refusal(Exception):
+    """An error status, with a message in OpenAI's form."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class Server:
+    """A server that runs on the current event loop. ``port``: where on the loopback."""
+
+    port: int
+    _server: asyncio.Server
+    _open: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def aclose(self) -> None:
+        """Ends all connections, whatever they are at."""
+        self._server.close()
+        tasks = tuple(self._open)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(handler: Handler) -> Server:
+    """Listens on a free port of the loopback."""
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await _converse(reader, writer, handler)
+        except asyncio.CancelledError:  # the end of the server, or of its client
+            pass
+        except ConnectionError:
+            writer.transport.abort()
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    return Server(server.sockets[0].getsockname()[1], server, tasks)
+
+
+async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
+    """Answers one request after the other, each until its client has gone."""
+    line = await reader.readline()
+    while line:
+        request = await _read(line, reader)
+        following = asyncio.ensure_future(reader.readline())  # ends with nothing when the client has gone
+        answering = asyncio.ensure_future(_respond(request, writer, handler))
+        try:
+            await asyncio.wait([following, answering], return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                answering.cancel()
+                with suppress(asyncio.CancelledError):
+                    await answering
+                return
+            await answering
+            line = await following
+        finally:
+            following.cancel()
+            answering.cancel()
+
+
+async def _read(line: bytes, reader: asyncio.StreamReader) -> Request:
+    method, path, _ = line.decode("latin-1").split(" ", 2)
+    headers: dict[str, str] = {}
+    while (header := (await reader.readline()).decode("latin-1").strip()) != "":
+        name, _, value = header.partition(":")
+        headers[name.lower()] = value.strip()
+    data = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Request(method, path.partition("?")[0], headers, data)
+
+
+async def _respond(request: Request, writer: asyncio.StreamWriter, handler: Handler) -> None:
+    try:
+        response = await handler(request)
+    except Refusal as refusal:
+        error = {"message": str(refusal), "type": "scripted", "param": None, "code": None}
+        await _send(writer, refusal.status, {"error": error}, refusal.headers)
+        return
+    if isinstance(response.content, Mapping):
+        await _send(writer, 200, response.content)
+        return
+    async with aclosing(cast(Any, response.content)) as chunks:
+        if response.stream:
+            await _send_events(writer, chunks)
+        else:
+            await _send(writer, 200, whole([chunk async for chunk in chunks]))
+
+
+async def _send(
+    writer: asyncio.StreamWriter, status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> None:
+    data = json.dumps(content).encode()
+    told = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
+    writer.write(_head(status, told) + data)
+    await writer.drain()
+
+
+async def _send_events(writer: asyncio.StreamWriter, chunks: AsyncIterator[Any]) -> None:
+    writer.write(_head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}))
+    async for chunk in chunks:
+        if chunk["choices"] or "usage" in chunk:
+            _write_event(writer, json.dumps(chunk))
+            await writer.drain()
+    _write_event(writer, "[DONE]")
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
+
+
+def _write_event(writer: asyncio.StreamWriter, text: str) -> None:
+    data = f"data: {text}\n\n".encode()
+    writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def whole(chunks: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The chunks of a stream as one response, the usage of the last included."""
+    first, last = chunks[0], chunks[-1]
+    choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    made = {"index": 0, "finish_reason": choices[-1]["finish_reason"], "logprobs": _joined(choices)}
+    if "delta" in choices[0]:
+        text = "".join(choice["delta"]["content"] for choice in choices)
+        made["message"] = {"role": "assistant", "content": text}
+    else:
+        made["text"] = "".join(choice["text"] for choice in choices)
+    kind = first["object"].removesuffix(".chunk")
+    return {**first, "object": kind, "choices": [made], "usage": last["usage"]}
+
+
+def _joined(choices: list[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
+    found: dict[str, list[Any]] = {}
+    for choice in choices:
+        for name, values in (choice["logprobs"] or {}).items():
+            found.setdefault(name, []).extend(values)
+    return found or None

@@ -1,0 +1,324 @@
+"""An OpenAI-compatible server on the loopback, with scripted answers: real HTTP, real clients, nothing to install.
+
+``with OpenAIServer("Paris.") as server: ChatOpenAI(base_url=server.url, api_key="none", model="tiny")``
+
+What it says depends on the prompt alone, so that two runs can be compared; ``received`` tells what it was asked, and
+gates, faults and a bound on its places decide when and whether it answers. As vLLM it knows that server's extensions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from fineflow.testing.gates import Gate
+from fineflow.testing.http import Refusal, Request, Response, serve
+
+BLOCK = 16
+"""Characters per block of the prefix cache; a token is a character here."""
+
+_END_OF_MESSAGE, _ASSISTANT = "</s>\n", "<assistant>"
+
+
+@dataclass(slots=True)
+class Received:
+    """A request for a completion. prompt: its text, by the server's template. cached: characters of it found cached.
+
+    began: its number among those that got a place, or None. ended: "answered", "refused", "dropped", "gone" (the client
+    had closed the connection), or "" while it is under way.
+    """
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    prompt: str
+    cached: int = 0
+    began: int | None = None
+    ended: str = ""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it asks for one token, as a client does that warms the cache."""
+        return (self.body.get("max_tokens") or self.body.get("max_completion_tokens")) == 1
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to a request in place of an answer. status 0: the connection is dropped after ``tokens`` tokens."""
+
+    status: int
+    message: str = "scripted"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tokens: int = 0
+
+
+class OpenAIServer:
+    """A context manager; ``url`` is the base address inside of it.
+
+    answers: a text, a mapping (the first key that occurs in the prompt decides; "ok" where none does) or a function of
+    the prompt. models: what it serves. vllm: whether it answers as vLLM. priorities: whether it accepts a priority, as
+    that server does only where it was started so. slots: requests that it works on at once (None: any number); those
+    that wait for one go by priority, then by arrival. gate: waited at before the first token; ahead_gate: the same in
+    requests for one token; token_gate: before each token. faults: met by the next requests in turn, None is none.
+    """
+
+    def __init__(
+        self,
+        answers: str | Mapping[str, str] | Callable[[str], str] = "ok",
+        *,
+        models: tuple[str, ...] = ("tiny",),
+        vllm: bool = False,
+        priorities: bool = True,
+        slots: int | None = None,
+        gate: Gate | None = None,
+        ahead_gate: Gate | None = None,
+        token_gate: Gate | None = None,
+    ) -> None:
+        self.answers = answers
+        self.models = models
+        self.vllm = vllm
+        self.priorities = priorities
+        self.gate = gate
+        self.ahead_gate = ahead_gate
+        self.token_gate = token_gate
+        self.faults: list[Fault | None] = []
+        self.received: list[Received] = []
+        self.paths: list[str] = []  # of all requests, also those for lists of models
+        self._slots = _Slots(slots)
+        self._cache: set[int] = set()
+        self._changed = threading.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="openai-server", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(serve(self._answer), self._loop).result(10)
+        self.url = f"http://127.0.0.1:{self._server.port}/v1"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.aclose(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def answered(self) -> list[Received]:
+        """The requests that were not made ahead."""
+        return [each for each in self.received if not each.ahead]
+
+    @property
+    def warmed(self) -> list[Received]:
+        """Those for one token."""
+        return [each for each in self.received if each.ahead]
+
+    def wait(self, ready: Callable[[OpenAIServer], bool], timeout: float = 10.0) -> None:
+        """Blocks until ``ready(self)`` holds. Raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: ready(self), timeout):
+                raise TimeoutError(f"the server was not asked what was expected, but: {self.received}")
+
+    def _change(self, change: Callable[[], None]) -> None:
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+    async def _answer(self, request: Request) -> Response:
+        self._change(lambda: self.paths.append(request.path))
+        path = request.path.removeprefix("/v1")
+        if path == "/models":
+            owner = "vllm" if self.vllm else "fineflow"
+            return Response({"object": "list", "data": [_model(name, owner) for name in self.models]})
+        if path == "/version" and self.vllm:
+            return Response({"version": "0.0"})
+        if path not in ("/chat/completions", "/completions"):
+            raise Refusal(404, f"no such path: {request.path}")
+        return await self._completion(request, path)
+
+    async def _completion(self, request: Request, path: str) -> Response:
+        body = request.json()
+        seen = Received(path, body, request.headers, _prompt(body, vllm=self.vllm))
+        self._change(lambda: self.received.append(seen))
+        if body.get("model") not in self.models:
+            self._ends(seen, "refused")
+            raise Refusal(404, f"The model `{body.get('model')}` does not exist.")
+        if body.get("priority") and not self.priorities:
+            self._ends(seen, "refused")
+            raise Refusal(400, "Got priority but Priority scheduling is not enabled.")
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None and fault.status:
+            self._ends(seen, "refused")
+            raise Refusal(fault.status, fault.message, fault.headers)
+        return Response(self._said(seen, fault), stream=bool(body.get("stream")))
+
+    async def _said(self, seen: Received, fault: Fault | None) -> AsyncIterator[Any]:
+        """The chunks of an answer; a client that does not stream gets their sum."""
+        try:
+            async with self._slots.held(seen.body.get("priority") or 0):
+                self._change(lambda: setattr(seen, "began", self._slots.begun))
+                gate = self.ahead_gate if seen.ahead else self.gate
+                if gate is not None:
+                    await gate.wait()
+                seen.cached = self._cached(seen.prompt)
+                words = self._words(seen)
+                for i, word in enumerate(words):
+                    if fault is not None and i == fault.tokens:
+                        self._ends(seen, "dropped")
+                        raise ConnectionAbortedError
+                    if self.token_gate is not None and not seen.ahead:
+                        await self.token_gate.wait()
+                    yield _chunk(seen, word, _reason(seen, words) if i + 1 == len(words) else None)
+                yield _usage(seen, len(words))
+        except (asyncio.CancelledError, GeneratorExit):
+            self._ends(seen, "gone")
+            raise
+        self._ends(seen, "answered")
+
+    def _ends(self, seen: Received, how: str) -> None:
+        if not seen.ended:
+            self._change(lambda: setattr(seen, "ended", how))
+
+    def _words(self, seen: Received) -> list[str]:
+        """A token per word; the last one is left out where there may be fewer."""
+        if callable(self.answers):
+            said = self.answers(seen.prompt)
+        elif isinstance(self.answers, str):
+            said = self.answers
+        else:
+            said = next((text for key, text in self.answers.items() if key in seen.prompt), "ok")
+        stops = seen.body.get("stop") or ()
+        cuts = [said.find(stop) for stop in ([stops] if isinstance(stops, str) else stops) if stop in said]
+        said = said[: min(cuts)] if cuts else said
+        most = seen.body.get("max_tokens") or seen.body.get("max_completion_tokens")
+        words = [word + " " for word in said.split(" ")]
+        words[-1] = words[-1][:-1]
+        return words[:most]
+
+    def _cached(self, prompt: str) -> int:
+        """Characters of whole blocks at the beginning that were computed before; all of them are from now on."""
+        found, key, there = 0, 0, True
+        for start in range(0, len(prompt) // BLOCK * BLOCK, BLOCK):
+            key = zlib.crc32(prompt[start : start + BLOCK].encode(), key)
+            there = there and key in self._cache
+            found += BLOCK * there
+            self._cache.add(key)
+        return found
+
+
+class _Slots:
+    """Places that are given to who is most urgent: the lowest priority, then the earliest."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+        self.begun = 0
+        self._number = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @asynccontextmanager
+    async def held(self, priority: int) -> AsyncIterator[None]:
+        if self.count is not None:
+            self._number += 1
+            waiting = (priority, self._number, asyncio.get_running_loop().create_future())
+            self._waiting.append(waiting)
+            self._give()
+            try:
+                await waiting[2]
+            except asyncio.CancelledError:
+                self._back(waiting)
+                raise
+        self.begun += 1
+        try:
+            yield
+        finally:
+            if self.count is not None:
+                self.count += 1
+                self._give()
+
+    def _back(self, waiting: tuple[int, int, asyncio.Future[None]]) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+        elif self.count is not None:
+            self.count += 1
+            self._give()
+
+    def _give(self) -> None:
+        while self.count and self._waiting:
+            first = min(self._waiting, key=lambda waiting: waiting[:2])
+            self._waiting.remove(first)
+            self.count -= 1
+            if not first[2].done():
+                first[2].set_result(None)
+            else:
+                self.count += 1
+
+
+def _prompt(body: Mapping[str, Any], *, vllm: bool) -> str:
+    if "messages" not in body:
+        prompt = body["prompt"]
+        return prompt if isinstance(prompt, str) else prompt[0]
+    parts = list(_rendered(body))
+    if vllm and body.get("continue_final_message"):
+        return "".join(parts).removesuffix(_END_OF_MESSAGE)
+    asks = not vllm or body.get("add_generation_prompt", True)
+    return "".join(parts) + _ASSISTANT * asks
+
+
+def _rendered(body: Mapping[str, Any]) -> Iterator[str]:
+    if body.get("tools"):
+        yield f"<tools>{json.dumps(body['tools'])}{_END_OF_MESSAGE}"
+    for message in body["messages"]:
+        content = message.get("content")
+        if not isinstance(content, str):
+            content = json.dumps(content)
+        calls = json.dumps(message["tool_calls"]) if message.get("tool_calls") else ""
+        yield f"<{message['role']}>{content}{calls}{_END_OF_MESSAGE}"
+
+
+def _model(name: str, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+
+
+def _reason(seen: Received, words: list[str]) -> str:
+    most = seen.body.get("max_tokens") or seen.body.get("max_completion_tokens")
+    return "length" if most is not None and len(words) >= most else "stop"
+
+
+def _head(seen: Received) -> dict[str, Any]:
+    number = zlib.crc32(seen.prompt.encode())
+    return {"id": f"cmpl-{number:08x}", "created": 0, "model": seen.body["model"]}
+
+
+def _chunk(seen: Received, word: str, reason: str | None) -> dict[str, Any]:
+    chat = seen.path == "/chat/completions"
+    said: dict[str, Any] = {"delta": {"role": "assistant", "content": word}} if chat else {"text": word}
+    logprobs = _logprobs(word, chat=chat) if seen.body.get("logprobs") not in (None, False) else None
+    choice = {"index": 0, **said, "finish_reason": reason, "logprobs": logprobs}
+    kind = "chat.completion.chunk" if chat else "text_completion"
+    return {**_head(seen), "object": kind, "choices": [choice]}
+
+
+def _logprobs(word: str, *, chat: bool) -> dict[str, Any]:
+    value = -1.0 / len(word or " ")
+    if chat:
+        top = [{"token": word, "logprob": value, "bytes": None}]
+        return {"content": [{**top[0], "top_logprobs": top}]}
+    return {"tokens": [word], "token_logprobs": [value], "top_logprobs": [{word: value}], "text_offset": [0]}
+
+
+def _usage(seen: Received, tokens: int) -> dict[str, Any]:
+    usage = {
+        "prompt_tokens": len(seen.prompt),
+        "completion_tokens": tokens,
+        "total_tokens": len(seen.prompt) + tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},  # what ran before shall show in no answer; see ``Received``
+    }
+    chat = seen.path == "/chat/completions"
+    asked = (seen.body.get("stream_options") or {}).get("include_usage") or not seen.body.get("stream")
+    kind = "chat.completion.chunk" if chat else "text_completion"
+    return {**_head(seen), "object": kind, "choices": [], **({"usage": usage} if asked else {})}
