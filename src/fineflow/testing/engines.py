@@ -20,7 +20,7 @@ class GatedLLM:
     """An ``LLMEngine`` whose tokens are characters; it answers with the words of ``answer``, one delta each.
 
     gate: waited at before the first token. token_gate: before each token. prefill_gate: before a prefill is done.
-    prefills: counts these.
+    prefills: counts these. capacity: tokens that it asks not to be exceeded (``backends.base.Limited``).
     """
 
     block_size = 16
@@ -34,12 +34,14 @@ class GatedLLM:
         gate: Gate | None = None,
         token_gate: Gate | None = None,
         prefill_gate: Gate | None = None,
+        capacity: int | None = None,
     ) -> None:
         self.answer = answer
         self.name = name
         self.gate = gate
         self.token_gate = token_gate
         self.prefill_gate = prefill_gate
+        self.capacity = capacity
         self.meter = Meter()
         self.prefills = Meter()
 
