@@ -1,11 +1,14 @@
-"""As much of HTTP/1.1 as a scripted server needs, on asyncio: JSON in, JSON or server-sent events out."""
+"""As much of HTTP/1.1 as a scripted server needs, on asyncio: JSON in, JSON or server-sent events out.
+
+A connection serves one request: a client may outlive the event loops from which it is used.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -87,24 +90,21 @@ async def serve(handler: Handler) -> Server:
 
 
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
-    """Answers one request after the other, each until its client has gone."""
+    """Answers one request, unless its client goes away before that."""
     line = await reader.readline()
-    while line:
-        request = await _read(line, reader)
-        following = asyncio.ensure_future(reader.readline())  # ends with nothing when the client has gone
-        answering = asyncio.ensure_future(_respond(request, writer, handler))
-        try:
-            await asyncio.wait([following, answering], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                answering.cancel()
-                with suppress(asyncio.CancelledError):
-                    await answering
-                return
+    if not line:
+        return
+    request = await _read(line, reader)
+    gone = asyncio.ensure_future(reader.read())
+    answering = asyncio.ensure_future(_respond(request, writer, handler))
+    try:
+        await asyncio.wait([gone, answering], return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
             await answering
-            line = await following
-        finally:
-            following.cancel()
-            answering.cancel()
+    finally:
+        gone.cancel()
+        answering.cancel()
+        await asyncio.gather(gone, answering, return_exceptions=True)
 
 
 async def _read(line: bytes, reader: asyncio.StreamReader) -> Request:
@@ -160,7 +160,7 @@ def _write_event(writer: asyncio.StreamWriter, text: str) -> None:
 
 
 def _head(status: int, headers: Mapping[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"HTTP/1.1 {status} Scripted", "Connection: close", *(f"{key}: {headers[key]}" for key in headers)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

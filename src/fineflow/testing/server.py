@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from fineflow.testing.gates import Gate
-from fineflow.testing.http import Refusal, Request, Response, serve
+from fineflow.testing.http import Refusal, Request, Response, serve, whole
 
 BLOCK = 16
 """Characters per block of the prefix cache; a token is a character here."""
@@ -155,7 +155,22 @@ class OpenAIServer:
         if fault is not None and fault.status:
             self._ends(seen, "refused")
             raise Refusal(fault.status, fault.message, fault.headers)
+        if isinstance(body.get("prompt"), list) and len(body["prompt"]) > 1:
+            return await self._several(seen, body["prompt"])
         return Response(self._said(seen, fault), stream=bool(body.get("stream")))
+
+    async def _several(self, seen: Received, prompts: list[str]) -> Response:
+        """The answers to the texts of one request."""
+        choices, tokens = [], 0
+        for i, prompt in enumerate(prompts):
+            one = Received(seen.path, seen.body, seen.headers, prompt)
+            answer = whole([chunk async for chunk in self._said(one, None)])
+            choices.append({**answer["choices"][0], "index": i})
+            tokens += answer["usage"]["completion_tokens"]
+        self._ends(seen, "answered")
+        usage = {"prompt_tokens": len(seen.prompt), "completion_tokens": tokens}
+        usage["total_tokens"] = sum(usage.values())
+        return Response({**_head(seen), "object": "text_completion", "choices": choices, "usage": usage})
 
     async def _said(self, seen: Received, fault: Fault | None) -> AsyncIterator[Any]:
         """The chunks of an answer; a client that does not stream gets their sum."""
@@ -261,7 +276,7 @@ class _Slots:
 def _prompt(body: Mapping[str, Any], *, vllm: bool) -> str:
     if "messages" not in body:
         prompt = body["prompt"]
-        return prompt if isinstance(prompt, str) else prompt[0]
+        return prompt if isinstance(prompt, str) else "".join(prompt)
     parts = list(_rendered(body))
     if vllm and body.get("continue_final_message"):
         return "".join(parts).removesuffix(_END_OF_MESSAGE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
+from fineflow.adapters.langchain.servers import lane, served, warmed
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.recognition import NotLowered, Row, believed, keeps_promise
@@ -84,9 +85,9 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
     effects = model_effects(model, b)
     options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
     ours = isinstance(model, (ChatEngine, EngineLLM))
-    engine = model.engine.name if ours else type(model).__name__
+    engine = model.engine.name if ours else lane(model, options)
     inside = b.invoked or "llm_chain" in b.path  # there stock invokes the model even when the chain streams
-    known = {"block": model.engine.block_size, "cache": id(model.engine)} if ours and model.engine.can_prefill else {}
+    known = _prefix_cache(model, options)
     prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, **known)
     return b.add(
         Op.DECODE,
@@ -101,6 +102,19 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         only_streamed=_only_streamed(model),
         pieces=isinstance(model, BaseChatModel),
     )
+
+
+def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What passes should know of the prefix cache that the model's prompts go to, if they may use it."""
+    if isinstance(model, (ChatEngine, EngineLLM)):
+        engine: Any = model.engine
+        return {"block": engine.block_size, "cache": id(engine)} if engine.can_prefill else {}
+    server = served(model, options)
+    if server is None:
+        return {}
+    if why := warmed(server):
+        return {"whole_prompts": why}
+    return {"block": server.server.block_size, "cache": id(server.server), "remote": True, "options": options}
 
 
 def _only_streamed(model: Any) -> str:
