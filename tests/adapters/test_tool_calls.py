@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineflow.adapters.tool_calls import CallReader
-from fineflow.adapters.tool_formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, ToolFormat, described, detect
+from fineflow.adapters.tool_formats import (
+    FORMATS,
+    HERMES,
+    LLAMA3_JSON,
+    MISTRAL,
+    Template,
+    ToolFormat,
+    described,
+    detect,
+)
 from fineflow.backends.base import Message, ToolCall
 from fineflow.backends.emulated.chat import plain_chat
 from fineflow.errors import RequestError
@@ -187,8 +196,8 @@ def template(form: str, *, shows: bool = True) -> Any:
     ],
 )
 def test_the_format_is_seen_from_the_template(form: str, expected: ToolFormat | None) -> None:
-    assert detect(template(form)) == (expected, True)
-    assert detect(template(form, shows=False)) == (expected, False)
+    assert detect(template(form)) == Template(expected, True)
+    assert detect(template(form, shows=False)) == Template(expected, False)
 
 
 def test_templates_that_refuse() -> None:
@@ -200,9 +209,9 @@ def test_templates_that_refuse() -> None:
     def without_tools(messages: Sequence[Message]) -> str:
         return ""
 
-    assert detect(without_calls) == (None, True)
-    assert detect(without_tools) == (None, False)
-    assert detect(plain_chat) == (HERMES, True)
+    assert detect(without_calls) == Template(None, True)
+    assert detect(without_tools) == Template(None, False)
+    assert detect(plain_chat) == Template(HERMES, True)
 
 
 def test_a_conversation_without_tools_in_its_template() -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.backends.base import Message, ToolCall
+from fineflow.backends.base import LLMEngine, Message, ToolCall
 from fineflow.errors import RequestError
 
 
@@ -87,22 +89,53 @@ _WRITTEN = (
 )
 
 
-def detect(render: Callable[..., str]) -> tuple[ToolFormat | None, bool]:
-    """The format of the calls that a chat template writes, None if none of ours; and whether it shows tools.
-
-    render: ``LLMEngine.render_chat``. It is asked for a conversation with a call in it, and one with a tool.
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What the chat template of an engine does with tools: the format in which it writes calls, None if it is none of
+    ours, and whether it shows tools at all.
     """
+
+    written: ToolFormat | None
+    shows: bool
+
+    @property
+    def usable(self) -> bool:
+        """Whether a model can be offered tools by it, and its calls be read."""
+        return self.shows and self.written is not None
+
+    @staticmethod
+    def of(engine: LLMEngine) -> Template:
+        """That of an engine; found out once, by asking it for a conversation with a call in it, and one with a tool."""
+        kept = _templates.get(id(engine))
+        if kept is None:
+            kept = detect(engine.render_chat)
+            with suppress(TypeError):  # cannot be referred to weakly: it is found out again
+                weakref.finalize(engine, _templates.pop, id(engine), None)
+                _templates[id(engine)] = kept
+        return kept
+
+    @staticmethod
+    def known(engine: LLMEngine) -> bool:
+        """Whether that has been found out."""
+        return id(engine) in _templates
+
+
+_templates: dict[int, Template] = {}
+
+
+def detect(render: Callable[..., str]) -> Template:
+    """What a chat template does with tools. render: ``LLMEngine.render_chat``."""
     asked = Message("user", "x")
     called = Message("assistant", "", tool_calls=(_CALL,))
     try:
-        offered = _OFFERED in render([asked], tools=[_TOOL])
+        shows = _OFFERED in render([asked], tools=[_TOOL])
     except (RequestError, TypeError):  # TypeError: it takes no tools at all
-        return None, False
+        return Template(None, False)
     try:
         text = render([asked, called, Message("tool", "z", _PROBE, (), _CALL.id)], tools=[_TOOL])
     except RequestError:
-        return None, offered
-    return next((found for found, pattern in _WRITTEN if pattern.search(text)), None), offered
+        return Template(None, shows)
+    return Template(next((found for found, pattern in _WRITTEN if pattern.search(text)), None), shows)
 
 
 def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], written: ToolFormat) -> list[Message]:

@@ -6,10 +6,10 @@ Both live on fineflow's runtime loop like real ones, and count in ``meter`` what
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from fineflow.backends.base import Delta, Message, Sampling
+from fineflow.backends.base import Delta, Message, Sampling, TokenLogprob
 from fineflow.backends.emulated import overlap, word_vector
 from fineflow.backends.emulated.chat import plain_chat
 from fineflow.ir import Op
@@ -21,6 +21,8 @@ class GatedLLM:
 
     gate: waited at before the first token. token_gate: before each token. prefill_gate: before a prefill is done.
     prefills: counts these. capacity: tokens that it asks not to be exceeded (``backends.base.Limited``).
+    constraints: as of ``backends.base.Constrains``; what ``answer`` says is taken to follow them. samplings: what it
+    was asked to follow, call by call. Asked for logprobs, it is certain of each token.
     """
 
     block_size = 16
@@ -35,9 +37,12 @@ class GatedLLM:
         token_gate: Gate | None = None,
         prefill_gate: Gate | None = None,
         capacity: int | None = None,
+        constraints: Collection[str] = (),
     ) -> None:
         self.answer = answer
         self.name = name
+        self.constraints = frozenset(constraints)
+        self.samplings: list[Sampling] = []
         self.gate = gate
         self.token_gate = token_gate
         self.prefill_gate = prefill_gate
@@ -65,6 +70,7 @@ class GatedLLM:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncGenerator[Delta, None]:
+        self.samplings.append(sampling)
         prompt = "".join(map(chr, tokens))
         with self.meter.work(prompt):
             if self.gate is not None:
@@ -74,7 +80,9 @@ class GatedLLM:
             for i, word in enumerate(words):
                 if self.token_gate is not None:
                     await self.token_gate.wait()
-                yield Delta(word, (i,), "stop" if i + 1 == len(words) else None, len(tokens))
+                end = "stop" if i + 1 == len(words) else None
+                certain = () if sampling.logprobs is None else (TokenLogprob(word, 0.0),)
+                yield Delta(word, (i,), end, len(tokens), logprobs=certain)
 
     async def aclose(self) -> None:
         """Nothing to free."""

@@ -72,19 +72,19 @@ class _Suite:
 
     @property
     def has_tool_calling(self) -> bool:
-        return False  # bind_tools is not implemented: the chat protocol of engines is role and text
+        return False  # this model was never trained on tools; test_chat_engine_tools.py has one that was
 
     @property
     def has_tool_choice(self) -> bool:
-        return False  # no tools
+        return False  # as above
 
     @property
     def has_structured_output(self) -> bool:
-        return False  # with_structured_output needs tools; ask for JSON in the prompt and parse it
+        return False  # as above
 
     @property
     def supports_json_mode(self) -> bool:
-        return False  # decoding is not constrained to a grammar
+        return False  # as above
 
     @property
     def supports_image_inputs(self) -> bool:
@@ -213,8 +213,8 @@ def test_settings_of_the_call_and_of_bind(model: ChatEngine) -> None:
 
 
 def test_unknown_arguments_are_refused(model: ChatEngine) -> None:
-    with pytest.raises(ValueError, match=r"takes no argument logprobs; it takes max_tokens, .* and stop"):
-        model.invoke(LINES, logprobs=True)
+    with pytest.raises(ValueError, match=r"takes no argument n; it takes max_tokens, .* and stop"):
+        model.invoke(LINES, n=2)
 
 
 def test_identity(model: ChatEngine) -> None:
@@ -228,8 +228,10 @@ def test_identity(model: ChatEngine) -> None:
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (ToolMessage("1", tool_call_id="a"), "it got 'tool'"),
-        (AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "a"}]), "it got 'ai'"),
+        (ToolMessage("1", tool_call_id="a"), "the chat template of LLM 'tiny' shows no tools"),
+        (AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "a"}]), "give tool_format="),
+        (AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "a", "error": None}]), "it got 'ai'"),
+        (AIMessage([{"type": "tool_use", "id": "a", "name": "f", "input": {}}]), "content block of type 'tool_use'"),
         (HumanMessage([{"type": "image_url", "image_url": {"url": "data:"}}]), "content block of type 'image_url'"),
     ],
 )
@@ -370,4 +372,4 @@ async def test_completion_model() -> None:
     chain = PromptTemplate.from_template("{text}") | llm | StrOutputParser()
     assert chain.invoke({"text": text}) == expected
     with pytest.raises(ValueError, match="takes no argument"):
-        llm.invoke(text, logprobs=True)
+        llm.invoke(text, n=2)

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
 from langchain_core.language_models.chat_models import generate_from_stream
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ChatMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from fineflow.adapters.langchain.components.decoding import EngineBacked
-from fineflow.backends.base import Delta, Message
+from fineflow.adapters.langchain.components.conversation import Conversation, Tools, call_chunk, choice_of
+from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
+from fineflow.adapters.langchain.components.structured_output import Method, structured_output
+from fineflow.adapters.tool_calls import CallReader
+from fineflow.adapters.tool_formats import Template
+from fineflow.backends.base import Delta, Sampling, ToolCall
 
-_ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
-    (SystemMessage, "system"),
-    (HumanMessage, "user"),
-    (AIMessage, "assistant"),
-)
-_OPEN_END = "\ue000fineflow\ue000"  # private-use characters: in no template and in nobody's prompt
+_TOOLS = ("tools", "tool_choice")
 
 
 class ChatEngine(EngineBacked, BaseChatModel):
     """Chat model that decodes on an ``LLMEngine``, in batches with everything else that runs on it.
 
     An ordinary LangChain component: it works the same in a chain that was never optimized. The text of messages is
-    what the engine sees; tools, images and other content are refused with ValueError.
+    what the engine sees; images and other content are refused with ValueError. Tools go by the model's chat template,
+    calls are taken out of the text that the model writes; a call is streamed in one chunk.
+
+    tool_format: how the model writes calls, ``"hermes"`` (also Qwen), ``"llama3_json"`` or ``"mistral"``; by default it
+    is seen from the chat template. Where that shows no tools but the format is given, a system message describes them.
     """
+
+    tool_format: Literal["hermes", "llama3_json", "mistral"] | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -37,7 +46,7 @@ class ChatEngine(EngineBacked, BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": self.engine.name, **self._settings(), "default_stop": self.stop}
+        return self._known()
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
@@ -45,22 +54,71 @@ class ChatEngine(EngineBacked, BaseChatModel):
         params.setdefault("ls_model_name", self.engine.name)
         return params
 
-    def prompt_text(self, messages: Sequence[BaseMessage], *, open_ended: bool = False) -> str:
+    @property
+    def _conversation(self) -> Conversation:
+        return Conversation(self.engine, self.tool_format)
+
+    def prompt_text(
+        self,
+        messages: Sequence[BaseMessage],
+        *,
+        open_ended: bool = False,
+        tools: Sequence[Any] | None = None,
+        tool_choice: Any = None,
+    ) -> str:
         """The prompt that the engine decodes from, by the model's chat template.
 
         With ``open_ended`` the last message goes on: the text ends with its content so far, without end marker and
         generation prompt, and begins every prompt in which more follows in that message ("" where the template
-        does not let the content through). ValueError for content that is not text.
+        does not let the content through). A tool_choice that has the model call a tool adds the beginning of a call,
+        where that is needed. ValueError for content that is not text.
         """
-        if not messages:
-            raise ValueError("ChatEngine needs at least one message, it got none")
-        conversation = [_plain(message) for message in messages]
-        if not open_ended:
-            return self.engine.render_chat(conversation)
-        last = conversation[-1]
-        conversation[-1] = Message(last.role, last.content + _OPEN_END)
-        text = self.engine.render_chat(conversation, add_generation_prompt=False)
-        return text[: max(text.rfind(_OPEN_END), 0)]
+        return self._conversation.text(messages, Tools.of(tools, tool_choice), open_ended=open_ended)
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether it is known how the model writes calls of tools. May load the tokenizer."""
+        return self.tool_format is not None or Template.of(self.engine).usable
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: Any = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The model with tools that it may call.
+
+        tool_choice: ``"auto"`` (the default), ``"none"``, ``"any"`` (or True, ``"required"``), or the name of a tool.
+        Where the engine can hold its output to a schema, a call that has to be made has valid arguments; elsewhere the
+        beginning of a call is put into the model's mouth. strict: as in OpenAI's form of the tools.
+        ValueError for a tool_choice that is none of these.
+        """
+        formatted = [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+        Tools.of(formatted, tool_choice)
+        choice = choice_of(tool_choice)
+        return super().bind(tools=formatted, **({"tool_choice": choice} if choice else {}), **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Method | None = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """The model with an answer that fits a schema: a pydantic class, a TypedDict, or a JSON schema.
+
+        method: ``"json_schema"`` holds the output to the schema, which is the default where the engine can;
+        ``"function_calling"`` has the model call a tool of that form, the default where its chat template shows tools;
+        ``"json_mode"`` parses the text that the prompt has to ask for. include_raw: a dict with ``raw``, ``parsed`` and
+        ``parsing_error``. ValueError for another method, or arguments that there are not.
+        """
+        if kwargs:
+            raise ValueError(f"with_structured_output takes no argument {', '.join(sorted(kwargs))}")
+        return structured_output(self, schema, method, include_raw=include_raw, strict=strict)
 
     def assemble(self, chunks: list[ChatGenerationChunk]) -> ChatResult:
         """The result of a whole stream: ``_generate`` of some messages is ``assemble`` of their ``_stream``.
@@ -99,12 +157,14 @@ class ChatEngine(EngineBacked, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        count = 0
-        for delta in self._decode(lambda: self.prompt_text(messages), self._sampling(stop, kwargs)):
-            count += len(delta.tokens)
-            chunk = self._chunk(delta, count)
+        tools, sampling = self._request(stop, kwargs)
+        writer = _Writer(self.engine.name, self._conversation.reader(tools, messages))
+        for delta in self._decode(lambda: self._conversation.text(messages, tools), sampling):
+            chunk = writer.chunk(delta)
+            if chunk is None:
+                continue
             if run_manager:  # stream() of langchain-core hands none in, and reports the tokens itself
-                run_manager.on_llm_new_token(delta.text, chunk=chunk)
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
     async def _astream(
@@ -114,47 +174,73 @@ class ChatEngine(EngineBacked, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        count = 0
-        async with aclosing(self._adecode(lambda: self.prompt_text(messages), self._sampling(stop, kwargs))) as deltas:
+        about_tools = kwargs.get("tools") or any(isinstance(message, ToolMessage) for message in messages)
+        if about_tools and not self._conversation.known:
+            await asyncio.to_thread(Template.of, self.engine)  # loads the tokenizer
+        tools, sampling = self._request(stop, kwargs)
+        writer = _Writer(self.engine.name, self._conversation.reader(tools, messages))
+        decoded = self._adecode(lambda: self._conversation.text(messages, tools), sampling)
+        async with aclosing(decoded) as deltas:
             async for delta in deltas:
-                count += len(delta.tokens)
-                chunk = self._chunk(delta, count)
+                chunk = writer.chunk(delta)
+                if chunk is None:
+                    continue
                 if run_manager:
-                    await run_manager.on_llm_new_token(delta.text, chunk=chunk)
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
 
-    def _chunk(self, delta: Delta, count: int) -> ChatGenerationChunk:
-        """The chunk of a delta; the last one says how it ended and what it took.
+    def _request(self, stop: list[str] | None, given: Mapping[str, Any]) -> tuple[Tools, Sampling]:
+        """What a call may use, and how it is decoded."""
+        tools = Tools.of(given.get("tools"), given.get("tool_choice"))
+        rest = {name: value for name, value in given.items() if name not in _TOOLS}
+        return tools, self._sampling(stop, rest, self._conversation.forced(tools)[1])
 
-        Cached tokens are not told: they depend on what ran before, and the same call would not give the same message.
-        """
+
+class _Writer:
+    """Makes chunks of what an engine decodes; the last one says how it ended and what it took.
+
+    Cached tokens are not told: they depend on what ran before, and the same call would not give the same message.
+    """
+
+    def __init__(self, name: str, reader: CallReader | None) -> None:
+        self._name = name
+        self._reader = reader
+        self._tokens = 0
+        self._calls = 0
+
+    def chunk(self, delta: Delta) -> ChatGenerationChunk | None:
+        """The chunk of a delta; None where there is nothing to tell yet."""
+        self._tokens += len(delta.tokens)
+        text, calls = self._read(delta)
+        info: dict[str, Any] = {"logprobs": logprobs_of(delta.logprobs)} if delta.logprobs else {}
         if delta.finish_reason is None:
-            return ChatGenerationChunk(message=AIMessageChunk(content=delta.text))
-        info = {"finish_reason": delta.finish_reason, "model_name": self.engine.name}
+            if not (text or calls or info):
+                return None
+            message = AIMessageChunk(content=text, tool_call_chunks=calls, response_metadata=dict(info))
+            return ChatGenerationChunk(message=message, generation_info=info or None)
+        made = self._calls and delta.finish_reason == "stop"
+        info |= {"finish_reason": "tool_calls" if made else delta.finish_reason, "model_name": self._name}
         message = AIMessageChunk(
-            content=delta.text,
+            content=text,
+            tool_call_chunks=calls,
             response_metadata=dict(info),
             usage_metadata=UsageMetadata(
-                input_tokens=delta.prompt_tokens, output_tokens=count, total_tokens=delta.prompt_tokens + count
+                input_tokens=delta.prompt_tokens,
+                output_tokens=self._tokens,
+                total_tokens=delta.prompt_tokens + self._tokens,
             ),
             chunk_position="last",
         )
         return ChatGenerationChunk(message=message, generation_info=info)
 
-
-def _plain(message: BaseMessage) -> Message:
-    """A message as the engine sees it. ValueError for what a text model cannot read."""
-    role = message.role if isinstance(message, ChatMessage) else None
-    for kind, name in _ROLES:
-        if isinstance(message, kind):
-            role = name
-    if role is None or getattr(message, "tool_calls", None):
-        raise ValueError(
-            f"ChatEngine reads system, human and AI messages without tool calls, it got {message.type!r}; "
-            "use a chat model with tool calling for this step"
-        )
-    if not isinstance(message.content, str):
-        for block in message.content:
-            if isinstance(block, dict) and block.get("type") != "text":
-                raise ValueError(f"ChatEngine reads text, it got a content block of type {block.get('type')!r}")
-    return Message(role, str(message.text))
+    def _read(self, delta: Delta) -> tuple[str, list[Any]]:
+        """The text of a delta, and the calls that it completes."""
+        if self._reader is None:
+            return delta.text, []
+        parts = self._reader.push(delta.text)
+        if delta.finish_reason is not None:
+            parts += self._reader.finish()
+        calls = [part for part in parts if isinstance(part, ToolCall)]
+        first, self._calls = self._calls, self._calls + len(calls)
+        text = "".join(part for part in parts if isinstance(part, str))
+        return text, [call_chunk(call, first + i) for i, call in enumerate(calls)]

@@ -11,7 +11,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models import BaseLLM, LangSmithParams
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
-from fineflow.adapters.langchain.components.decoding import EngineBacked
+from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
 from fineflow.backends.base import Delta, Sampling
 from fineflow.runtime.loop import run_sync
 
@@ -28,7 +28,7 @@ class EngineLLM(EngineBacked, BaseLLM):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": self.engine.name, **self._settings(), "default_stop": self.stop}
+        return self._known()
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
@@ -100,5 +100,7 @@ class EngineLLM(EngineBacked, BaseLLM):
                 yield chunk
 
     def _chunk(self, delta: Delta) -> GenerationChunk:
-        info = delta.finish_reason and {"finish_reason": delta.finish_reason, "model_name": self.engine.name}
+        info: dict[str, Any] = {"logprobs": logprobs_of(delta.logprobs)} if delta.logprobs else {}
+        if delta.finish_reason:
+            info |= {"finish_reason": delta.finish_reason, "model_name": self.engine.name}
         return GenerationChunk(text=delta.text, generation_info=info or None)

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
+from langchain_core.utils.function_calling import convert_to_json_schema
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from fineflow.adapters import decoding
-from fineflow.backends.base import Delta, LLMEngine, Sampling
+from fineflow.backends.base import Constrains, Delta, LLMEngine, Sampling, TokenLogprob
 
-_IGNORED = {"stream", "ls_structured_output_format", "structured_output_format"}  # langchain's own, not for the model
+# langchain's own, not for the model
+_IGNORED = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
+_DIRECT = (
+    *("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "min_tokens", "regex"),
+)
+_SETTINGS = (*_DIRECT, "logprobs", "top_logprobs", "response_format", "choices", "extra")
 
 
 class EngineBacked(BaseModel):
     """Fields and decoding of a LangChain model on an ``LLMEngine``.
 
-    temperature 0 is greedy; top_k 0 means all tokens; stop: strings before which the output ends. All but ``engine``
-    may also be given per call or by ``bind``; a ``stop`` of the call takes the place of the model's.
+    temperature 0 is greedy; top_k 0 means all tokens; min_p: least probability of a token relative to the likeliest.
+    The penalties are those of OpenAI's interface, ``repetition_penalty`` that of transformers. stop: strings before
+    which the output ends; not looked for in the first min_tokens tokens. logprobs: True, or how many alternatives of
+    each token are told, too (as top_logprobs says); they are in the message's ``response_metadata``, in OpenAI's form.
+    response_format: OpenAI's (``{"type": "json_schema", ...}``, ``{"type": "json_object"}``) or a pydantic class;
+    regex, choices: other forms that the whole output must have. extra: what else the engine knows, by name.
+
+    All but ``engine`` may also be given per call or by ``bind``; a ``stop`` of the call takes the place of the model's.
+    What the engine cannot follow is refused with RequestError, by the engine.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -28,28 +43,59 @@ class EngineBacked(BaseModel):
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
     stop: list[str] | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    response_format: Any = None
+    regex: str | None = None
+    choices: list[str] | None = None
+    extra: dict[str, Any] | None = None
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "seed": self.seed,
-        }
+        return {name: getattr(self, name) for name in _SETTINGS}
 
-    def _sampling(self, stop: list[str] | None, given: dict[str, Any]) -> Sampling:
-        """The settings of one call. ValueError for arguments that the engine could not follow."""
-        settings = self._settings()
-        unknown = given.keys() - settings.keys() - _IGNORED
+    def _known(self) -> dict[str, Any]:
+        """What identifies the model: what differs from what is so unless it is set, and the settings of old."""
+        fields = type(self).model_fields
+        found = {k: v for k, v in self._settings().items() if v != fields[k].default or k in _DIRECT[:5]}
+        return {"model_name": self.engine.name, **found, "default_stop": self.stop}
+
+    def _sampling(self, stop: list[str] | None, given: Mapping[str, Any], form: str | None = None) -> Sampling:
+        """The settings of one call. ValueError for arguments that make no sense.
+
+        form: the JSON schema of the output, where the call has it from elsewhere.
+        """
+        unknown = given.keys() - set(_SETTINGS) - _IGNORED
         if unknown:
             raise ValueError(
                 f"{type(self).__name__} takes no argument {', '.join(sorted(unknown))}; "
-                f"it takes {', '.join(settings)} and stop"
+                f"it takes {', '.join(_SETTINGS)} and stop"
             )
-        settings.update((name, value) for name, value in given.items() if name in settings)
-        return Sampling(stop=tuple(self.stop or ()) if stop is None else tuple(stop), **settings)
+        settings = self._settings()
+        settings.update((k, v) for k, v in given.items() if k in settings and v is not None)
+        schema, choices = json_schema(settings["response_format"]), tuple(settings["choices"] or ())
+        forms = [name for name, value in (("response_format", schema), ("regex", settings["regex"])) if value]
+        forms += ["choices"] * bool(choices) + ["a tool_choice that forces a call"] * bool(form)
+        if len(forms) > 1:
+            raise ValueError(f"an output has one form; got {' and '.join(forms)}; leave out all but one of them")
+        return Sampling(
+            stop=tuple(self.stop or ()) if stop is None else tuple(stop),
+            logprobs=_alternatives(settings["logprobs"], settings["top_logprobs"]),
+            schema=form or schema,
+            choices=choices,
+            extra=tuple(sorted((settings["extra"] or {}).items())),
+            **{name: settings[name] for name in _DIRECT},
+        )
+
+    @property
+    def holds_schemas(self) -> bool:
+        """Whether the engine can hold its output to a JSON schema."""
+        return isinstance(self.engine, Constrains) and "schema" in self.engine.constraints
 
     def _decode(self, prompt: Callable[[], str], sampling: Sampling) -> Iterator[Delta]:
         return decoding.decode(self.engine, prompt, sampling)
@@ -60,3 +106,44 @@ class EngineBacked(BaseModel):
     async def awarm(self, text: str) -> int:
         """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""
         return await decoding.awarm(self.engine, text)
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON schema of a pydantic class or a TypedDict; a JSON schema is its own."""
+    made: Any = getattr(kind, "model_json_schema", None)
+    return dict(made() if made is not None and isinstance(kind, type) else convert_to_json_schema(kind))
+
+
+def json_schema(response_format: Any) -> str | None:
+    """The JSON text of the schema that a ``response_format`` asks for; None if it asks for no form. ValueError."""
+    if isinstance(response_format, type):
+        return json.dumps(schema_of(response_format))
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else response_format
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return json.dumps({"type": "object"})
+    schema = response_format.get("json_schema", {}).get("schema") if kind == "json_schema" else None
+    if not isinstance(schema, Mapping):
+        raise ValueError(
+            'expected a response_format like {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}, '
+            f'{{"type": "json_object"}}, or a pydantic class; got {response_format!r}'
+        )
+    return json.dumps(schema)
+
+
+def _alternatives(logprobs: bool | int | None, top: int | None) -> int | None:
+    if logprobs is None or logprobs is False:
+        if top:
+            raise ValueError(f"top_logprobs={top} needs logprobs=True")
+        return None
+    return top or 0 if logprobs is True else logprobs
+
+
+def logprobs_of(found: tuple[TokenLogprob, ...]) -> dict[str, Any]:
+    """The logprobs of tokens in OpenAI's form."""
+
+    def one(token: str, logprob: float) -> dict[str, Any]:
+        return {"token": token, "bytes": list(token.encode("utf-8", "surrogatepass")), "logprob": logprob}
+
+    return {"content": [{**one(t.token, t.logprob), "top_logprobs": [one(*other) for other in t.top]} for t in found]}
