@@ -91,14 +91,14 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llama_index": ("adapters.llamaindex", "testing"),
-    "numpy": ("backends",),
+    "numpy": ("backends", "adapters.langchain.together"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
     "tokenizers": ("backends.transformers",),
     "torch": ("backends.transformers", "backends.sentence_transformers"),
-    "tqdm": ("backends.transformers", "backends.sentence_transformers", "demo"),
+    "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),
     "wrapt": ("api", "adapters"),

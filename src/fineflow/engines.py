@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
+    from fineflow.backends.vllm import VLLMEngine
     from fineflow.runtime.instances import instances
     from fineflow.runtime.queues import set_policy
 
@@ -46,6 +47,7 @@ __all__ = [
     "OpenAIServerEngine",
     "SentenceTransformerEngine",
     "TransformersEngine",
+    "VLLMEngine",
     "bundled_minilm",
     "instances",
     "set_policy",
@@ -71,6 +73,7 @@ __getattr__, __dir__ = lazily(
         "OpenAIServerEngine": Lazy("fineflow.backends.openai_server", "openai", ("openai",)),
         "SentenceTransformerEngine": _TEXT,
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
+        "VLLMEngine": Lazy("fineflow.backends.vllm", "vllm", ("vllm",)),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
         "instances": Lazy("fineflow.runtime.instances"),
         "set_policy": Lazy("fineflow.runtime.queues"),

@@ -210,3 +210,46 @@ class Limited(Protocol):
     """
 
     capacity: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """A key/value cache, in tokens. free: what requests under way do not hold; kept prefixes count as free.
+
+    queried: tokens of prompts that were looked up in the prefix cache so far; hits: those of them that were there.
+    """
+
+    total: int
+    free: int
+    queried: int
+    hits: int
+
+    @property
+    def usage(self) -> float:
+        """The part that requests hold, 0 to 1."""
+        return 1 - self.free / self.total if self.total else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of queried tokens that were there, 0 to 1."""
+        return self.hits / self.queried if self.queried else 0.0
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An ``LLMEngine`` that tells how its key/value cache stands."""
+
+    def cache_statistics(self) -> CacheStatistics | None:
+        """Figures at this moment; None while it does not run."""
+        ...
+
+
+@runtime_checkable
+class Shares(Protocol):
+    """An engine object that stands for another one, as others may. What they are asked for meets in one queue.
+
+    shared: the engine that it stands for.
+    """
+
+    @property
+    def shared(self) -> Any: ...

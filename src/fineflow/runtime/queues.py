@@ -22,8 +22,14 @@ _policies: dict[int, Policy] = {}  # those that users chose, by the id of the en
 _lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
 
 
+def itself(engine: Any) -> Any:
+    """The engine that an object stands for (``backends.base.Shares``), else the object."""
+    return getattr(engine, "shared", engine)
+
+
 def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
     """The queue of that kind that an engine has, made when it is first asked for."""
+    engine = itself(engine)
     key: Any = (kind, id(engine))
     with _lock:
         found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
@@ -47,6 +53,7 @@ def set_policy(engine: Any, policy: Policy | str) -> None:
         if policy not in POLICIES:
             raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
         policy = POLICIES[policy]
+    engine = itself(engine)
     with _lock:
         if id(engine) not in _policies:
             weakref.finalize(engine, _policies.pop, id(engine), None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from fineflow.backends.base import CacheStatistics, Measured
 from fineflow.runtime.limits import door, log
 
 _SIZES = tuple(float(2**i) for i in range(11))
@@ -48,6 +49,7 @@ class EngineStatistics:
     queued: items that wait for a batch; requests that wait for room in an LLM. running: batches, or requests to an LLM
     or component, under way now. batches: that have ended (of an LLM or component: requests); failed: those of them that
     raised. sizes: items per batch. waits: seconds that requests waited for their first batch. runs: seconds per batch.
+    cache: of the key/value caches of an LLM, in tokens; None where the engine does not tell, or does not run.
     """
 
     name: str
@@ -58,6 +60,7 @@ class EngineStatistics:
     sizes: Histogram
     waits: Histogram
     runs: Histogram
+    cache: CacheStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ class _Counted:
 
 _tallies: dict[tuple[str, int], Tally] = {}  # by engine and thread
 _sources: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
+_caches: weakref.WeakKeyDictionary[Measured, str] = weakref.WeakKeyDictionary()  # and the names they go by
 _numbers = itertools.count()
 
 
@@ -159,8 +163,11 @@ def served(engine: str, number: int, items: int, waits: Sequence[float], seconds
 
 
 def watch(source: Source) -> None:
-    """Has snapshots show a queue for as long as it exists."""
+    """Has snapshots show a queue for as long as it exists, and the caches of its engines for as long as these do."""
     _sources[next(_numbers)] = source
+    for instance in source.instances:
+        if isinstance(instance.engine, Measured):
+            _caches[instance.engine] = source.engine.name
 
 
 def _forget() -> None:
@@ -192,12 +199,18 @@ def statistics() -> Statistics:
     for ref in _sources.valuerefs():
         if (source := ref()) is not None:
             queues.setdefault(source.engine.name, []).append(source)
-    names = sorted(tallies.keys() | queues.keys())
-    engines = {name: _engine(name, tallies.get(name, []), queues.get(name, [])) for name in names}
+    caches: dict[str, list[CacheStatistics]] = {}
+    for engine, name in list(_caches.items()):
+        if (cache := engine.cache_statistics()) is not None:
+            caches.setdefault(name, []).append(cache)
+    names = sorted(tallies.keys() | queues.keys() | caches.keys())
+    engines = {name: _engine(name, tallies.get(name, []), queues.get(name, []), caches.get(name, [])) for name in names}
     return Statistics(queries, MappingProxyType(engines))
 
 
-def _engine(name: str, tallies: Sequence[Tally], queues: Sequence[Source]) -> EngineStatistics:
+def _engine(
+    name: str, tallies: Sequence[Tally], queues: Sequence[Source], caches: Sequence[CacheStatistics]
+) -> EngineStatistics:
     return EngineStatistics(
         name,
         queued=sum(queue.waiting for queue in queues),
@@ -208,7 +221,14 @@ def _engine(name: str, tallies: Sequence[Tally], queues: Sequence[Source]) -> En
         sizes=_histogram(_SIZES, [each.sizes for each in tallies]),
         waits=_histogram(_SECONDS, [each.waits for each in tallies]),
         runs=_histogram(_SECONDS, [each.runs for each in tallies]),
+        cache=_together(caches),
     )
+
+
+def _together(caches: Sequence[CacheStatistics]) -> CacheStatistics | None:
+    if not caches:
+        return None
+    return CacheStatistics(*(sum(getattr(cache, each) for cache in caches) for each in CacheStatistics.__slots__))
 
 
 def _histogram(bounds: tuple[float, ...], parts: Sequence[_Counted]) -> Histogram:
@@ -236,6 +256,16 @@ def _exposition(found: Statistics) -> Iterator[str]:
     ):
         values = [(_labels(engine=engine.name), getattr(engine, name)) for engine in engines]
         yield from _family(f"engine_{name}" + ("_total" if kind == "counter" else ""), kind, text, values)
+    for name, kind, text in (
+        ("total", "gauge", "Tokens that the key/value cache has room for."),
+        ("free", "gauge", "Tokens of the key/value cache that no request holds."),
+        ("queried", "counter", "Tokens of prompts that were looked up in the prefix cache."),
+        ("hits", "counter", "Tokens of prompts that were found in the prefix cache."),
+    ):
+        values = [(_labels(engine=each.name), getattr(each.cache, name)) for each in engines if each.cache is not None]
+        if values:
+            suffix = "_total" if kind == "counter" else ""
+            yield from _family(f"engine_cache_{name}_tokens{suffix}", kind, text, values)
     for name, field_, text in (
         ("batch_size", "sizes", "Items per batch."),
         ("wait_seconds", "waits", "Seconds that requests waited for their first batch."),

@@ -1,0 +1,253 @@
+"""A running vLLM: one ``AsyncLLM`` on an event loop of its own, in a thread of its own.
+
+``AsyncLLM`` belongs to one event loop, starts by blocking it, and handles what its processes send there. So it gets one
+that nobody else uses, and lives on when the loop of those who ask it ends. Requests come from any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fineflow.backends.vllm.gauges import Gauges
+from fineflow.backends.vllm.starting import cause, open_engine, progress
+from fineflow.errors import BackendError, RequestError
+
+_EXIT_SECONDS = 30.0  # for vLLM's processes to give back what they hold; longer than they take on a busy machine
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What vLLM has decided when it started. All but the version in tokens.
+
+    block: of key/value cache; context: longest prompt and output; room: all blocks together. caching: whether it keeps
+    prefixes.
+    """
+
+    version: str
+    block: int
+    context: int
+    room: int
+    caching: bool
+
+
+class Host:
+    """Starts at ``start``, works until ``stop`` or until vLLM's processes die, and is not used again."""
+
+    def __init__(self, name: str, model: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.model = model
+        self.gauges = Gauges()
+        self.facts: Facts
+        self.llm: Any = None
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop
+        self._ending: asyncio.Event
+        self._guard = threading.Lock()
+        self._open = False
+        self._tasks: dict[asyncio.Task[None], Callable[[Any], None]] = {}  # under way, and who is told what comes
+        self._thread = threading.Thread(target=self._main, name=f"fineflow-vllm-{name}", daemon=True)
+        self._started: Future[None] = Future()
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes requests."""
+        return self._open
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._tasks)
+
+    def start(self) -> None:
+        """Blocks until vLLM is ready. BackendError, with the root cause, where it cannot start."""
+        with progress(f"starting vLLM with {self.name}"):
+            self._thread.start()
+            self._started.result()
+
+    def stop(self) -> None:
+        """Fails what is under way and blocks until vLLM's processes have ended."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._ending.set)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """In a forked child: the processes are the parent's, and must not be ended from here."""
+        self._open = False
+        client = getattr(self.llm, "engine_core", None)
+        if client is not None:
+            for owner in (client, client.resources.engine_manager):
+                if owner is not None:
+                    owner._finalizer.detach()
+
+    def _main(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="fineflow-vllm-", ignore_cleanup_errors=True) as folder:
+            asyncio.run(self._serve(Path(folder)))
+
+    async def _serve(self, folder: Path) -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            self.llm = open_engine({"model": self.model, **self._options}, folder, self.gauges.logger)
+            self.facts = self._facts()
+        except BaseException as error:
+            failure = BackendError(f"vLLM could not start with {self.model!r}: {cause(folder, error, {})}")
+            failure.__cause__ = error
+            self._started.set_exception(failure)
+            return
+        self._open = True
+        self._started.set_result(None)
+        ending = asyncio.ensure_future(self._ending.wait())
+        await asyncio.wait({ending, self.llm.output_handler}, return_when=asyncio.FIRST_COMPLETED)
+        with self._guard:
+            self._open = False
+        await asyncio.sleep(0)  # what was accepted before that is a task now
+        if ending.done():
+            failure = BackendError(f"LLM engine {self.name!r} was closed while a request was under way")
+        else:
+            why = cause(folder, self.llm.dead_error, self._exits())
+            failure = BackendError(f"LLM engine {self.name!r} died: {why}; its next use starts another one")
+            failure.__cause__ = self.llm.dead_error
+            ending.cancel()
+        await self._fail(failure)
+        processes = self._processes()
+        self.llm.shutdown(timeout=_EXIT_SECONDS)
+        self.llm = None
+        for process in processes:
+            process.join(_EXIT_SECONDS)  # else it stays a child that has ended and is not known to have
+
+    async def _fail(self, error: BackendError) -> None:
+        left = dict(self._tasks)
+        for task, deliver in left.items():
+            deliver(_same(error))
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _facts(self) -> Facts:
+        from vllm import __version__
+
+        config = self.llm.vllm_config
+        cache = config.cache_config
+        room = getattr(cache, "kv_cache_size_tokens", None) or cache.num_gpu_blocks * cache.block_size
+        return Facts(
+            __version__, cache.block_size, config.model_config.max_model_len, room, bool(cache.enable_prefix_caching)
+        )
+
+    def _processes(self) -> list[Any]:
+        manager = self.llm.engine_core.resources.engine_manager
+        return list(getattr(manager, "processes", ()))
+
+    def _exits(self) -> dict[str, int | None]:
+        processes = self._processes()
+        for process in processes:
+            process.join(1)  # it has ended, or is about to
+        return {process.name: process.exitcode for process in processes}
+
+    # From other event loops
+
+    async def call(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        """Awaits ``work(llm)`` on vLLM's event loop. BackendError when vLLM ends before it does."""
+
+        async def once(llm: Any) -> AsyncGenerator[Any, None]:
+            yield await work(llm)
+
+        async with contextlib.aclosing(self.stream(once)) as found:
+            async for result in found:
+                return result
+
+    async def stream(
+        self, work: Callable[[Any], AsyncIterator[Any]], *, expose: Callable[[Callable[[], None]], None] | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Iterates ``work(llm)``, which runs on vLLM's event loop. Closing it cancels the work there.
+
+        expose: is given a function that ends the iteration, from any thread. Raises BackendError when vLLM ends,
+        RequestError for what vLLM refuses.
+        """
+        loop, items = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+        def deliver(item: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits
+                loop.call_soon_threadsafe(items.put_nowait, item)
+
+        if expose is not None:
+            expose(lambda: deliver(_END))
+        task = self._submit(work, deliver)
+        try:
+            while (item := await items.get()) is not _END:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            with contextlib.suppress(RuntimeError):  # vLLM's loop has ended, and everything on it
+                self._loop.call_soon_threadsafe(task.cancel)
+
+    def _submit(self, work: Callable[[Any], AsyncIterator[Any]], deliver: Callable[[Any], None]) -> _Task:
+        task = _Task()
+
+        def begin() -> None:
+            if not task.cancelled:
+                task.task = made = self._loop.create_task(self._pump(work, deliver))
+                self._tasks[made] = deliver
+                made.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+        with self._guard:
+            if not self._open:
+                raise BackendError(f"LLM engine {self.name!r} has ended")
+            self._loop.call_soon_threadsafe(begin)
+        return task
+
+    async def _pump(self, work: Callable[[Any], AsyncIterator[Any]], deliver: Callable[[Any], None]) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            async for item in work(self.llm):
+                deliver(item)
+            deliver(_END)
+        except EngineDeadError:
+            await asyncio.Event().wait()  # until those who find out why tell everybody
+        except Exception as error:
+            deliver(self._told(error))
+
+    def _told(self, error: Exception) -> BackendError:
+        """What a request has come to: refused, where its own values are the reason."""
+        from vllm.exceptions import GracefulHTTPError, VLLMClientError
+
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        if isinstance(root, (ValueError, TypeError, VLLMClientError, GracefulHTTPError)):
+            told: BackendError = RequestError(f"LLM {self.name!r} refuses the request: {root}")
+        else:
+            told = BackendError(f"LLM engine {self.name!r} failed: {type(root).__name__}: {root}")
+        told.__cause__ = error
+        return told
+
+
+_END = object()
+
+
+class _Task:
+    """A task of vLLM's loop, which begins a moment later."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """On vLLM's loop."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+def _same(error: BackendError) -> BackendError:
+    """One for each who waits: they are raised in places of their own."""
+    copy = BackendError(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -1,0 +1,112 @@
+"""How to decode, in vLLM's terms, and what comes back in ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fineflow.backends.base import Sampling, TokenLogprob
+from fineflow.errors import BackendError, RequestError
+
+# Of SamplingParams, what is said by fields of Sampling or belongs to how this engine reads the output.
+_TAKEN = {
+    "n",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop",
+    "seed",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+    "logprobs",
+    "structured_outputs",
+    "output_kind",
+    "stream_interval",
+    "detokenize",
+    "flat_logprobs",
+    "prompt_logprobs",
+    "skip_clone",
+    "output_text_buffer_length",
+}
+
+
+def params(sampling: Sampling, name: str, room: int) -> Any:
+    """``SamplingParams`` of vLLM. room: tokens that the context leaves for the output, 1 or more.
+
+    Raises RequestError for what vLLM cannot follow. name: of the engine, for the message.
+    """
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMClientError
+    from vllm.sampling_params import RequestOutputKind
+
+    possible = [field for field in SamplingParams.__struct_fields__ if field[0] != "_" and field not in _TAKEN]
+    extra = dict(sampling.extra)
+    if unknown := sorted(extra.keys() - possible):
+        raise RequestError(
+            f"LLM {name!r} knows no argument {', '.join(unknown)}; beside the common ones it takes those of vLLM's "
+            f"SamplingParams: {', '.join(possible)}"
+        )
+    try:
+        return SamplingParams(
+            max_tokens=min(sampling.max_tokens, room),
+            min_tokens=min(sampling.min_tokens, room),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+            stop=[stop for stop in sampling.stop if stop],
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            logprobs=sampling.logprobs,
+            structured_outputs=_form(sampling),
+            output_kind=RequestOutputKind.DELTA,
+            **extra,
+        )
+    except (TypeError, ValueError, VLLMClientError) as error:
+        raise RequestError(f"LLM {name!r} refuses the request: {error}") from error
+
+
+def _form(sampling: Sampling) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if sampling.schema is not None:
+        return StructuredOutputsParams(json=sampling.schema)
+    if sampling.regex is not None:
+        return StructuredOutputsParams(regex=sampling.regex)
+    return StructuredOutputsParams(choice=list(sampling.choices)) if sampling.choices else None
+
+
+def warming() -> Any:
+    """``SamplingParams`` of a request that only leaves its prompt in the prefix cache."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.DELTA)
+
+
+def finish_reason(completion: Any, name: str) -> str | None:
+    """As ``Delta`` has it. BackendError where vLLM has broken the request off."""
+    reason: str | None = completion.finish_reason
+    if reason in ("abort", "error"):
+        raise BackendError(f"LLM engine {name!r} broke off a request ({reason})")
+    return reason if reason in (None, "length") else "stop"
+
+
+def logprobs(completion: Any, most: int | None) -> tuple[TokenLogprob, ...]:
+    """Of each token of a piece, ``most`` alternatives; nothing where None were asked for."""
+    if most is None:
+        return ()
+    pairs = zip(completion.token_ids, completion.logprobs or (), strict=False)
+    return tuple(_logprob(token, found, most) for token, found in pairs)
+
+
+def _logprob(token: int, found: Any, most: int) -> TokenLogprob:
+    ranked = sorted((each for each in found.values() if (each.rank or 0) <= most), key=lambda each: each.rank)
+    own = found[token]
+    top = tuple((each.decoded_token or "", each.logprob) for each in ranked)
+    return TokenLogprob(own.decoded_token or "", own.logprob, top)
