@@ -164,8 +164,13 @@ class Call:
         self.close()
 
     async def aclose(self) -> Summary:
-        """The same, and waits until all has stopped; cancelling the caller does not shorten that."""
+        """``close``, and waits until all has stopped; cancelling the caller does not shorten that."""
         summary = self.close()
+        await self.ended()
+        return summary
+
+    async def ended(self) -> None:
+        """Waits until all has stopped; cancelling the caller does not shorten that."""
         cancelled: asyncio.CancelledError | None = None
         while pending := [task for task in self.tasks if task is not asyncio.current_task()]:
             try:
@@ -176,7 +181,6 @@ class Call:
                     task.cancel()
         if cancelled is not None:
             raise cancelled
-        return summary
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from faulty_steps import AT, KINDS, Bench
 from langchain_core.runnables import RunnableLambda
 
 import fineflow
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.claiming import Claiming
 from fineflow.runtime import query
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution
@@ -54,7 +54,7 @@ def test_an_interrupt_of_the_caller(kind: str, entry: str) -> None:
 def kept() -> list[Any]:
     """What is still there of what calls are made of."""
     gc.collect()
-    return [each for each in gc.get_objects() if type(each) in (query.Call, Execution, Entry, Stream, Shadows, Marked)]
+    return [each for each in gc.get_objects() if type(each) in (query.Call, Execution, Entry, Stream, Claiming, Marked)]
 
 
 class Marked(dict):  # type: ignore[type-arg]

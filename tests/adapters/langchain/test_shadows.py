@@ -8,7 +8,7 @@ import contextvars
 import pytest
 
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.claiming import Claiming
 from fineflow.runtime.query import Call
 from fineflow.runtime.streams import Stream
 
@@ -16,27 +16,27 @@ KEY = ("prompt",)
 
 
 @pytest.fixture
-async def shadows() -> Shadows:
-    """Those of a call whose graph works on the leaf "model", without ever coming to an end."""
+async def here() -> Claiming:
+    """Stock's side of a call whose graph works on the leaf "model", without ever coming to an end."""
     call = Call(asyncio.get_running_loop(), {}, True, True, False, contextvars.copy_context(), "query")
     entry, _ = call.claims.expect("model", Arguments(KEY), shared=False)
     entry.stream = Stream()
-    return Shadows((), {}, frozenset(), call)
+    return Claiming(call)
 
 
-async def test_a_claim_on_the_loops_own_thread_does_not_wait(shadows: Shadows) -> None:
+async def test_a_claim_on_the_loops_own_thread_does_not_wait(here: Claiming) -> None:
     """Python may collect an abandoned stream of stock's there, which claims on its way to its end."""
-    _, result = shadows.claim("model", KEY, lambda: "stock's own", lambda entry: True)
+    _, result = here.claim("model", KEY, lambda: "stock's own", lambda entry: True)
     assert result == "stock's own"
 
 
-async def test_a_stream_on_the_loops_own_thread_is_stocks(shadows: Shadows) -> None:
-    _, mine = shadows.claim_stream("model", KEY, lambda entry: True)
+async def test_a_stream_on_the_loops_own_thread_is_stocks(here: Claiming) -> None:
+    _, mine = here.claim_stream("model", KEY, lambda entry: True)
     assert mine
 
 
-async def test_feeding_on_the_loops_own_thread_reaches_the_graph(shadows: Shadows) -> None:
+async def test_feeding_on_the_loops_own_thread_reaches_the_graph(here: Claiming) -> None:
     fed: list[str] = []
-    shadows.call.waiting["step"] = [fed.append]
-    shadows.feed("step", "value")
+    here.call.waiting["step"] = [fed.append]
+    here.feed("step", "value")
     assert fed == ["value"]

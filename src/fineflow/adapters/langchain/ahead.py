@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.messages.base import TextAccessor
 
-from fineflow.adapters.langchain.shadows import CHANGED
+from fineflow.adapters.langchain.claiming import CHANGED
 from fineflow.adapters.purity import is_plain
 from fineflow.runtime.executor import Execution
 from fineflow.runtime.query import LeftToStock as LeftToStock

@@ -130,7 +130,7 @@ def _tap_compressor(compressor: Any, s: Shadows) -> Any:
 
     async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         value = await compressor.acompress_documents(documents, query, callbacks)
-        s.call.feed(leaf, list(value))
+        s.afeed(leaf, list(value))
         return value
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)

@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
 
+from fineflow.adapters.langchain.claiming import Claiming, under_way
 from fineflow.runtime import asking, scope
 from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.events import now
@@ -19,27 +20,33 @@ TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
 
 
 class Marks:
-    """What the code of one call finds in its context variables."""
+    """What the code of one call finds in its context variables.
+
+    claiming: stock's side of the call, once there is one.
+    """
+
+    __slots__ = ("_tokens", "_values", "claiming")
 
     def __init__(self, values: Sequence[tuple[ContextVar[Any], Any]]) -> None:
         self._values = values
-        self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = []
+        self._tokens: list[Token[Any]] | None = None
+        self.claiming: Claiming | None = None
 
     def apply(self) -> None:
-        """Sets them for good: in a context that was copied for the call."""
+        """Sets them for good, for the graph: in a context that was copied for the call."""
         for var, value in self._values:
             var.set(value)
 
     def __enter__(self) -> None:
         """Sets them for the block. One block at a time."""
-        self._tokens = [(var, var.set(value)) for var, value in self._values]
+        self._tokens = [var.set(value) for var, value in self._values]
+        if self.claiming is not None:
+            self._tokens.append(under_way.set(self.claiming))
 
     def __exit__(self, *_: object) -> None:
-        for var, token in self._tokens:
-            var.reset(token)
-
-
-UNMARKED = Marks(())
+        tokens, self._tokens = self._tokens, None
+        for token in tokens or ():
+            token.var.reset(token)
 
 
 class Entered:
@@ -89,12 +96,15 @@ def _begin(config: Any, runnable: Any) -> tuple[Ticket | None, Marks]:
     tenant, priority = _metadata(config, runnable)
     within = inside.get()
     ticket = None if within else Ticket(tenant or "", priority or 0)
-    values: list[tuple[ContextVar[Any], Any]] = [] if within else [(inside, True)]
+    values: tuple[tuple[ContextVar[Any], Any], ...] = () if within else _OUTERMOST
     if tenant is not None:
-        values += [(asking.tenant, tenant), (asking.weight, door().limits.weight(tenant))]
+        values += ((asking.tenant, tenant), (asking.weight, door().limits.weight(tenant)))
     if priority is not None:
-        values.append((asking.priority, priority))
+        values += ((asking.priority, priority),)
     return ticket, Marks(values)
+
+
+_OUTERMOST = ((inside, True),)
 
 
 def _metadata(config: Any, runnable: Any) -> tuple[str | None, int | None]:

@@ -114,9 +114,11 @@ def shadow_inner(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     if inner is None or s.part(_INNER) is None:
         return None
     copy = copying.copy(step)
+    for each in inner:
+        s.reads(each)
     sync, other = (
         each.model_copy(update={"bound": s.of(each.bound, _INNER, "bound")}) if mine else each
-        for each, mine in zip(inner, (s.call.sync, not s.call.sync), strict=True)
+        for each, mine in zip(inner, (s.sync, not s.sync), strict=True)
     )
 
     async def call(value: Any) -> Any:

@@ -99,6 +99,7 @@ def shadow_write(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     if planned is None or write is None or getattr(write.store, write.attribute) is not planned:
         return None
     store, copy = copying.copy(write.store), copying.copy(step)
+    s.reads(write.store)
     setattr(store, write.attribute, _Claiming(planned, s, s.under(_VECTORS)))
     for name in {"func", "afunc"} & step.__dict__.keys():
         setattr(copy, name, MethodType(step.__dict__[name].__func__, store))

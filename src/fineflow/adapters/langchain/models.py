@@ -13,7 +13,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
 from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
-from fineflow.adapters.langchain.arguments import Arguments, settings
+from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
@@ -99,9 +99,16 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         options=options,
         invoked=inside,
         foreign=not ours,
+        **_order(model, options),
         only_streamed=_only_streamed(model),
         pieces=isinstance(model, BaseChatModel),
     )
+
+
+def _order(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server may be told of the order of its requests."""
+    server = served(model, options)
+    return {"urgent": True} if server is not None and server.server.priority else {}
 
 
 def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,10 +161,9 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
     leaf = s.leaf
     model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
     copy = model.model_copy()
-    whole = assembles(model)
 
     def as_result(entry: Entry) -> bool:
-        return clean(entry) and (not entry.chunked or whole)
+        return clean(entry) and (not entry.chunked or assembles(model))
 
     def as_chunks(entry: Entry) -> bool:
         return clean(entry) and entry.stream is not None
@@ -184,28 +190,36 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
         return result_of(entry, result)
 
     def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
+        here, manager = s.here, {} if run_manager is None else {"run_manager": run_manager}
+        if here is None:
+            yield from model._stream(messages, stop=stop, **manager, **kwargs)
+            return
         key = call_of(model, messages, stop, kwargs)
-        entry, mine = s.claim_stream(leaf, key, as_chunks)
+        entry, mine = here.claim_stream(leaf, key, as_chunks)
         given = 0
         if not mine:
-            for chunk in _live(entry, s.bridge):
+            for chunk in _live(entry, here.bridge):
                 given += 1
                 yield chunk
             if _whole_stream(entry):
                 return
-            entry, _ = s.claim_stream(leaf, key, _never)
-        manager = {"run_manager": run_manager} if run_manager is not None else {}
+            entry, _ = here.claim_stream(leaf, key, _never)
         pieces = []
-        for chunk in s.paced(model._stream(messages, stop=stop, **manager, **kwargs)):
+        for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs)):
             pieces.append(chunk)
             if len(pieces) > given:
                 yield chunk
         entry.chunked = True
-        s.bridge.post(entry.finish, pieces)
+        here.bridge.post(entry.finish, pieces)
 
     async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
+        here, manager = s.here, {} if run_manager is None else {"run_manager": run_manager}
+        if here is None:
+            async for chunk in model._astream(messages, stop=stop, **manager, **kwargs):
+                yield chunk
+            return
         key = call_of(model, messages, stop, kwargs)
-        entry, mine = s.call.claims.claim(leaf, Arguments(key), as_chunks)
+        entry, mine = here.aclaim_stream(leaf, key, as_chunks)
         given = 0
         if not mine:
             async with aclosing(_alive(entry)) as chunks:
@@ -214,10 +228,9 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                     yield chunk
             if _whole_stream(entry):
                 return
-            entry = s.own_entry(leaf, key)
-        manager = {"run_manager": run_manager} if run_manager is not None else {}
+            entry = here.own_entry(leaf, key)
         pieces = []
-        async with aclosing(s.apaced(model._astream(messages, stop=stop, **manager, **kwargs))) as own:
+        async with aclosing(here.apaced(model._astream(messages, stop=stop, **manager, **kwargs))) as own:
             async for chunk in own:
                 pieces.append(chunk)
                 if len(pieces) > given:

@@ -25,6 +25,7 @@ from fineflow.adapters.langchain import (
 )
 from fineflow.adapters.langchain.batches import steps_meet
 from fineflow.adapters.langchain.changes import Snapshot
+from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import contents
 from fineflow.adapters.recognition import Row
 from fineflow.ir import Graph, Op, Primitive, Ref
@@ -64,7 +65,7 @@ class Plan:
     them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points;
     gain_streamed: for those that stream.
     own_batch: whether a step does something else in ``batch`` than to invoke itself for each input. snapshot: what the
-    objects were like. kinds: the row that recognised the object at a path, as far as calls have asked.
+    objects were like. shadows: what stock runs, for sync and for async calls, as far as there were such.
     """
 
     p_graph: Graph
@@ -77,7 +78,7 @@ class Plan:
     gain_streamed: bool
     own_batch: bool
     snapshot: Snapshot
-    kinds: dict[str, Row] = field(default_factory=dict, compare=False, repr=False)
+    shadows: dict[bool, Shadows] = field(default_factory=dict, compare=False, repr=False)
 
     def gains(self, *, sync: bool, streaming: bool = False) -> bool:
         return (self.gain_sync if sync else self.gain) or (streaming and self.gain_streamed)

@@ -42,7 +42,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         self._self_options = options
         self._self_planner = planner
         self._self_plans: dict[bool, Plan | None] = {}
-        self._self_last: Summary | None = None  # of the call that ended last: figures, no values
+        self._self_kept: Session | None = None
 
     # The entry points, with stock's names of parameters.
 
@@ -50,31 +50,39 @@ class Optimized(wrapt.ObjectProxy[Any]):
         plan = self._self_plan(input, kwargs, sync=True)
         if plan is None and not self._self_governed:
             return self.__wrapped__.invoke(input, config, **kwargs)
-        return self._self_bounded(lambda: self._self_invoke(plan, input, config, **kwargs))
+        timeout = self._self_options.timeout
+        if timeout is None:
+            return self._self_invoke(plan, input, config, **kwargs)
+        return deadline.run(partial(self._self_invoke, plan, input, config, **kwargs), timeout)
 
     def _self_invoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
-        with Entered(config, self.__wrapped__) as marks, marks:
+        with Entered(config, self.__wrapped__) as marks:
             if plan is None:
-                return self.__wrapped__.invoke(input, config, **kwargs)
-            with self._self_session.sync(plan, input, config, limit=limit) as shadow:
+                with marks:
+                    return self.__wrapped__.invoke(input, config, **kwargs)
+            with self._self_session.sync(plan, input, config, marks, limit=limit) as shadow, marks:
                 return shadow.invoke(input, config)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         plan = self._self_plan(input, kwargs, sync=False)
         if plan is None and not self._self_governed:
             return await self.__wrapped__.ainvoke(input, config, **kwargs)
-        return await self._self_abounded(lambda: self._self_ainvoke(plan, input, config, **kwargs))
+        timeout = self._self_options.timeout
+        if timeout is None:
+            return await self._self_ainvoke(plan, input, config, **kwargs)
+        return await deadline.arun(partial(self._self_ainvoke, plan, input, config, **kwargs), timeout)
 
     async def _self_ainvoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
         async with Entered(config, self.__wrapped__) as marks:
-            with marks:
-                if plan is None:
+            if plan is None:
+                with marks:
                     return await self.__wrapped__.ainvoke(input, config, **kwargs)
-                async with self._self_session.on_loop(plan, input, config, limit=limit) as shadow:
+            async with self._self_session.on_loop(plan, input, config, marks, limit=limit) as shadow:
+                with marks:
                     return await shadow.ainvoke(input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -98,7 +106,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
                     chunks: Any = self.__wrapped__.stream(input, config, **kwargs)
                 yield from Steps(chunks, marks)
                 return
-            with self._self_session.sync(plan, input, config, streaming=True, marks=marks) as shadow:
+            with self._self_session.sync(plan, input, config, marks, streaming=True) as shadow:
                 chunks = shadow.stream(input, config)
                 yield from Steps(Chunks(chunks), marks)
 
@@ -150,10 +158,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
             scope = Scope()
             stack.callback(scope.close)
             if plan is not None:
-                session = self._self_session.on_loop(
-                    plan, input, config, streaming=True, handlers=handlers, marks=marks
-                )
                 with scope.inside():
+                    session = self._self_session.on_loop(plan, input, config, marks, streaming=True, handlers=handlers)
                     runs = await stack.enter_async_context(session)
             with marks:
                 items = getattr(runs, entry)(input, config, **kwargs)
@@ -216,10 +222,15 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
     @property
     def _self_session(self) -> Session:
-        def ended(summary: Summary) -> None:
-            self._self_last = summary
+        found = self._self_kept
+        if found is None or found.runnable is not self.__wrapped__:
+            found = self._self_kept = Session(self.__wrapped__, self._self_plans.clear, self._self_options.strict)
+        return found
 
-        return Session(self.__wrapped__, ended, self._self_plans.clear, self._self_options.strict)
+    @property
+    def _self_last(self) -> Summary | None:
+        """Of the call that ended last: figures, no values."""
+        return None if self._self_kept is None else self._self_kept.last
 
     def _self_plan(self, input: Any, kwargs: Mapping[str, Any], *, sync: bool, streaming: bool = False) -> Plan | None:
         """The plan for this input, or None where the call goes to the user's object."""

@@ -94,6 +94,8 @@ def shadow_routing(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     func: Any = step.__dict__.get("func")
     if "afunc" in step.__dict__ or not (routes := routes_of(func)):
         return None
+    known = [id(arm) for arm in routes]
+    s.while_(lambda: [id(arm) for arm in routes_of(func)] == known)  # what the function reads may be assigned anew
     shadows = {id(arm): s.of(arm, f"then {number}") for number, arm in enumerate(routes, start=1)}
     if all(shadows[id(arm)] is arm for arm in routes):
         return None

@@ -13,9 +13,9 @@ import contextvars
 import itertools
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
-from fineflow.adapters.langchain.entering import UNMARKED, Marks
+from fineflow.adapters.langchain.claiming import Claiming, under_way
+from fineflow.adapters.langchain.entering import Marks
 from fineflow.adapters.langchain.kernels import KERNELS
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.shadows import Shadows, Stale
@@ -32,23 +33,23 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
 from fineflow.runtime.loop import engine_loop, exiting, on_engine_loop
-from fineflow.runtime.scope import on_stop
+from fineflow.runtime.scope import Scope, current, on_stop
 
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
     """How calls of one object are run.
 
-    runnable: the user's object. ended: told what is left to know of each call. stale: called when the object is no
-    longer the one that was planned. strict: whether a failure of fineflow's own is raised.
+    runnable: the user's object. stale: called when the object is no longer the one that was planned. strict: whether a
+    failure of fineflow's own is raised. last: what is left to know of the call that ended last.
     """
 
     runnable: Runnable[Any, Any]
-    ended: Callable[[Summary], None]
     stale: Callable[[], None]
     strict: bool
+    last: Summary | None = None
 
     @contextmanager
     def sync(
@@ -56,27 +57,28 @@ class Session:
         plan: Plan,
         input: Any,
         config: RunnableConfig | None,
+        marks: Marks,
         *,
         streaming: bool = False,
         limit: asyncio.Semaphore | None = None,
-        marks: Marks = UNMARKED,
     ) -> Iterator[Runnable[Any, Any]]:
-        """For a plain thread: what it should call. The graph runs on the runtime's loop meanwhile."""
+        """For a plain thread: what it should call, under ``marks``. The graph runs on the runtime's loop meanwhile."""
         try:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
             yield self.runnable
             return
-        call = _call(loop, config, self.runnable, limit, marks, sync=True, streaming=streaming)
-        shadow = self._shadow(plan, call)
-        if shadow is None:
+        shadows = self._shadows(plan, sync=True)
+        if shadows is None:
             yield self.runnable
             return
+        call = _call(loop, config, self.runnable, limit, marks, sync=True, streaming=streaming)
+        marks.claiming = Claiming(call, shadows, under_way.get())
         try:
             # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
             _post(loop, Execution(plan.e_graph, call, _given(input)).start)
             with on_stop(partial(_stop, call)):
-                yield shadow
+                yield shadows.shadow
         except BaseException:
             if exiting() and threading.current_thread().daemon:
                 # The end of the process came before the end of the call. Stock would be stuck in a component until the
@@ -84,37 +86,28 @@ class Session:
                 threading.Event().wait()
             raise
         finally:
-            summary = _close(call)
-            self.ended(summary)
+            self.last = summary = _close(call)
         self._check(summary)
 
-    @asynccontextmanager
-    async def on_loop(
+    def on_loop(
         self,
         plan: Plan,
         input: Any,
         config: RunnableConfig | None,
+        marks: Marks,
         *,
         streaming: bool = False,
         handlers: bool = False,
         limit: asyncio.Semaphore | None = None,
-        marks: Marks = UNMARKED,
-    ) -> AsyncIterator[Runnable[Any, Any]]:
-        """For a coroutine: what it should call. The graph runs on the same loop meanwhile."""
+    ) -> OnLoop:
+        """For a coroutine: ``async with`` gives what it should call, under ``marks``, the graph running beside it."""
+        shadows = self._shadows(plan, sync=False)
+        if shadows is None:
+            return OnLoop(self, self.runnable)
         loop = asyncio.get_running_loop()
         call = _call(loop, config, self.runnable, limit, marks, sync=False, streaming=streaming, handlers=handlers)
-        shadow = self._shadow(plan, call)
-        if shadow is None:
-            yield self.runnable
-            return
-        try:
-            Execution(plan.e_graph, call, _given(input)).start()
-            with on_stop(partial(_stop, call)):
-                yield shadow
-        finally:
-            summary = await call.aclose()
-            self.ended(summary)
-        self._check(summary)
+        marks.claiming = Claiming(call, shadows, under_way.get())
+        return OnLoop(self, shadows.shadow, Execution(plan.e_graph, call, _given(input)))
 
     def _check(self, summary: Summary) -> None:
         """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself."""
@@ -124,10 +117,13 @@ class Session:
                 raise PlanningError(f"{text}; without strict=True this is a warning")
             warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)
 
-    def _shadow(self, plan: Plan, call: Call) -> Any:
+    def _shadows(self, plan: Plan, *, sync: bool) -> Shadows | None:
         """The copy of the object that stock runs, or None where this call had better be stock's alone."""
+        kept = plan.shadows.get(sync)
+        if kept is not None and kept.hold(self.runnable):
+            return kept
         try:
-            return Shadows(rows(), plan.objects, plan.touched, call, plan.kinds).tapping(plan.tapped).of(self.runnable)
+            made = Shadows(rows(), plan.objects, plan.touched, plan.tapped, sync=sync).build(self.runnable)
         except Stale:  # the user has put another component in: it is planned again for the next call
             self.stale()
             return None
@@ -137,6 +133,46 @@ class Session:
                 raise PlanningError(f"{text}; without strict=True it runs as stock") from error
             warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)
             return None
+        plan.shadows[sync] = made
+        return made
+
+
+class OnLoop:
+    """One call by a coroutine: its graph runs for as long as the block does."""
+
+    __slots__ = ("_execution", "_runnable", "_scope", "_session")
+
+    def __init__(self, session: Session, runnable: Runnable[Any, Any], execution: Execution | None = None) -> None:
+        self._session = session
+        self._runnable = runnable
+        self._execution = execution
+        self._scope: Scope | None = None
+
+    async def __aenter__(self) -> Runnable[Any, Any]:
+        run = self._execution
+        if run is not None:
+            if (scope := current.get()) is not None:
+                self._scope = scope
+                scope.add(self, partial(_stop, run.call))
+            try:
+                run.start()
+            except BaseException as error:
+                await self.__aexit__(type(error), error, None)
+                raise
+        return self._runnable
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        run, self._execution = self._execution, None
+        if run is None:
+            return
+        if self._scope is not None:
+            self._scope.discard(self)
+        summary = run.call.close()
+        if run.call.tasks:
+            await run.call.ended()
+        self._session.last = summary
+        if error is None:
+            self._session._check(summary)
 
 
 def _call(

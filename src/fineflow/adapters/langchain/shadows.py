@@ -1,34 +1,28 @@
-"""Shadows: the copy of the user's object that stock runs for one call, with leaves that claim results.
+"""Shadows: the copy of the user's object that stock runs, with leaves that claim results.
 
-Only what the plan touches is copied, shallowly, and each call has its own copy: attributes that the user changes
-between calls (``search_kwargs``, prompts, ``top_n``) are read when the call starts.
+Only what the plan touches is copied, shallowly. A shadow serves any number of calls, also at once: its leaves look for
+the call they are asked in. Attributes that the user changes between calls (``search_kwargs``, prompts, ``top_n``) are
+read when the call starts, for which the next call makes a new shadow: ``Shadows.hold`` compares what was copied.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, TypeVar
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 
-from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.watching import Watch
+from fineflow.adapters.langchain.claiming import Claiming, Usable, nobodys, under_way
+from fineflow.adapters.langchain.taps import Tap
 from fineflow.adapters.recognition import Row, find
-from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.claims import Entry
-from fineflow.runtime.executor import Call
-from fineflow.runtime.scope import check
 
 T = TypeVar("T")
 
-CHANGED = "changed in place"
-"""Key of ``Call.tables``: a step that changed what it was given, so that the graph works with what was there."""
-
-_END: Any = object()
-
-Usable = Callable[[Entry], bool]
+_DICT = attrgetter("__dict__")
 
 
 class Stale(Exception):
@@ -36,23 +30,43 @@ class Stale(Exception):
 
 
 class Shadows:
-    """Builds the shadow of one object for one call; gives leaves their claims."""
+    """Builds the shadow of one object; gives its leaves their claims.
+
+    rows: what is recognised. objects: what was planned, by path. touched: the paths that are copied. tapped: leaves
+    among them that are opaque although a row recognises their kind. sync: which methods of the shadow will be called.
+    """
 
     def __init__(
         self,
         rows: Sequence[Row],
         objects: Mapping[str, Any],
         touched: frozenset[str],
-        call: Call,
-        kinds: dict[str, Row] | None = None,
+        tapped: frozenset[str] = frozenset(),
+        *,
+        sync: bool = False,
     ) -> None:
         self._rows = rows
-        self._kinds = {} if kinds is None else kinds
         self._objects = objects
         self._touched = touched
+        self._tapped = tapped
         self._path: tuple[str, ...] = ()
-        self.call = call
-        self.bridge = Bridge(call)
+        self.sync = sync
+        self._read: list[Any] = []
+        self._methods: list[tuple[type, str]] = []
+        self._promises: list[Callable[[], bool]] = []
+        self.shadow: Any = None
+
+    def build(self, obj: Any) -> Shadows:
+        """Makes ``shadow``, the copy of ``obj``. Raises Stale; whatever the objects raise when they are copied."""
+        self.shadow = self.of(obj)
+        self._same = _Same(self._read, self._methods)
+        return self
+
+    def hold(self, obj: Any) -> bool:
+        """Whether the shadow is still what a new one would be."""
+        return self._objects.get("") is obj and self._same.holds() and all(promise() for promise in self._promises)
+
+    # Building.
 
     @property
     def leaf(self) -> str:
@@ -67,18 +81,28 @@ class Shadows:
                 return obj
             if self._objects.get(leaf) is not obj:
                 raise Stale(leaf)
+            self.reads(obj)
             if leaf in self._tapped and isinstance(obj, Runnable) and not self._has_parts(leaf):
                 return Tap(obj, leaf, self)
-            row = self._kinds.get(leaf)  # as in the call before: only whether it still is
-            if row is None or not row.matches(obj):
-                row = find(self._rows, obj)
-                if row is None:  # a method has been put on it since
-                    raise Stale(leaf)
-                self._kinds[leaf] = row
+            row = find(self._rows, obj)
+            if row is None:  # a method has been put on it since
+                raise Stale(leaf)
+            if type(row) is not Row:
+                self.while_(partial(row.matches, obj))
+            elif type(obj) is not row.base:
+                self._methods += [(type(obj), name) for name in row.methods]
             shadow = row.shadow(obj, self)
             return Tap(shadow, leaf, self) if self.tapped else shadow
         finally:
             self._path = outer
+
+    def reads(self, obj: Any) -> None:
+        """The shadow has copied ``obj``, which is not among those that were planned."""
+        self._read.append(obj)
+
+    def while_(self, promise: Callable[[], bool]) -> None:
+        """The shadow is good as long as ``promise()`` is true; asked before every call."""
+        self._promises.append(promise)
 
     def under(self, part: str) -> str:
         """The leaf of a part of the current object."""
@@ -98,221 +122,71 @@ class Shadows:
         prefix = f"{leaf}/" if leaf else ""
         return any(other != leaf and other.startswith(prefix) for other in self._touched)
 
-    _tapped: frozenset[str] = frozenset()
+    # Claiming.
 
-    def tapping(self, leaves: frozenset[str]) -> Shadows:
-        """Names the leaves that are opaque although a row recognises their kind."""
-        self._tapped = leaves
-        return self
+    @property
+    def here(self) -> Claiming | None:
+        """The call of this shadow that the caller is in; None if there is none, and no more than the user's own."""
+        found = under_way.get()
+        while found is not None and found.shadows is not self:
+            found = found.outer
+        return found
 
     async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable) -> tuple[Entry, Any]:
         """For async leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
-        entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
-        if not mine:
-            try:
-                result = await asyncio.shield(entry.done)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                if entry.begun and usable(entry):
-                    raise
-            else:
-                if usable(entry):  # asked again: it may have turned out only now that it is not
-                    return entry, result
-            entry = self.own_entry(leaf, key)
-        try:
-            result = await self.call.for_stock(own)
-        except BaseException as error:
-            entry.fail(error)
-            raise
-        entry.finish(result)
-        return entry, result
+        here = self.here
+        return (nobodys(), await own()) if here is None else await here.aclaim(leaf, key, own, usable)
 
     def claim(self, leaf: str, key: Any, own: Callable[[], T], usable: Usable) -> tuple[Entry, T]:
         """For sync leaves: the same from a thread that is not the event loop's."""
-
-        async def take() -> tuple[Entry, bool]:
-            entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
-            if not mine:
-                await asyncio.wait([entry.done])  # not awaited itself: a SystemExit in it would end the loop
-                if not usable(entry) or (entry.done.exception() is not None and not entry.begun):
-                    return self.own_entry(leaf, key), True
-            return entry, mine
-
-        check()
-        if self.bridge.here:  # may not wait for itself
-            return self.nobodys_entry(), own()
-        entry: Entry | None = None
-        mine = True
-        with suppress(Unreachable):
-            entry, mine = self.bridge.outcome(take())
-        if mine:  # the wait may have ended because the call was stopped
-            check()
-        if entry is None:  # what the component raises has nothing to do with that
-            return self.nobodys_entry(), own()
-        if not mine:
-            _raise_stop(entry.done.exception())
-            return entry, cast(T, entry.done.result())
-        try:
-            with self.bridge.place():
-                result = own()
-        except BaseException:
-            # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
-            self.bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
-            raise
-        self.bridge.post(entry.finish, result)
-        return entry, result
-
-    def claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
-        """For sync leaves that stream: the entry, and whether stock has to do the work."""
-        if self.bridge.here:  # what the graph gets could not come while this thread waits for it
-            return self.nobodys_entry(), True
-        try:
-            return self.bridge.run(lambda: self.call.claims.claim(leaf, Arguments(key), usable))
-        except Unreachable:
-            return self.nobodys_entry(), True
-
-    def paced(self, chunks: Iterator[T]) -> Iterator[T]:
-        """Pieces of what stock streams itself, where it may be bounded how many components work at a time."""
-        # A place for each piece: between them the reader decides who works, and that may be another stream.
-        chunks = iter(chunks)
-        while True:
-            check()
-            with self.bridge.place():
-                chunk = next(chunks, _END)
-            if chunk is _END:
-                return
-            yield cast(T, chunk)
-
-    async def apaced(self, chunks: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """The same for async leaves. To be closed, which closes what it reads."""
-        chunks = aiter(chunks)
-        try:
-            while True:
-                check()
-                chunk = await self.call.for_stock(lambda: anext(chunks, _END))
-                if chunk is _END:
-                    return
-                yield cast(T, chunk)
-        finally:
-            if hasattr(chunks, "aclose"):
-                await chunks.aclose()
-
-    def own_entry(self, leaf: str, key: Any) -> Entry:
-        """An entry for work that stock does itself, whatever the graph has. On the query's event loop."""
-        return self.call.claims.claim(leaf, Arguments(key), _never)[0]
-
-    def nobodys_entry(self) -> Entry:
-        """An entry for work that stock does itself, and that the graph will not hear of."""
-        return Entry(None, self.call.loop.create_future(), shared=False)
+        here = self.here
+        return (nobodys(), own()) if here is None else here.claim(leaf, key, own, usable)
 
     def feed(self, leaf: str, value: Any) -> None:
-        """Feeds the graph from another thread than the event loop's.
+        """The opaque step ``leaf`` has returned a value. From another thread than the event loop's."""
+        if (here := self.here) is not None:
+            here.feed(leaf, value)
 
-        Waits until the graph has dispatched what it can, so that it reaches the next leaf before stock does.
-        """
-        with suppress(Unreachable):
-            self.bridge.run(lambda: self.call.feed(leaf, value))
-
-
-class _Failed(Exception):
-    """What the graph sees of a failure that stock has seen itself."""
+    def afeed(self, leaf: str, value: Any) -> None:
+        """The same on the event loop of the call."""
+        if (here := self.here) is not None:
+            here.call.feed(leaf, value)
 
 
-def _raise_stop(error: BaseException | None) -> None:
-    """Raises the StopIteration that an exception stands for, as no future can carry it."""
-    if isinstance(error, RuntimeError) and str(error) == "a component raised StopIteration" and error.__cause__:
-        raise error.__cause__
+class _Same:
+    """Attributes of some objects and methods of their classes as they were; kept flat, as every call asks."""
 
+    def __init__(self, objects: Sequence[Any], methods: Sequence[tuple[type, str]]) -> None:
+        self._objects = [obj for obj in objects if hasattr(obj, "__dict__")]
+        self._dicts = [obj.__dict__ for obj in self._objects]
+        apart = [(obj, name) for obj in self._objects for name in _APART if hasattr(obj, name)]
+        self._owners = [obj for obj, _ in apart]
+        self._slots = [name for _, name in apart]
+        self._kept = list(map(getattr, self._owners, self._slots))
+        self._all = [*self._dicts, *(each for each in self._kept if type(each) is dict)]
+        self._names = list(chain.from_iterable(self._all))
+        self._values = list(chain.from_iterable(map(dict.values, self._all)))
+        self._sets = [each for each in self._kept if type(each) is set]
+        self._lengths = list(map(len, (*self._all, *self._sets)))
+        self._kinds = [kind for kind, _ in methods]
+        self._methods = [name for _, name in methods]
+        self._functions = list(map(getattr, self._kinds, self._methods))
 
-def _never(entry: Entry) -> bool:
-    return False
-
-
-class Tap(Runnable[Any, Any]):
-    """An opaque step, run by stock exactly as it is; what it returned is fed to the graph.
-
-    Opens no run of its own and passes everything through, so that nobody can tell it from the step.
-    """
-
-    def __init__(self, step: Runnable[Any, Any], leaf: str, shadows: Shadows) -> None:
-        self.step = step
-        self.leaf = leaf
-        self.shadows = shadows
-        self.call = shadows.call
-
-    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
-        return self.step.get_name(suffix, name=name)
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        watch = Watch(input)
-        self.call.begins(self.leaf)
-        value = self.step.invoke(input, config, **kwargs)
-        self._compare(watch)
-        self.shadows.feed(self.leaf, value)
-        return value
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        watch = Watch(input)
-        self.call.begins(self.leaf)
-        value = await self.call.opaque(self.step.ainvoke(input, config, **kwargs))
-        self._compare(watch)
-        self.call.feed(self.leaf, value)
-        return value
-
-    def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        watch = Watch()
-        return self._watched(self.step.transform(watch.chunks(input), config, **kwargs), watch)
-
-    def atransform(
-        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        watch = Watch()
-        return self._awatched(self.step.atransform(watch.chunks(input), config, **kwargs), watch)
-
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        return self._watched(self.step.stream(input, config, **kwargs), Watch(input))
-
-    def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        return self._awatched(self.step.astream(input, config, **kwargs), Watch(input))
-
-    def _watched(self, chunks: Iterator[Any], watch: Watch) -> Iterator[Any]:
-        whole = _Sum()
-        self.call.begins(self.leaf)
-        for chunk in chunks:
-            yield chunk
-            whole.add(chunk)
-        self._compare(watch)
-        self.shadows.feed(self.leaf, whole.value)
-
-    async def _awatched(self, chunks: AsyncIterator[Any], watch: Watch) -> AsyncIterator[Any]:
-        whole = _Sum()
-        self.call.begins(self.leaf)
-        chunks = aiter(chunks)
-        while (chunk := await self.call.opaque(anext(chunks, _END))) is not _END:
-            yield chunk
-            whole.add(chunk)
-        self._compare(watch)
-        self.call.feed(self.leaf, whole.value)
-
-    def _compare(self, watch: Watch) -> None:
-        """Notes that the step has changed in place what it was given: what others read of it, too."""
-        if watch.changed:
-            self.call.tables[CHANGED] = self.leaf
-
-
-class _Sum:
-    """Chunks added up as LangChain adds them: by ``+``, or the last one where they cannot be added."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self._addable = True
-
-    def add(self, chunk: Any) -> None:
-        if self.value is None or not self._addable:
-            self.value = chunk
-            return
+    def holds(self) -> bool:
+        """Whether all of it is still the same, by identity."""
         try:
-            self.value = self.value + chunk
-        except TypeError:
-            self.value, self._addable = chunk, False
+            return (
+                all(map(is_, map(_DICT, self._objects), self._dicts))
+                and all(map(is_, map(getattr, self._owners, self._slots), self._kept))
+                and list(map(len, chain(self._all, self._sets))) == self._lengths
+                and all(map(is_, chain.from_iterable(map(dict.values, self._all)), self._values))
+                and list(chain.from_iterable(self._all)) == self._names
+                and all(map(is_, map(getattr, self._kinds, self._methods), self._functions))
+            )
+        except AttributeError:  # what a class inherited was taken away
+            return False
+        except RuntimeError:  # another thread is changing one of the dicts
+            return False
+
+
+_APART = ("__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")  # which pydantic copies, too

@@ -19,6 +19,7 @@ from fineflow.adapters.base import Builder, Leaf, Record, Symbol
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.pieces import adds_up
 from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.taps import Tap
 from fineflow.adapters.recognition import NotLowered, Row
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
@@ -90,8 +91,6 @@ def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder
 
 
 def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
-    from fineflow.adapters.langchain.shadows import Tap
-
     return Tap(step, s.leaf, s)
 
 

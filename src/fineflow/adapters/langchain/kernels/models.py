@@ -17,10 +17,11 @@ from langchain_core.utils._signature import _signature_parameters
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.kernels import urgent
 from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.models import assembled, assembles, call_of
 from fineflow.adapters.langchain.recorder import Recorder
-from fineflow.ir import Primitive
+from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
 from fineflow.runtime.query import Place
@@ -57,9 +58,9 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
         async with run.place(p, entry) as place:
             entry.begun = True
             if streams:
-                chunks = _chunks(model, prompt, stop, options, run)
+                chunks = urgent.pieces(p, options, lambda given: _chunks(model, prompt, stop, given, run))
                 return await _consume(entry, chunks, None if run.needed(p) else place, first)
-            return await _generate(model, prompt, stop, options, recorder, run)
+            return await urgent.answer(p, options, lambda given: _generate(model, prompt, stop, given, recorder, run))
 
     work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, placed=False)
     if work.replay is None:
@@ -75,7 +76,8 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
         return False
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
-    if assembles(model):
+    early = p.op is Op.PARTIAL_DECODE or "leads" in p.meta  # whose pieces, or first one, others wait for
+    if (early or run.call.streaming) and assembles(model):
         return True  # the whole result can be had from the pieces, so pieces serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
     return by_stock or run.call.handlers or model._should_stream(async_api=not run.call.sync, **options)
