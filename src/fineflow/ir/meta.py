@@ -25,10 +25,11 @@ META: Mapping[str, str] = {
     "reads": "keys of the whole value in its argument 'value' that a pure function or a template reads",
     "routes": "the runnables that a routing function may return",
     # models and prompts
-    "options": "keyword arguments bound to the model",
+    "options": "keyword arguments bound to the model; of a prompt, those that say how it is written",
     "block": "tokens of a block of the engine's prefix cache; absent where it keeps no prefix",
     "cache": "equal for models that share a prefix cache",
     "remote": "that cache is a server's, to which prompts are sent ahead; answers do not wait for that",
+    "urgent": "its requests tell their server how deep it lies",
     "whole_prompts": "why a server that could keep prefixes is sent none",
     "segments": "text and variables of a template in order, as (kind, text or name)",
     "pieces": "False for a model that writes its text in one piece",

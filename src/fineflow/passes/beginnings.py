@@ -218,7 +218,8 @@ def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
         outer = {name: ref for name, ref in p.args.items() if p.op is not Op.MAP or name != "items"}
         for prompt in prompts_of(body):
             sources = {arg: ref for arg, inner in prompt.sources.items() if (ref := _outside(inner, body, outer))}
-            after = _order(p, graph, {ref.name for ref in sources.values()})
+            remote = prompt.prefill.meta.get("remote")
+            after = p.after if remote else _order(p, graph, {ref.name for ref in sources.values()})
             place = f"{p.name}/{label}" if isinstance(p.body, dict) else p.name
             yield Prompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}")
 

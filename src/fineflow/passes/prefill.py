@@ -41,7 +41,9 @@ def prefill(graph: Graph) -> Graph:
             made.add(prompt, found, ready, before=prompt.rendered.name)
     for p in graph:
         for prompt in inside(p, graph):
-            if prompt.block:
+            if prompt.block and p.op is Op.CONDITION and prompt.prefill.meta.get("remote"):
+                made.refuse(prompt, f"nothing of it is sent to {prompt.prefill.engine} before its arm is taken")
+            elif prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
                 found = beginnings(prompt, ready, end)
                 if p.op is Op.CONDITION and not _elsewhere(p, graph, prompt.prefill.engine, end):

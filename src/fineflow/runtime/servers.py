@@ -20,14 +20,20 @@ class Server(Protocol):
     name: str
     block_size: int
     can_prefill: bool
-    priority: bool
     max_requests: int | None
+
+    @property
+    def priority(self) -> bool: ...
 
     @property
     def own_http(self) -> bool: ...
 
     def of(self, model: str) -> Server:
         """The same for another model of that server."""
+        ...
+
+    def without_priority(self, why: Exception) -> None:
+        """It has refused one: from now on requests say none."""
         ...
 
     def write(self, messages: Sequence[Mapping[str, Any]]) -> str:

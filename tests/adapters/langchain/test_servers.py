@@ -16,7 +16,7 @@ import openai
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
-from langchain_core.runnables import Runnable, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
@@ -294,6 +294,73 @@ async def test_a_beginning_that_is_refused_costs_nothing(server: OpenAIServer, f
         assert "Answer" in (await call).content
     assert len(server.warmed) == 3  # after which it is left alone for a while
     assert len(server.answered) == 5
+
+
+async def test_nothing_is_sent_ahead_of_a_guard(server: OpenAIServer) -> None:
+    def guard(value: dict[str, Any]) -> dict[str, Any]:
+        open("/dev/null").close()  # anything that makes it opaque
+        raise PermissionError("not for you")
+
+    fineflow.engine(server.url, warm=True)
+    chain = RunnableLambda(guard) | answers(chat(server))
+    with pytest.raises(PermissionError):
+        await fineflow.optimize(chain, strict=True, eager=True).ainvoke(VALUE)
+    assert not server.paths
+
+
+async def test_nothing_is_sent_ahead_for_an_arm_that_may_not_be_taken(server: OpenAIServer) -> None:
+    fineflow.engine(server.url, warm=True)
+    remote = ask(RULES + "{question} {judge}") | chat(server)
+    local = ask("{question} {judge}") | FakeChat(default="ok")
+    routed = RunnableBranch((lambda x: "secret" in x["judge"], local), remote)
+    chain = RunnablePassthrough.assign(judge=ask("judge {question}") | FakeChat(default="secret") | StrOutputParser())
+    assert "before its arm is taken" in shown(chain | routed)
+    assert (await fineflow.optimize(chain | routed, strict=True, eager=True).ainvoke(VALUE)).content == "ok"
+    assert not server.paths
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("entry", ["ainvoke", "invoke", "astream", "stream"])
+def test_deeper_requests_say_so(server: OpenAIServer, entry: str, streaming: bool) -> None:
+    fineflow.engine(server.url, priority=True)
+    model = chat(server, extra_body={"top_k": 5}, streaming=streaming)
+    first = RunnablePassthrough.assign(found=ask("first {question}") | model | StrOutputParser())
+    chain = first | ask("second {question} {found}") | model | StrOutputParser()
+    seen = [observe(each, entry, VALUE) for each in (chain, fineflow.optimize(chain, strict=True, eager=True))]
+    assert not differences(*seen)
+    assert [each.body.get("priority") for each in server.received[:2]] == [None, None]
+    first_, second = (each.body for each in server.received[2:])
+    assert first_["priority"] < second["priority"] < 0
+    assert first_["top_k"] == second["top_k"] == 5
+
+
+@pytest.mark.parametrize("entry", ["ainvoke", "astream"])
+def test_a_server_that_refuses_priorities_is_told_none(server: OpenAIServer, entry: str) -> None:
+    server.priorities = False
+    fineflow.engine(server.url, priority=True)
+    chain = answers(chat(server)) | StrOutputParser()
+    for _ in range(2):
+        seen = [observe(each, entry, VALUE) for each in (chain, fineflow.optimize(chain, strict=True, eager=True))]
+        assert not differences(*seen)
+    assert [each.ended for each in server.received] == ["answered", "refused", "answered", "answered", "answered"]
+
+
+async def test_a_server_serves_the_deepest_first(server: OpenAIServer) -> None:
+    """One place; three requests wait for it, and the one that came last has most behind it."""
+    server._slots.count = 1
+    server.gate = Gate()
+    fineflow.engine(server.url, priority=True)
+    shallow = ask("shallow {question}") | chat(server)
+    deep = ask("deep {question}") | chat(server) | StrOutputParser() | ask("then {x}") | chat(server)
+    first = asyncio.create_task(chat(server).ainvoke("first"))
+    await server.gate.arrived()
+    chain = fineflow.optimize(RunnableParallel(a=shallow, b=shallow, c=deep), strict=True, eager=True)
+    call = asyncio.create_task(chain.ainvoke(VALUE))
+    await asyncio.to_thread(server.wait, lambda s: len(s.received) == 4)
+    server.gate.open()
+    await asyncio.gather(first, call)
+    began = sorted(server.received, key=lambda each: each.began or 0)
+    assert ["deep" in each.prompt for each in began] == [False, True, False, False, False]
 
 
 class Own(ChatOpenAI):

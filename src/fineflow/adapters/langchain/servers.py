@@ -62,6 +62,19 @@ class Served:
         priority = depth.get()
         return await run_async(lambda: self.server.warm(text, body, self.client, priority=priority))
 
+    def with_priority(self) -> dict[str, Any] | None:
+        """The ``extra_body`` of a request that says how deep the current primitive lies (vLLM takes the lowest first).
+
+        None where it may not, or where the user's own request says how urgent it is.
+        """
+        if not self.server.priority:
+            return None
+        body = {
+            **(self.model._default_params.get("extra_body") or {}),
+            **(self.options.get("extra_body") or {}),
+        }
+        return None if "priority" in body else {**body, "priority": -depth.get()}
+
     def _payload(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
         return dict(self.model._get_request_payload(list(messages), **self.options))
 

@@ -21,12 +21,14 @@ _UNSERVED = (401, 403, 404)  # what a server says to every request of ours
 class Connection:
     """A server, as all engines of its models use it. Methods run on the runtime's loop.
 
-    url: base address. vllm: whether it is vLLM; None: it is asked. options: of ``openai.AsyncOpenAI``.
+    url: base address. vllm: whether it is vLLM; None: it is asked. options: of ``openai.AsyncOpenAI``. priority:
+    whether requests say how urgent they are.
     """
 
     url: str
     vllm: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    priority: bool = False
     _client: openai.AsyncOpenAI | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 

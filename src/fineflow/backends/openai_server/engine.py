@@ -17,7 +17,7 @@ from fineflow.backends.openai_server import requests
 from fineflow.backends.openai_server.connection import Connection, told
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
-from fineflow.backends.openai_server.warmed import BLOCK, Warmed
+from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
 from fineflow.errors import BackendError, RequestError
 from fineflow.runtime import events
 
@@ -57,14 +57,23 @@ class OpenAIServerEngine:
             raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
         if max_requests is not None and (isinstance(max_requests, bool) or max_requests < 1):
             raise ValueError(f"max_requests is at least 1, or None for no bound; got {max_requests!r}")
-        self.connection = Connection(base_url.rstrip("/"), vllm, options)
+        self.connection = Connection(base_url.rstrip("/"), vllm, options, priority)
         self.model = model
         self.name = self._lane(model)
         self.can_prefill = warm
-        self.priority = priority
         self.max_requests = max_requests
         self.warmed = Warmed()
         self._siblings: dict[str, OpenAIServerEngine] = {} if model is None else {model: self}
+
+    @property
+    def priority(self) -> bool:
+        """Whether requests say how urgent they are: where that is allowed, and was not refused."""
+        return self.connection.priority
+
+    def without_priority(self, why: Exception) -> None:
+        """The server has refused a priority, and is told none any more."""
+        self.connection.priority = False
+        log.warning("%s takes no priorities, and is told none from now on: %s", self.connection.address, why)
 
     @property
     def own_http(self) -> bool:
