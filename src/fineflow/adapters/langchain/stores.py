@@ -16,7 +16,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.langchain.ahead import LeftToStock
-from fineflow.adapters.purity import analyse, is_plain
+from fineflow.adapters.langchain.arguments import exactly
+from fineflow.adapters.langchain.together import CHROMA, MEMORY, Together
+from fineflow.adapters.purity import analyse
 
 EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
 _KINDS = (
@@ -42,13 +44,17 @@ _INNER = (
 @dataclass(frozen=True, slots=True)
 class Known:
     """A store class. attribute: where it keeps the embeddings of its queries. again: a found document as the next
-    search for the same would find it, sharing with the store what that one would share.
+    search for the same would find it, sharing with the store what that one would share. together: how searches of
+    several queries are made as one, where they are. asynchronous: whether its async searches await ``aembed_query``
+    (others call their sync twins in a thread, and these ``embed_query``).
     """
 
     module: str
     name: str
     attribute: str
     again: Callable[[Document], Document]
+    together: Together | None = None
+    asynchronous: bool = False
 
 
 def _deep(doc: Document) -> Document:
@@ -60,8 +66,21 @@ def _over_the_same_values(doc: Document) -> Document:
 
 
 KNOWN = (
-    Known("langchain_chroma.vectorstores", "Chroma", "_embedding_function", _deep),  # every search reads its database
-    Known("langchain_core.vectorstores.in_memory", "InMemoryVectorStore", "embedding", _over_the_same_values),
+    Known(
+        "langchain_chroma.vectorstores",
+        "Chroma",
+        "_embedding_function",
+        again=_deep,  # every search reads its database
+        together=CHROMA,
+    ),
+    Known(
+        "langchain_core.vectorstores.in_memory",
+        "InMemoryVectorStore",
+        "embedding",
+        again=_over_the_same_values,
+        together=MEMORY,
+        asynchronous=True,
+    ),
 )
 
 
@@ -74,6 +93,11 @@ def known(store: VectorStore) -> Known | None:
             if all(getattr(kind, m, None) is getattr(base, m, None) for m in (*SEARCHES, *_INNER)):
                 return row
     return None
+
+
+def overridden(store: VectorStore) -> bool:
+    """Whether somebody has put another method into this very object."""
+    return not vars(store).keys().isdisjoint((*SEARCHES, *_INNER))
 
 
 def contents(store: Any) -> Any:
@@ -90,6 +114,19 @@ def query_embeddings(store: VectorStore) -> Any:
     """The embeddings that a known store's searches use; None for other stores."""
     row = known(store)
     return getattr(store, row.attribute) if row is not None else None
+
+
+def awaits_embeddings(store: VectorStore) -> bool:
+    """Whether async searches of a known store await ``aembed_query``, rather than call ``embed_query`` in a thread."""
+    row = known(store)
+    return row is not None and row.asynchronous
+
+
+def has_vector(retriever: VectorStoreRetriever, query: str) -> bool:
+    """Whether it is one that ``with_vector`` returned, and has the vector."""
+    row = known(retriever.vectorstore)
+    ready = getattr(retriever.vectorstore, row.attribute) if row is not None else None
+    return isinstance(ready, Ready) and ready.has(query)
 
 
 def again(store: VectorStore) -> Callable[[Document], Document]:
@@ -130,6 +167,10 @@ class Ready(Embeddings):
         self._vectors = vectors
         self._failure = failure
 
+    def has(self, text: str) -> bool:
+        """Whether the vector of a text is there."""
+        return text in self._vectors
+
     def _raise(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -137,13 +178,11 @@ class Ready(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         self._raise()
-        found = self._vectors.get(text)
-        return self._behind.embed_query(text) if found is None else found
+        return self._vectors[text] if text in self._vectors else self._behind.embed_query(text)
 
     async def aembed_query(self, text: str) -> list[float]:
         self._raise()
-        found = self._vectors.get(text)
-        return await self._behind.aembed_query(text) if found is None else found
+        return self._vectors[text] if text in self._vectors else await self._behind.aembed_query(text)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         self._raise()
@@ -192,15 +231,7 @@ def same_if(retriever: VectorStoreRetriever) -> str | None:
     row = known(store)
     if row is None or _samples(getattr(store, row.attribute)):
         return None
-    return f"{id(store)} {retriever.search_type} {_exactly(retriever.search_kwargs)}"  # two may read one collection
-
-
-def _exactly(value: Any) -> str:
-    if type(value) is dict:
-        return "{" + ", ".join(f"{_exactly(key)}: {_exactly(part)}" for key, part in value.items()) + "}"
-    if type(value) in (list, tuple):
-        return type(value).__name__ + "(" + ", ".join(map(_exactly, value)) + ")"
-    return repr(value) if type(value) in (str, int, float, bool, type(None)) and is_plain(value) else f"<{id(value)}>"
+    return f"{id(store)} {retriever.search_type} {exactly(retriever.search_kwargs)}"  # two may read one collection
 
 
 def _samples(embeddings: Any) -> bool:

@@ -13,10 +13,21 @@ from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, is_tex
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.vectors import QueryVector
 from fineflow.adapters.langchain.recorder import Recorder
-from fineflow.adapters.langchain.stores import again, own_function, same_if, with_vector
-from fineflow.ir import Primitive
+from fineflow.adapters.langchain.resources import StoreEngine, engine_of
+from fineflow.adapters.langchain.stores import (
+    again,
+    awaits_embeddings,
+    has_vector,
+    own_function,
+    query_embeddings,
+    same_if,
+    with_vector,
+)
+from fineflow.adapters.langchain.together import Outcome, Search
+from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.scheduler import queue_of
 from fineflow.runtime.threads import in_thread
 
 
@@ -29,6 +40,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     if not p.meta.get("assumed") and (why := own_function(p.component)):
         raise LeftToStock(why)
     twins, twin = _twins(p, query, run)
+    engine = engine_of(p.component.vectorstore)
 
     async def start(entry: Entry) -> Any:
         if twin is not None and (copies := await twin.copies()) is not None:
@@ -38,16 +50,16 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         retriever = p.component
         if vector is not None:
             retriever = with_vector(retriever, query, vector.embeddings, await vector.outcome())
-        manager = recorder.retriever(sync=run.call.sync)
         async with run.place(p, entry):
-            entry.begun = True
-            if run.call.sync:
-                return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
-            return await retriever._aget_relevant_documents(query, run_manager=manager)
+            if engine is not None and vector is None:
+                entry.begun = True
+                retriever = await _embedded(retriever, query, run)
+            return await _found(retriever, query, engine, entry, run)
 
     searched = Found(p.component, run) if twins is not None and twin is None else None
     entry = run.work(
-        p if twin is None else p.with_(meta={**p.meta, "foreign": False}),  # says nothing about what a search takes
+        # A queue in front of the store measures it else; and what a twin takes says nothing about what a search takes.
+        p if twin is None and engine is None else p.with_(meta={**p.meta, "foreign": False}),
         Arguments((query, {})),
         start if searched is None else searched.by(start),
         placed=False,
@@ -57,6 +69,40 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     if twins is not None and searched is not None and entry.ahead:  # else stock has begun it already
         twins[searched.key, query] = searched
     return Work(entry, list)
+
+
+async def _embedded(retriever: Any, query: str, run: Execution) -> Any:
+    """The retriever with the vector of the query, made as its store would make it; as it is, if that makes none."""
+    embeddings = query_embeddings(retriever.vectorstore)
+    if embeddings is None:
+        return retriever
+    vector: Any
+    try:
+        if run.call.sync or not awaits_embeddings(retriever.vectorstore):
+            vector = await in_thread(lambda: embeddings.embed_query(query))
+        else:
+            vector = await embeddings.aembed_query(query)
+    except Exception as error:
+        vector = error
+    return with_vector(retriever, query, embeddings, vector)
+
+
+async def _found(retriever: Any, query: str, engine: StoreEngine | None, entry: Entry, run: Execution) -> Any:
+    """What the retriever's own method finds: together with what other queries search, where the store has a queue."""
+    recorder: Recorder = entry.replay
+    if engine is not None and has_vector(retriever, query):
+        asked = Search(retriever, query, recorder.retriever(sync=True))
+        outcome: Outcome | None = None
+        with suppress(Exception):  # of the queue, not of a search: then it is made here
+            outcome = (await queue_of(engine).submit_async(Op.SEARCH, [asked]))[0]
+        if outcome is not None:
+            entry.begun = True
+            return outcome.result()
+    entry.begun = True
+    manager = recorder.retriever(sync=run.call.sync)
+    if run.call.sync:
+        return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
+    return await retriever._aget_relevant_documents(query, run_manager=manager)
 
 
 def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] | None, Found | None]:

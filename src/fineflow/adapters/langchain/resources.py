@@ -1,0 +1,139 @@
+"""What stands for the user's components in queues and figures: a name, a limit, and for stores a queue of searches.
+
+Two ways to the same documents are one resource (two Chroma objects over one collection), and so are a retriever and
+its store. What stands for a resource exists as long as one of the objects that it was found for.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any
+
+from langchain_core.documents import BaseDocumentCompressor
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.tools import BaseTool
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+
+from fineflow.adapters.langchain.stores import contents, known, overridden
+from fineflow.adapters.langchain.together import Outcome, Search, Together
+from fineflow.ir import Op
+from fineflow.runtime.places import Component, Hold, finders
+from fineflow.runtime.threads import in_thread
+
+MAX_BATCH = 64
+"""Searches that are made together at most. The gain is reached with 16; a larger batch keeps the next one waiting."""
+
+
+class StoreEngine(Component):
+    """Serves SEARCH for one store: a batch at a time, in a thread. Items ``Search``, results ``Outcome``."""
+
+    ops = frozenset({Op.SEARCH})
+    max_batch = MAX_BATCH
+
+    def __init__(self, name: str, together: Together) -> None:
+        super().__init__(name)
+        self._together = together
+
+    async def execute(self, op: Op, items: Sequence[Search]) -> list[Outcome]:
+        """The outcomes of the searches. A store with a limit is asked in one of its places."""
+        places = self.places
+        if places is None:
+            return await in_thread(lambda: self._together.run(items))
+        hold = Hold(places)
+        await hold.take()
+        try:
+            return await in_thread(lambda: self._together.run(items))
+        finally:
+            hold.leave()
+
+    async def aclose(self) -> None:
+        """There is nothing to close: the store is the user's."""
+
+
+_of: dict[int, Component] = {}  # by the id of each of the user's objects that something stands for, while it exists
+_by_contents: weakref.WeakValueDictionary[Any, Component] = weakref.WeakValueDictionary()
+_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask what stands for something
+
+
+def shown(obj: Any) -> str:
+    """The name of a component in figures; "" for what is not shown by a name of its own."""
+    obj = _meant(obj)
+    if isinstance(obj, BaseTool):
+        return obj.name
+    if isinstance(obj, (VectorStore, BaseRetriever, BaseDocumentCompressor)):
+        return type(obj).__name__
+    return getattr(obj, "__name__", type(obj).__name__) if callable(obj) and not isinstance(obj, Runnable) else ""
+
+
+def find(obj: Any) -> Component | None:
+    """What stands for a component, if anything does so far."""
+    if not _of:
+        return None
+    obj = _meant(obj)
+    found = _of.get(id(obj))
+    if found is None and isinstance(obj, VectorStore):
+        found = _by_contents.get(_key(obj))
+        if found is not None:
+            _keep(obj, found)
+    return found
+
+
+finders.append(find)
+
+
+def standing(obj: Any) -> Component:
+    """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
+    with _lock:
+        found = find(obj)
+        if found is None:
+            obj = _meant(obj)
+            if not shown(obj) or isinstance(obj, MethodType):
+                raise TypeError(
+                    "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
+                    f"(of a method its object), got {type(obj).__name__}"
+                )
+            row = known(obj) if isinstance(obj, VectorStore) else None
+            together = row.together if row is not None else None
+            found = Component(shown(obj)) if together is None else StoreEngine(shown(obj), together)
+            if isinstance(obj, VectorStore) and (what := contents(obj)) is not obj:
+                found.keeps = what  # its id may not become that of another one
+                _by_contents[_key(obj)] = found
+            _keep(obj, found)
+        return found
+
+
+def engine_of(store: VectorStore) -> StoreEngine | None:
+    """The engine in front of a known store that does better with several searches at once; None for others."""
+    row = known(store)
+    if row is None or row.together is None or overridden(store) or not row.together.pays(store):
+        return None
+    found = standing(store)
+    return found if isinstance(found, StoreEngine) else None
+
+
+def _meant(obj: Any) -> Any:
+    """The object that counts: of a retriever its store, of a step its function, of a step that writes the store."""
+    if isinstance(obj, VectorStoreRetriever):
+        return obj.vectorstore
+    if isinstance(obj, RunnableLambda):
+        obj = obj.__dict__.get("func") or obj.__dict__.get("afunc")
+    return obj.__self__ if isinstance(obj, MethodType) and isinstance(obj.__self__, VectorStore) else obj
+
+
+def _key(store: VectorStore) -> Any:
+    what = contents(store)
+    return what if isinstance(what, str) else id(what)
+
+
+def _keep(obj: Any, component: Component) -> None:
+    try:
+        weakref.finalize(obj, _of.pop, id(obj), None).atexit = False
+    except TypeError:
+        raise TypeError(
+            f"{type(obj).__name__} cannot be referred to weakly: wrap it in a function of your own"
+        ) from None
+    _of[id(obj)] = component

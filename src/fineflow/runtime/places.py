@@ -1,0 +1,338 @@
+"""How many calls of one component may be at work at once, over all queries, threads and event loops of the process.
+
+For what has no queue of batches in front of it: stores, retrievers, tools and functions that are called as they are.
+Who waits comes next by the policies that engines have (``runtime.policy``).
+
+Nobody waits while he holds a place, so no two can wait for each other: an optimized object that is called from inside
+of a component has that component's place given away until it has answered (``lend``). A sync call on the thread of a
+running event loop does not wait at all (``hurried``): whoever holds a place may need that loop to get on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+from fineflow.errors import FineflowWarning
+from fineflow.ir import Op
+from fineflow.runtime import events
+from fineflow.runtime.asking import asks
+from fineflow.runtime.limits import settle
+from fineflow.runtime.policy import Policy, Shares, Waiting, by_depth, decide, fifo
+from fineflow.runtime.queues import one_queue
+from fineflow.runtime.scope import on_stop
+from fineflow.runtime.statistics import tally, watch
+
+hurried: ContextVar[bool] = ContextVar("fineflow_hurried", default=False)
+"""Whether an event loop stands still until the current code has ended, which therefore must not wait for others."""
+
+holding: ContextVar[Hold | None] = ContextVar("fineflow_holding", default=None)
+"""The place that was taken last for a component that the current code is inside of."""
+
+
+class Component:
+    """What stands for a component of the user's in figures and queues: its name, and how often it may be at work."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.places: Places | None = None  # None: no limit
+        self.keeps: Any = None  # what it stands for, where that is not the object itself
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.places or 'no limit'}>"
+
+    def limit(self, at_once: int | None) -> None:
+        """So many calls at once from now on; None: any number. Those that are under way go on."""
+        places = self.places
+        if at_once is not None:
+            places = self.places = one_queue(Places, self)
+        elif places is not None:
+            self.places = None
+        if places is not None:
+            places.change(at_once)
+
+
+finders: list[Callable[[Any], Component | None]] = []
+"""Who is asked what stands for an object of the user's, if anything does. Whoever appends one leaves it there."""
+
+
+def component_of(obj: Any) -> Component | None:
+    """What stands for an object of the user's, if it was ever limited or has a queue."""
+    for find in finders:
+        if (found := find(obj)) is not None:
+            return found
+    return None
+
+
+class Counted:
+    """One call of a component in figures and timelines, from when it is asked for until it has ended."""
+
+    __slots__ = ("_label", "_name", "_open", "_tally", "queued")
+
+    def __init__(self, name: str, label: str, component: Component | None) -> None:
+        self._name = name
+        self._label = label
+        self._tally = tally(name)
+        self._open = component is None or component.places is None  # else its places know what is at work
+        self._tally.begun += self._open
+        self.queued = events.now()
+
+    def ended(self, begun: float, *, failed: bool) -> None:
+        """It has; it had ``begun`` to work at that time."""
+        now = events.now()
+        self._tally.ended += self._open
+        self._tally.batch(1, (begun - self.queued,), now - begun, failed=failed)
+        if events.listening():
+            events.report(events.Interval(self._name, self._label, self.queued, begun, now, origin=events.origin()))
+
+
+class _Waiter:
+    """A call that waits for a place."""
+
+    __slots__ = ("admitted", "before", "seen", "wake")
+
+    def __init__(self, seen: Waiting, wake: Callable[[], object], before: int) -> None:
+        self.seen = seen
+        self.wake = wake
+        self.before = before  # how many had been admitted when it came
+        self.admitted = False
+
+
+class Places:
+    """The places of one component, and who waits for one. No method blocks but those that say so."""
+
+    def __init__(self, engine: Component, policy: Policy = by_depth) -> None:
+        self.engine = engine
+        self.policy = policy
+        self.at_once: int | None = None
+        self.running = 0
+        self.instances = (self,)
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, which then gives a place back
+        self._numbers = itertools.count()
+        self._waiting: dict[int, _Waiter] = {}
+        self._shares = Shares()
+        self._admitted = 0
+        self._warned = False
+        watch(self)
+
+    def __repr__(self) -> str:
+        return f"{self.running} of {self.at_once} places taken, {self.waiting} waiting"
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a place now."""
+        return len(self._waiting)
+
+    def change(self, at_once: int | None) -> None:
+        """Another number of places, from now on."""
+        self.at_once = at_once
+        self._fill()
+
+    def take(self, wake: Callable[[], object], *, wait: bool = True) -> _Waiter | None:
+        """None: a place was free, or the call does not ``wait``. Else ``wake`` is called when it has one."""
+        with self._lock:
+            if not wait or (self._free() > 0 and not self._waiting):
+                self.running += 1
+                return None
+            waiter = _Waiter(asks(next(self._numbers), Op.CALL, 1), wake, self._admitted)
+            self._waiting[waiter.seen.number] = waiter
+            return waiter
+
+    def leave(self) -> None:
+        """A place is free again."""
+        with self._lock:
+            self.running -= 1
+        self._fill()
+
+    def withdraw(self, waiter: _Waiter) -> None:
+        """A call does not wait any more, or had just got its place."""
+        with self._lock:
+            waiting = self._waiting.pop(waiter.seen.number, None) is not None
+        if not waiting and waiter.admitted:
+            self.leave()
+
+    def _free(self) -> int:
+        return len(self._waiting) + 1 if self.at_once is None else self.at_once - self.running
+
+    def _fill(self) -> None:
+        """Lets in who comes next, as long as there are places."""
+        while True:
+            with self._lock:
+                found = self._next() if self._waiting and self._free() > 0 else []
+                for waiter in found:
+                    del self._waiting[waiter.seen.number]
+                    waiter.admitted = True
+                    self._shares.give(waiter.seen, 1)
+                self.running += len(found)
+                self._admitted += len(found)
+            if not found:
+                return
+            for waiter in found:
+                try:
+                    waiter.wake()
+                except RuntimeError:  # its event loop has ended without it
+                    with self._lock:
+                        waiter.admitted = False
+                        self.running -= 1
+
+    def _next(self) -> list[_Waiter]:
+        waiting = self._seen()
+        used = self._shares.waiting(each.tenant for each in waiting)
+        try:
+            takes = decide(self.policy, waiting, self._free(), used)
+        except Exception as error:  # of a user's function: the answer does not depend on who comes first
+            self._warn(f"raised {type(error).__name__}: {error}")
+            takes = []
+        numbers = list(dict.fromkeys(take.number for take in takes if take.number in self._waiting))[: self._free()]
+        if not numbers:
+            self._warn(f"took nobody of {len(waiting)} calls that wait")
+            numbers = [fifo(waiting, 1)[0].number]
+        return [self._waiting[number] for number in numbers]
+
+    def _seen(self) -> list[Waiting]:
+        waiters = self._waiting.values()
+        if len({waiter.seen.priority for waiter in waiters}) > 1:
+            return [replace(waiter.seen, passed=self._admitted - waiter.before) for waiter in waiters]
+        return [waiter.seen for waiter in waiters]
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            text = f"the policy of {self.engine.name!r} {what}; calls are served in the order of their arrival instead"
+            warnings.warn(text, FineflowWarning, stacklevel=2)
+
+
+class Hold:
+    """A place that is held for one call of a component, and may be given away meanwhile."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._lock = threading.RLock()
+        self._lent = 0
+        self.active = False
+        self.outer = _active(holding.get())
+
+    async def take(self) -> None:
+        """Waits for a place."""
+        await _wait(self._places)
+        self.active = True
+        holding.set(self)
+
+    def take_sync(self) -> None:
+        """The same in a thread, which it blocks. CancelledError when the deadline of its call has passed."""
+        _wait_sync(self._places)
+        self.active = True
+        holding.set(self)
+
+    def leave(self) -> None:
+        """The call is over."""
+        with self._lock:
+            held, self.active = self.active and not self._lent, False
+        if held:
+            self._places.leave()
+
+    def lend(self) -> bool:
+        """Gives it away until it is taken back as often. Whether there was anything to give away."""
+        with self._lock:
+            if not self.active:
+                return False
+            self._lent += 1
+            first = self._lent == 1
+        if first:
+            self._places.leave()
+        return True
+
+    async def back(self) -> None:
+        """Takes it back. Whoever is cancelled at that goes on without it."""
+        if self._last():
+            try:
+                await _wait(self._places)
+            except BaseException:
+                self.active = False
+                raise
+            self._returned()
+
+    def back_sync(self) -> None:
+        """The same in a thread."""
+        if self._last():
+            try:
+                _wait_sync(self._places)
+            except BaseException:
+                self.active = False
+                raise
+            self._returned()
+
+    def _last(self) -> bool:
+        with self._lock:
+            if self._lent > 1 or not self.active:
+                self._lent -= 1
+                return False
+            return True  # counts as lent until it is back
+
+    def _returned(self) -> None:
+        with self._lock:
+            self._lent -= 1
+            unwanted = not self.active or self._lent > 0
+        if unwanted:
+            self._places.leave()
+
+
+def _active(hold: Hold | None) -> Hold | None:
+    while hold is not None and not hold.active:
+        hold = hold.outer
+    return hold
+
+
+def lend() -> list[Hold]:
+    """Gives away the places that the current code is inside of, to be taken back by the caller."""
+    found, hold = [], holding.get()
+    while hold is not None:
+        if hold.lend():
+            found.append(hold)
+        hold = hold.outer
+    return found
+
+
+async def _wait(places: Places) -> None:
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+    waiter = places.take(lambda: loop.call_soon_threadsafe(settle, turn), wait=not hurried.get())
+    if waiter is not None:
+        try:
+            await turn
+        except BaseException:
+            places.withdraw(waiter)
+            raise
+
+
+def _wait_sync(places: Places) -> None:
+    turn = threading.Lock()
+    turn.acquire()
+    stopped: list[bool] = []
+
+    def go_on() -> None:
+        with suppress(RuntimeError):  # it is both its turn, and too late
+            turn.release()
+
+    def stop() -> None:
+        stopped.append(True)
+        go_on()
+
+    waiter = places.take(go_on, wait=not hurried.get() and asyncio._get_running_loop() is None)
+    if waiter is None:
+        return
+    try:
+        with on_stop(stop):
+            turn.acquire()
+        if stopped:
+            raise asyncio.CancelledError("the deadline of the call has passed")
+    except BaseException:
+        places.withdraw(waiter)
+        raise
