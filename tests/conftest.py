@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,3 +28,36 @@ def verified_graphs() -> Iterator[None]:
 def nothing_learned() -> None:
     """What earlier tests took does not decide how later ones are planned."""
     costs.forget()
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Saves a tiny cross-encoder with random weights, as a trained one is saved, for so many labels; its folder."""
+
+    def save(labels: int = 1) -> str:
+        import torch
+        from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+        from fineflow.backends.sentence_transformers import bundled_minilm
+
+        folder: Path = tmp_path_factory.mktemp("cross-encoder")
+        tokenizer = AutoTokenizer.from_pretrained(bundled_minilm())
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+        config = BertConfig(vocab_size=len(tokenizer), num_labels=labels, initializer_range=1.0, **sizes)
+        BertForSequenceClassification(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return str(folder)
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def one_core() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine take many times what small models take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

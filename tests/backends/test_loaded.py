@@ -7,8 +7,7 @@ import gc
 import os
 import random
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -35,7 +34,7 @@ from fineflow.backends.sentence_transformers import bundled_minilm
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("one_core")]
 
 WORDS = ["harbour", "bridge", "tower", "market", "river", "station", "mill", "garden", "school", "castle", "water"]
 
@@ -43,17 +42,6 @@ WORDS = ["harbour", "bridge", "tower", "market", "river", "station", "mill", "ga
 def texts(count: int, shortest: int, longest: int, seed: int = 1) -> list[str]:
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(shortest, longest))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_core() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine take many times what these small models take."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -237,23 +225,9 @@ def test_what_is_not_the_library_alone_is_refused(model: SentenceTransformer) ->
     assert "is a Sub, not a SentenceTransformer" in refusal(Sub(bundled_minilm(), device="cpu"), "SentenceTransformer")
 
 
-def random_cross_encoder(folder: Path, labels: int = 1) -> CrossEncoder:
-    """A tiny cross-encoder with random weights."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    tokenizer = AutoTokenizer.from_pretrained(bundled_minilm())
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(tokenizer), num_labels=labels, initializer_range=1.0, **sizes)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return CrossEncoder(str(folder), device="cpu")
-
-
 @pytest.mark.parametrize("labels", [1, 2])
-def test_scores_order_texts_as_the_model_does(tmp_path: Path, labels: int) -> None:
-    model = random_cross_encoder(tmp_path, labels)
+def test_scores_order_texts_as_the_model_does(cross_encoder: Callable[..., str], labels: int) -> None:
+    model = CrossEncoder(cross_encoder(labels), device="cpu")
     assert refusal(model, "CrossEncoder") == ""
     engine = LoadedCrossEncoder(model, name="cross")
     pairs = [(query, text) for query in texts(4, 2, 6) for text in texts(10, 2, 60, seed=5)]
@@ -268,8 +242,8 @@ def test_scores_order_texts_as_the_model_does(tmp_path: Path, labels: int) -> No
     assert asyncio.run(engine.execute(Op.RERANK, [])) == []
 
 
-def test_one_bad_pair_fails_alone(tmp_path: Path) -> None:
-    model = random_cross_encoder(tmp_path)
+def test_one_bad_pair_fails_alone(cross_encoder: Callable[..., str]) -> None:
+    model = CrossEncoder(cross_encoder(), device="cpu")
     engine = LoadedCrossEncoder(model, name="cross")
     good = ("where", "a harbour")
     first, bad, last = asyncio.run(engine.execute(Op.RERANK, [good, ("where", "\ud800"), good]))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,29 +32,6 @@ def minilm() -> Iterator[SentenceTransformerEngine]:
     engine = SentenceTransformerEngine(bundled_minilm(), device="cpu")
     yield engine
     asyncio.run(engine.aclose())
-
-
-@pytest.fixture(scope="module")
-def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny cross-encoder with random weights, saved as a trained one is."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    folder = tmp_path_factory.mktemp("cross-encoder")
-    tokenizer = AutoTokenizer.from_pretrained(bundled_minilm())
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        num_labels=1,
-        initializer_range=1.0,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def embed(engine: BatchEngine, *items: tuple[str, str]) -> list[Any]:
@@ -158,13 +135,14 @@ def test_a_folder_without_a_model_has_the_cause_in_the_error(tmp_path: Path) -> 
     assert "Error: " in str(caught.value)
 
 
-def test_scores_are_those_of_the_library(cross_encoder: Path) -> None:
+def test_scores_are_those_of_the_library(cross_encoder: Callable[..., str]) -> None:
     from sentence_transformers import CrossEncoder
 
+    folder = cross_encoder()
     pairs = [("what do cats do", text) for text in TEXTS]
-    engine = CrossEncoderEngine(cross_encoder, device="cpu")
+    engine = CrossEncoderEngine(folder, device="cpu")
     found = asyncio.run(engine.execute(Op.RERANK, pairs))
-    assert close(found, CrossEncoder(str(cross_encoder), device="cpu").predict(pairs).tolist())
+    assert close(found, CrossEncoder(folder, device="cpu").predict(pairs).tolist())
     assert all(type(score) is float for score in found) and len(set(found)) > 1
     alone = [asyncio.run(engine.execute(Op.RERANK, [pair]))[0] for pair in pairs]
     assert close(alone, found)

@@ -11,6 +11,7 @@ from fineflow.adapters.base import DOCUMENTS, Builder, Leaf, Record, Symbol
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.components.rerank import EngineReranker
+from fineflow.adapters.langchain.local_models import scorer_in
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS
@@ -25,10 +26,11 @@ def scorer_of(compressor: Any) -> Any:
 
     Such a part declares ``pairwise = True`` and has ``score(query, texts)`` and ``ascore(query, texts)``.
     """
-    for candidate in (compressor, getattr(compressor, "model", None)):
+    model = getattr(compressor, "model", None)
+    for candidate in (compressor, model):
         if getattr(candidate, "pairwise", False):
             return candidate
-    return None
+    return None if model is None else scorer_in(model)
 
 
 def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:

@@ -21,7 +21,7 @@ from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.ahead import LeftToStock
-from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.local_models import LocalEmbeddings, encoder_of
 from fineflow.adapters.langchain.recorder import clean
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS, KNOWN
@@ -74,18 +74,21 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Sy
     embeddings = getattr(write.store, write.attribute)
     if embeddings is not None:
         believed(embeddings, EMBEDS, b)
-    if isinstance(embeddings, EngineEmbeddings):
+    encoder = encoder_of(embeddings)
+    if encoder is not None:
+        # Vectors of a model that rounds differently in other company are made as stock makes them: all in one call.
+        whole = isinstance(encoder, LocalEmbeddings)
         with b.inside(_VECTORS, ""):
             b.objects[b.leaf] = embeddings
             vectors = b.add(
                 Op.EMBED,
                 {"texts": value.ref},
-                component=embeddings,
-                engine=embeddings.engine.name,
+                component=encoder,
+                engine=encoder.engine.name,
                 kind=VALUE,
-                of="documents",
+                of="call" if whole else "documents",
                 claimed=True,
-                max_batch=embeddings.engine.max_batch,
+                max_batch=encoder.engine.max_batch,
             )
         given["vectors"] = vectors.ref
     name = type(write.store).__name__

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.adapters.recognition import same_method
+from fineflow.adapters.recognition import plain, same_method
 from fineflow.backends import loaded
 from fineflow.backends.base import BatchEngine
 from fineflow.backends.loaded import Failed, LoadedCrossEncoder, LoadedEmbedding, PerObject, Texts
@@ -50,7 +50,13 @@ class _Known:
         base = getattr(sys.modules.get(self.module), self.name, None)
         if base is None or not isinstance(component, base) or not vars(component).keys().isdisjoint(self.methods):
             return False
-        return all(same_method(type(component), base, name) for name in self.methods)
+        kind = type(component)
+        return all(same_method(kind, base, name) and _as_written(kind, name) for name in self.methods)
+
+
+def _as_written(kind: type, name: str) -> bool:
+    """Whether a method is LangChain's own, and none that was put in its place (by ``unittest.mock.patch``, say)."""
+    return str(getattr(plain(kind, name), "__module__", "")).startswith("langchain")
 
 
 _EMBEDDINGS = (
@@ -70,7 +76,8 @@ class _Local:
 
     kind: ClassVar[str]
 
-    def __init__(self, component: Any, model: Any, engine: BatchEngine) -> None:
+    def __init__(self, component: Any, row: _Known, model: Any, engine: BatchEngine) -> None:
+        self._row = row
         self._component = weakref.ref(component)
         self._model = weakref.ref(model)
         self._queue = queue_of(engine)
@@ -85,9 +92,11 @@ class _Local:
         """The user's component, as long as it exists."""
         return self._component()
 
-    def serves(self, model: Any) -> bool:
-        """Whether that is the model it was made for."""
-        return self._model() is model
+    @property
+    def current(self) -> bool:
+        """Whether the component is still what it was when this was made."""
+        component = self._component()
+        return self._row.made(component) and vars(component).get(self._row.model) is self._model()
 
     async def _own(self, call: Callable[[], T]) -> T:
         """A call of the component's own, on the thread of its model. Raises what it raises."""
@@ -114,7 +123,7 @@ class LocalEmbeddings(_Local):
         """The vector of a query. Raises what the component raises."""
         component = self.component
         settings = _settings(component, query=True)
-        if settings is not None:
+        if settings is not None and self.current:
             item = Texts((text.replace("\n", " "),), settings)
             (found,) = await self._queue.submit_async(Op.EMBED, [item], label="embed query")
             if not isinstance(found, Failed):
@@ -126,7 +135,7 @@ class LocalEmbeddings(_Local):
         """The vectors of documents, in their order. Raises what the component raises."""
         component = self.component
         settings = _settings(component, query=False)
-        if settings is not None and texts:
+        if settings is not None and texts and self.current:
             plain = [text.replace("\n", " ") for text in texts]
             parts = loaded.blocks(self._model(), plain, dict(settings).get("batch_size", loaded.MAX_BATCH))
             items = [Texts(tuple(plain[i] for i in part), settings) for part in parts]
@@ -142,8 +151,8 @@ class LocalEmbeddings(_Local):
 class LocalCrossEncoder(_Local):
     """A ``HuggingFaceCrossEncoder`` whose pairs go through the queue of its model's engine.
 
-    Scores differ from the component's own in the last bits, as pairs are padded in other company; ``settle`` gives
-    those of the component where that could tell in the order of documents.
+    Scores differ from the component's own in the last bits, as pairs are padded in other company; ``orders`` says
+    whether that could tell in the order of documents.
     """
 
     kind = "CrossEncoder"
@@ -159,14 +168,16 @@ class LocalCrossEncoder(_Local):
             return found
         return list(await self._own(lambda: component.score(pairs)))
 
-    async def settle(self, query: str, texts: Sequence[str], scores: list[float], best: Any) -> list[float]:
-        """Scores that order the texts as the component's own do, as far as the ``best`` highest are concerned."""
-        count = best if type(best) is int and best >= 0 else len(scores)
-        sigmoid = type(self._model().activation_fn).__name__ == "Sigmoid"
-        if len(scores) < 2 or loaded.apart(scores, count, sigmoid=sigmoid):
-            return scores
+    async def ascore_alone(self, query: str, texts: Sequence[str]) -> list[float]:
+        """The scores that the component gives, bit by bit. Raises what it raises."""
         component = self.component
         return list(await self._own(lambda: component.score([(query, text) for text in texts])))
+
+    def orders(self, scores: Sequence[float], best: Any) -> bool:
+        """Whether scores order texts as the component's own would, as far as the ``best`` highest are concerned."""
+        count = best if type(best) is int and best >= 0 else len(scores)
+        model: Any = self._model()
+        return loaded.apart(scores, count, sigmoid=type(model.activation_fn).__name__ == "Sigmoid")
 
 
 def encoder_of(embeddings: Any) -> Any:
@@ -199,10 +210,10 @@ def _local(component: Any, row: _Known, local: type[_Local], engine: Callable[..
         name = (
             str(getattr(component, "model_name", "") or local.kind).rstrip("/\\").replace("\\", "/").rpartition("/")[2]
         )
-        return local(component, model, _engines.of(model, lambda: engine(model, name=name)))
+        return local(component, row, model, _engines.of(model, lambda: engine(model, name=name)))
 
     found = _locals.of(component, made)
-    return found if found is not None and found.serves(model) else None
+    return found if found is not None and found.current else None
 
 
 def _settings(embeddings: Any, *, query: bool) -> tuple[tuple[str, Any], ...] | None:
@@ -216,7 +227,7 @@ def _settings(embeddings: Any, *, query: bool) -> tuple[tuple[str, Any], ...] | 
 
 
 def _settled() -> bool:
-    """Whether scores are computed accurately enough for ``settle``, and no progress is shown while they are."""
+    """Whether scores are computed accurately enough for ``orders``, and no progress is shown while they are."""
     torch: Any = sys.modules.get("torch")
     level = logging.getLogger("sentence_transformers.cross_encoder.model").getEffectiveLevel()
     shown = level in (logging.INFO, logging.DEBUG)

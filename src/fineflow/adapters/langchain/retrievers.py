@@ -8,7 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.base import DOCUMENTS, TEXT, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.local_models import encoder_of
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS, SEARCHES, own_function, query_embeddings, same_if
@@ -38,10 +38,10 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
     if not b.assume_pure and (why := own_function(retriever)):
         raise NotLowered(why)
     args = {"query": query.ref}
-    embeddings = query_embeddings(store)
-    if isinstance(embeddings, EngineEmbeddings):
+    encoder = encoder_of(query_embeddings(store))
+    if encoder is not None:
         vector = b.add(
-            Op.EMBED, {"texts": query.ref}, component=embeddings, engine=embeddings.engine.name, kind=VALUE, of="query"
+            Op.EMBED, {"texts": query.ref}, component=encoder, engine=encoder.engine.name, kind=VALUE, of="query"
         )
         args["vector"] = vector.ref
     effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")

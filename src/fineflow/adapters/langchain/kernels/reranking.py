@@ -11,6 +11,7 @@ from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.compressors import scorer_of
 from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, once_each
+from fineflow.adapters.langchain.local_models import LocalCrossEncoder
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.retriever_lists import COMBINED
 from fineflow.adapters.langchain.stores import Ready
@@ -25,6 +26,8 @@ from fineflow.runtime.threads import in_thread
 
 async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execution) -> list[float]:
     scorer = scorer_of(p.component)
+    if scorer is None:
+        raise LeftToStock("its model no longer scores pairs by themselves")
     table = run.call.tables.setdefault(("scores", id(scorer), query), {})
 
     async def compute(texts: list[str]) -> list[float]:
@@ -56,7 +59,12 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
         recorder.silence()
         if p.params["pairwise"]:
             entry.begun = True
-            return _select(p.component, docs, await _scores(p, query, docs, run))
+            scores = await _scores(p, query, docs, run)
+            scorer = scorer_of(p.component)
+            if isinstance(scorer, LocalCrossEncoder) and not scorer.orders(scores, p.component.top_n):
+                texts = [doc.page_content for doc in docs]
+                scores = await run.spawn(scorer.ascore_alone(query, texts), p, placed=True)
+            return _select(p.component, docs, scores)
         component = p.component
         if "vectors" in args:
             component = await _with_vectors(component, args["vectors"])

@@ -11,6 +11,7 @@ from langchain_core.documents import Document
 from fineflow.adapters.langchain.ahead import Args, is_text
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.ingest import texts_of
+from fineflow.adapters.langchain.local_models import LocalEmbeddings
 from fineflow.ir import Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
@@ -40,7 +41,9 @@ class QueryVector:
 
     @property
     def embeddings(self) -> Any:
-        return self._p.component
+        """The embeddings of the store that is searched."""
+        encoder = self._p.component
+        return encoder.component if isinstance(encoder, LocalEmbeddings) else encoder
 
     def _table(self) -> dict[Any, Any]:
         found: dict[Any, Any] = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
@@ -50,7 +53,7 @@ class QueryVector:
         """Has the query embedded, if nobody has so far."""
         table = self._table()
         if self._text not in table:
-            table[self._text] = self._run.spawn(self.embeddings.aembed_query(self._text), self._p, placed=True)
+            table[self._text] = self._run.spawn(self._p.component.aembed_query(self._text), self._p, placed=True)
         vector: asyncio.Future[list[float]] = table[self._text]
         return vector
 
@@ -89,6 +92,8 @@ def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
 
     async def start(entry: Entry) -> Any:
         entry.begun = True
+        if p.params["of"] == "call":
+            return await run.spawn(p.component.aembed_documents(texts), p, placed=True)
         table: dict[Any, Any] = {}
         found = await once_each(table, texts, p.component.aembed_documents, p, run)
         return [found[text] for text in texts]
