@@ -185,7 +185,7 @@ class _Work(Generic[T]):
         try:
             result = await self._make()
         except BaseException as error:  # a KeyboardInterrupt that left the task would end the loop
-            self.done.set_exception(self._told(error))
+            self._fail(error)
         else:
             self.done.set_result(result)
 
@@ -194,16 +194,22 @@ class _Work(Generic[T]):
 
     def _cancelled(self) -> None:
         if not self.done.done():
-            self.done.set_exception(self._told(asyncio.CancelledError()))
+            self._fail(asyncio.CancelledError())
         self._runtime.works.discard(self)
 
-    def _told(self, error: BaseException) -> BaseException:
-        """What the waiter is told: it has not asked for the end of a loop that was shut down."""
-        if not isinstance(error, asyncio.CancelledError) or not self._runtime.shut or self._unwanted:
-            return error
-        told = BackendError("fineflow.shutdown() was called while this was under way")
-        told.__cause__ = error
-        return told
+    def _fail(self, error: BaseException) -> None:
+        """Tells the waiter, who has not asked for the end of the loop.
+
+        At the end of the interpreter there are only daemon threads left to wait. They are told nothing: in stock they
+        would be stuck in a component until the process is gone.
+        """
+        if isinstance(error, asyncio.CancelledError) and not self._unwanted:
+            if self._runtime.shut:
+                told = BackendError("fineflow.shutdown() was called while this was under way")
+                told.__cause__, error = error, told
+            elif _exiting:
+                return
+        self.done.set_exception(error)
 
     def settle(self) -> None:
         """Cancels, waits for the end, raises what the work raised on its way out. Blocks; for other threads."""

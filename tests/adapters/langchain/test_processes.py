@@ -127,3 +127,77 @@ def test_a_fork_while_calls_run_and_wait(tmp_path: Path) -> None:
     print(fineflow.statistics().queries.finished)
     """
     assert run_python(tmp_path, text) == (0, "3", "")
+
+
+LLM = """
+from fineflow.backends.emulated import LLMProfile
+from fineflow.engines import EmulatedLLM
+from fineflow.langchain import ChatEngine
+from fineflow.runtime.admission import admission_of
+llm = EmulatedLLM(lambda prompt: "yes " * 2000, LLMProfile(0.01, 0.0, 0.0), capacity=2200)  # 20 s, one at a time
+admission = admission_of(llm)
+def on_engine(**more):
+    ask = ChatPromptTemplate.from_template("{question}") | ChatEngine(engine=llm, **more)
+    return fineflow.optimize(ask | StrOutputParser(), eager=True)
+def under_way(call):
+    for _ in range(3):
+        threading.Thread(target=call, daemon=True).start()
+    while (admission.running, admission.waiting) != (1, 2):
+        threading.Event().wait(0.001)
+"""
+
+
+@pytest.mark.parametrize("call", ["one.invoke(Q)", "list(one.stream(Q))", "asyncio.run(one.ainvoke(Q))"])
+def test_the_interpreter_exits_with_requests_in_an_llm_and_in_its_queue(tmp_path: Path, call: str) -> None:
+    text = f"""
+    one = on_engine(max_tokens=2000)
+    under_way(lambda: {call})
+    """
+    assert run_python(tmp_path, LLM + textwrap.dedent(text)) == (0, "", "")
+
+
+@pytest.mark.parametrize("call", ["model.invoke('q')", "list(model.stream('q'))", "asyncio.run(model.ainvoke('q'))"])
+def test_the_interpreter_exits_with_calls_of_a_model_by_itself(tmp_path: Path, call: str) -> None:
+    text = f"""
+    model = ChatEngine(engine=llm, max_tokens=2000)
+    under_way(lambda: {call})
+    """
+    assert run_python(tmp_path, LLM + textwrap.dedent(text)) == (0, "", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_requests_are_in_an_llm_and_in_its_queue(tmp_path: Path) -> None:
+    text = """
+    warnings.simplefilter("ignore")
+    one, short = on_engine(max_tokens=2000), on_engine(max_tokens=2)
+    assert short.invoke(Q) == "yes yes "  # imports, as above
+    under_way(lambda: one.invoke(Q))
+    child = os.fork()
+    if child == 0:
+        right = short.invoke(Q) == "".join(short.stream(Q)) == "yes yes "
+        os._exit(0 if right and (admission.running, admission.waiting, admission.tokens) == (0, 0, 0) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    print(admission.running, admission.waiting)
+    """
+    assert run_python(tmp_path, LLM + textwrap.dedent(text)) == (0, "1 2", "")
+
+
+def test_a_shutdown_tells_those_whose_requests_were_in_an_llm(tmp_path: Path) -> None:
+    text = """
+    from fineflow.errors import BackendError
+    model, found = ChatEngine(engine=llm, max_tokens=2000), []
+    def call():
+        try:
+            model.invoke("q")
+        except BackendError as error:
+            found.append(str(error))
+    under_way(call)
+    fineflow.shutdown(timeout=0)
+    while len(found) < 3:
+        threading.Event().wait(0.001)
+    print(set(found))
+    print(on_engine(max_tokens=2).invoke(Q), admission.running, admission.waiting)
+    """
+    status, out, errors = run_python(tmp_path, LLM + textwrap.dedent(text))
+    told = "{'fineflow.shutdown() was called while this was under way'}"
+    assert (status, out.splitlines(), errors) == (0, [told, "yes yes  0 0"], "")
