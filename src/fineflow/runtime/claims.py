@@ -9,36 +9,51 @@ one call of the graph with one of stock, so that two equal requests of stock sta
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from fineflow.runtime.streams import Stream
-from fineflow.runtime.trace import Trace
+from fineflow.runtime.trace import CLAIMED, Stamp, Trace
 
 
 class Entry:
-    """One piece of work: its arguments, its result (a future), and, when it is produced in pieces, its stream."""
+    """One piece of work: its arguments, its result, and, when it is produced in pieces, its stream.
+
+    There may be thousands of entries at once, so that futures are made only for those who have to wait.
+    """
 
     __slots__ = (
+        "_follower",
+        "_future",
+        "_loop",
+        "_trace",
+        "_waiters",
         "ahead",
         "begun",
         "by_graph",
         "by_stock",
         "chunked",
-        "done",
+        "error",
         "key",
+        "over",
         "place",
         "replay",
         "shared",
+        "stamp",
         "stream",
+        "value",
         "whole",
     )
 
-    def __init__(self, key: Any, done: asyncio.Future[Any], *, shared: bool) -> None:
+    def __init__(self, key: Any, loop: asyncio.AbstractEventLoop, *, shared: bool) -> None:
         self.key = key
-        self.done = done
         self.shared = shared
+        self.over = False  # whether there is a ``value`` or an ``error``
+        self.value: Any = None
+        self.error: BaseException | None = None
         self.begun = False  # whether the component has been called: only what it raises itself is for stock
         self.by_graph = False
         self.by_stock = False
@@ -48,19 +63,80 @@ class Entry:
         self.ahead = False  # whether the graph does the work
         self.whole: Any = None  # what the pieces make together, once somebody has put them together
         self.place: Any = None  # of the component's call, see query.Place
+        self.stamp: Stamp | None = None  # of the primitive, as long as stock has not taken the result
+        self._loop = loop
+        self._trace: TracebackType | None = None
+        self._future: asyncio.Future[Any] | None = None
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
+        self._follower: tuple[Callable[[], None], contextvars.Context] | None = None
+
+    @property
+    def done(self) -> asyncio.Future[Any]:
+        """The result as a future, which is not to be cancelled."""
+        if self._future is None:
+            self._future = self._loop.create_future()
+            if self.over:
+                self._settle(self._future)
+        return self._future
 
     def finish(self, value: Any) -> None:
-        if not self.done.done():
-            self.done.set_result(value)
+        """The work has a result, if it is not over already."""
+        if not self.over:
+            self.value = value
+            self._end()
 
     def fail(self, error: BaseException) -> None:
+        """The work has failed, if it is not over already."""
         if isinstance(error, StopIteration):  # no future can carry it
             wrapped = RuntimeError("a component raised StopIteration")
             wrapped.__cause__ = error
             error = wrapped
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # nobody may ever ask for it: stock can stop before it gets here
+        if not self.over:
+            self.error, self._trace = error, error.__traceback__
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        if self._future is not None:
+            self._settle(self._future)
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        follower, self._follower = self._follower, None
+        if follower is None:
+            return
+        then, context = follower
+        if self.ahead:  # in the graph's own task
+            then()
+        else:
+            self._loop.call_soon(then, context=context)
+
+    def _settle(self, future: asyncio.Future[Any]) -> None:
+        if future.done():
+            return
+        if self.error is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(self.error)
+            future.exception()  # nobody may ever ask for it: stock can stop before it gets here
+
+    async def wait(self) -> None:
+        """Returns when the work is over. On the query's event loop."""
+        if not self.over:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters += (waiter,)
+            await waiter
+
+    def result(self) -> Any:
+        """The result of work that is over. Raises what the work raised."""
+        if self.error is not None:
+            raise self.error.with_traceback(self._trace)  # of each who is told, not of all together
+        return self.value
+
+    def follow(self, then: Callable[[], None], context: contextvars.Context) -> None:
+        """Has ``then`` called when the work is over: at once where the graph does it, else in ``context``."""
+        self._follower = then, context
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +168,8 @@ def equal(left: Any, right: Any) -> bool:
 class Claims:
     """The entries of one query, by leaf."""
 
+    __slots__ = ("_entries", "_loop", "claimed", "closed", "missed")
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._entries: dict[str, list[Entry]] = {}
@@ -100,7 +178,7 @@ class Claims:
         self.closed = False
 
     def _add(self, leaf: str, key: Any, *, shared: bool) -> Entry:
-        entry = Entry(key, self._loop.create_future(), shared=shared)
+        entry = Entry(key, self._loop, shared=shared)
         if not self.closed:  # what stock still does in the background after the call is nobody's but its own
             self._entries.setdefault(leaf, []).append(entry)
         return entry
@@ -121,11 +199,23 @@ class Claims:
             if (entry.shared or not entry.by_stock) and equal(entry.key, key) and usable(entry):
                 entry.by_stock = True
                 self.claimed += entry.by_graph
+                if entry.stamp is not None:
+                    entry.stamp.taken, entry.stamp = CLAIMED, None
+                if entry.over:
+                    self.forget(leaf, entry)
                 return entry, False
         self.missed += 1
         entry = self._add(leaf, key, shared=False)
         entry.by_stock = True
         return entry, True
+
+    def forget(self, leaf: str, entry: Entry) -> None:
+        """Lets go of an entry that is over, if nobody else can want it."""
+        found = self._entries.get(leaf)
+        if entry.by_graph and entry.by_stock and not entry.shared and found is not None and entry in found:
+            found.remove(entry)
+            if not found:
+                del self._entries[leaf]
 
     def unclaimed(self) -> list[Entry]:
         """Entries that the graph worked for and stock never asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,16 +15,16 @@ from fineflow.runtime import events
 from fineflow.runtime.asking import depth, path, query, started
 from fineflow.runtime.claims import Claims, Summary
 from fineflow.runtime.scope import check
-from fineflow.runtime.trace import Stamp, Trace
+from fineflow.runtime.trace import Stamp, Stamps, Trace
 
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Call:
     """What is common to all graphs of one query: entry point, limits, tasks, claims.
 
-    May be made on any thread; its methods run on ``loop``.
+    May be made on any thread; its methods run on ``loop``. ``context`` is the call's own, and is marked as such.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -36,21 +36,23 @@ class Call:
     label: str
     limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
     claims: Claims = field(init=False)
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    stocks: set[asyncio.Task[Any]] = field(default_factory=set)  # in which a component works for stock itself
-    steps: set[asyncio.Task[Any]] = field(default_factory=set)  # in which stock is in an opaque step
+    tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # with what they have to close at their end
+    # Dicts, as Python's garbage collector need not look at empty ones.
+    stocks: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which a component works for stock itself
+    steps: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which stock is in an opaque step
     waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
     fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, which nobody has asked for yet
     tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
-    surprises: list[str] = field(default_factory=list)  # what failed while running ahead
-    broken: list[str] = field(default_factory=list)  # those that are faults of fineflow if the call succeeds
-    runs: list[tuple[Graph, dict[str, Stamp]]] = field(default_factory=list)  # graphs started so far, with their times
+    surprises: tuple[str, ...] = ()  # what failed while running ahead
+    broken: tuple[str, ...] = ()  # those that are faults of fineflow if the call succeeds
+    runs: list[tuple[Graph, Stamps]] = field(default_factory=list)  # graphs started so far, with their times
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
     began: float = field(init=False)  # seconds, as events.now() counts them
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
         self.began = events.now()
+        self.context.run(_mark_call, self)
 
     def place(self, stamp: Stamp | None = None) -> Place:
         """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began."""
@@ -71,24 +73,33 @@ class Call:
         ``path``: predicted seconds to the end of the call. ``placed``: it is a call of a component, and holds a place.
         ``name``: what it works for, shown in timelines; ``stamp``: of that run.
         """
+        return self.task(_run(work, self.place() if placed else None, stamp), level, path, name, stamp, work)
+
+    def task(
+        self,
+        work: Coroutine[Any, Any, T],
+        level: int,
+        path: float,
+        name: str,
+        stamp: Stamp | None,
+        inner: object = None,
+    ) -> asyncio.Task[T]:
+        """The same for a coroutine that lets no SystemExit and no KeyboardInterrupt out. inner: one that it awaits."""
         context = self.context.copy()
-        context.run(_mark, level, path, self, name, stamp)
-        task = self.loop.create_task(_run(work, self.place() if placed else None), context=context)
-        self.tasks.add(task)
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            self.tasks.discard(task)
-            if stamp is not None and not task.cancelled():
-                stamp.end()
-            if not task.cancelled():
-                task.exception()  # whoever wanted it has been told; after the end of the call nobody wants it
-            if inspect.iscoroutine(work):
-                work.close()  # a task that is cancelled before its first step has not touched it
-
-        task.add_done_callback(ended)
+        context.run(_mark, level, path, name, stamp)
+        task = self.loop.create_task(work, context=context)
+        self.tasks[task] = inner
+        task.add_done_callback(self._ended, context=self.context)
         if self.claims.closed:  # looked at after the task was added: `closed` may be set from another thread
             task.cancel()
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        inner = self.tasks.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # whoever wanted it has been told; after the end of the call nobody wants it
+        if inspect.iscoroutine(inner):
+            inner.close()  # a task that is cancelled before its first step has not touched it
 
     async def for_stock(self, make: Callable[[], Awaitable[T]]) -> T:
         """Awaits what a component does for stock itself: in a place, and not beyond the end of the call.
@@ -134,17 +145,11 @@ class Call:
         """What is worth knowing of the call so far."""
         claims = self.claims
         unclaimed = len(claims.unclaimed())
-        return Summary(
-            claims.claimed, claims.missed, unclaimed, tuple(self.surprises), tuple(self.broken), self._trace()
-        )
+        return Summary(claims.claimed, claims.missed, unclaimed, self.surprises, self.broken, self._trace())
 
     def _trace(self) -> Trace:
-        runs = tuple(self.runs)
-        for _, stamps in runs:
-            for stamp in tuple(stamps.values()):
-                stamp.settle()
         entry = ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
-        return Trace(entry, self.began, events.now(), runs)
+        return Trace(entry, self.began, events.now(), tuple(self.runs))
 
     def close(self) -> Summary:
         """Cancels what still runs, without waiting for it, and lets go of all values."""
@@ -184,27 +189,30 @@ class Call:
 
 
 @contextmanager
-def _counted(tasks: set[asyncio.Task[Any]]) -> Iterator[None]:
+def _counted(tasks: dict[asyncio.Task[Any], None]) -> Iterator[None]:
     task = asyncio.current_task()
     assert task is not None
-    tasks.add(task)
+    tasks[task] = None
     try:
         yield
     finally:
-        tasks.discard(task)
+        tasks.pop(task, None)
 
 
-def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in tuple(tasks):
         if not task.cancelling():  # a second time would be one that nobody takes back
             task.cancel()
 
 
-def _mark(level: int, seconds: float, call: Call, name: str, stamp: Stamp | None) -> None:
-    depth.set(level)
-    path.set(seconds)
+def _mark_call(call: Call) -> None:
     query.set(call.label)
     started.set(call.began)
+
+
+def _mark(level: int, seconds: float, name: str, stamp: Stamp | None) -> None:
+    depth.set(level)
+    path.set(seconds)
     events.about(name, stamp)
 
 
@@ -216,6 +224,8 @@ class Place:
     holds a place must not wait for work that needs one: what a call waits for comes before its place.
     """
 
+    __slots__ = ("_held", "_limit", "_stamp", "since")
+
     def __init__(self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None) -> None:
         self._limit = limit
         self._stamp = stamp
@@ -223,10 +233,11 @@ class Place:
         self.since = events.now()  # when the work began
 
     async def __aenter__(self) -> Place:
-        await self.take()
+        if self._limit is not None:
+            await self.take()
+            if self._stamp is not None:
+                self._stamp.begun = events.now()
         self.since = events.now()
-        if self._limit is not None and self._stamp is not None:
-            self._stamp.begun = self.since
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -257,13 +268,20 @@ class Ended(Exception):
         self.error = error
 
 
-async def _run(work: Awaitable[Any], place: Place | None) -> Any:
+async def _run(work: Awaitable[T], place: Place | None, stamp: Stamp | None) -> T:
+    cancelled = False
     try:
         if place is None:
             return await work
         async with place:
             return await work
-    except (Exception, asyncio.CancelledError, GeneratorExit):
+    except asyncio.CancelledError:
+        cancelled = True
+        raise
+    except (Exception, GeneratorExit):
         raise
     except BaseException as error:
         raise Ended(error) from error
+    finally:
+        if stamp is not None and not cancelled:
+            stamp.end()

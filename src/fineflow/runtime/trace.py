@@ -1,15 +1,16 @@
 """What of a call took how long: a stamp per primitive, and the path that decided when the call ended.
 
-Recorded of every call, as it costs little (half a microsecond per primitive), and kept of the last call of an object.
+Recorded of every call, as it costs little (about a microsecond per primitive), and kept of the last call of an object.
 Times only, none of the call's values: seconds, as ``events.now()`` counts them.
 """
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from fineflow.ir import Graph, Primitive
 from fineflow.ir.spec import bodies
@@ -20,30 +21,56 @@ CLAIMED, JOINED, LEFT, STOCK = "claimed", "stock was first", "not claimed", "run
 
 
 class Stamp:
-    """One run of one primitive: its inputs were there (``ready``), an engine began with it, it ended."""
+    """One run of one primitive: its inputs were there (``ready``), an engine began with it, it ended.
 
-    __slots__ = ("begun", "ended", "entry", "ready", "taken")
+    A view of a row of ``Stamps``; one that is made by itself has a row of its own.
+    """
+
+    __slots__ = ("_at", "_of")
 
     def __init__(self, ready: float, taken: str = "") -> None:
-        self.ready = ready
-        self.begun: float | None = None  # None: when it was ready
-        self.ended: float | None = None  # None: it did not
-        self.entry: Any = None  # what stock may claim of it; let go of at the end of the call
-        self.taken = taken  # what became of it
+        self._of, self._at = Stamps({"": 0}), 0
+        self._of.times[0] = ready
+        self.taken = taken
 
-    def works(self, entry: Any, mine: bool) -> None:
-        """Stock may claim it. mine: the graph does the work, and not stock, which was there before."""
-        self.entry, self.taken = entry, "" if mine else JOINED
+    @property
+    def ready(self) -> float:
+        return self._of.times[self._at]
+
+    @ready.setter
+    def ready(self, seconds: float) -> None:
+        self._of.times[self._at] = seconds
+
+    @property
+    def begun(self) -> float | None:
+        """None: when it was ready."""
+        return _known(self._of.times[self._at + 1])
+
+    @begun.setter
+    def begun(self, seconds: float | None) -> None:
+        self._of.times[self._at + 1] = _UNKNOWN if seconds is None else seconds
+
+    @property
+    def ended(self) -> float | None:
+        """None: it did not."""
+        return _known(self._of.times[self._at + 2])
+
+    @ended.setter
+    def ended(self, seconds: float | None) -> None:
+        self._of.times[self._at + 2] = _UNKNOWN if seconds is None else seconds
+
+    @property
+    def taken(self) -> str:
+        """What became of it."""
+        return _TAKEN[self._of.taken[self._at // 3]]
+
+    @taken.setter
+    def taken(self, what: str) -> None:
+        self._of.taken[self._at // 3] = _TAKEN.index(what)
 
     def end(self) -> None:
         """Something that was done for it has ended: the last time counts."""
         self.ended = events.now()
-
-    def settle(self) -> None:
-        """The call is over: keeps whether stock took the result, and nothing else of it."""
-        entry, self.entry = self.entry, None
-        if entry is not None and not self.taken:
-            self.taken = CLAIMED if entry.by_stock else LEFT
 
     @property
     def waited(self) -> float:
@@ -56,12 +83,61 @@ class Stamp:
         return 0.0 if self.ended is None else max(self.ended - begun, 0.0)
 
 
-class Stamps(dict[str, Stamp]):
-    """The stamps of one run of a graph, by primitive; one that is asked for and not there is made."""
+class Stamps(Mapping[str, Stamp]):
+    """The stamps of one run of a graph, by primitive; those of primitives that it did not get to are not there.
 
-    def __missing__(self, name: str) -> Stamp:
-        stamp = self[name] = Stamp(events.now())
-        return stamp
+    Kept as plain numbers, as there is one for every primitive of every call that is under way.
+    """
+
+    __slots__ = ("_places", "taken", "times")
+
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self._places = places  # number of each primitive
+        self.times = array("d", _NEVER) * len(places)  # ready, begun, ended of the first one, then of the second
+        self.taken = bytearray(len(places))
+
+    def at(self, name: str) -> Stamp:
+        """The stamp of a primitive, which is ready now if it was not before."""
+        made = Stamp.__new__(Stamp)
+        made._of, made._at = self, 3 * self._places[name]
+        if made.ready != made.ready:
+            made.ready = events.now()
+        return made
+
+    def ready(self, name: str, taken: str = "") -> None:
+        """Its inputs are there."""
+        place = self._places[name]
+        self.times[3 * place] = events.now()
+        if taken:
+            self.taken[place] = _TAKEN.index(taken)
+
+    def ended(self, name: str) -> None:
+        """It has its value, or has failed."""
+        self.times[3 * self._places[name] + 2] = events.now()
+
+    def __getitem__(self, name: str) -> Stamp:
+        if name not in self:
+            raise KeyError(name)
+        return self.at(name)
+
+    def __contains__(self, name: object) -> bool:
+        place = self._places.get(name)  # type: ignore[call-overload]
+        return place is not None and self.times[3 * place] == self.times[3 * place]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._places if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+_UNKNOWN = math.nan
+_NEVER = (_UNKNOWN, _UNKNOWN, _UNKNOWN)
+_TAKEN = ("", CLAIMED, JOINED, LEFT, STOCK)
+
+
+def _known(seconds: float) -> float | None:
+    return None if seconds != seconds else seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def test_a_fault_while_running_ahead_costs_nothing_but_time(
 ) -> None:
     expected = calls(chain(), entry)
     if where == "spawn":
-        monkeypatch.setattr(Call, "spawn", fault)
+        monkeypatch.setattr(Call, "task", fault)
     else:
         monkeypatch.setitem(KERNELS, where, fault)
     with pytest.warns(fineflow.FineflowWarning, match="a fault of fineflow; stock did it"):

@@ -53,16 +53,10 @@ class Claiming:
         """For async leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
         entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
         if not mine:
-            try:
-                result = await asyncio.shield(entry.done)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                if entry.begun and usable(entry):
-                    raise
-            else:
-                if usable(entry):  # asked again: it may have turned out only now that it is not
-                    return entry, result
+            await entry.wait()
+            # Asked again: it may have turned out only now that it is not.
+            if isinstance(entry.error, asyncio.CancelledError) or (usable(entry) and (entry.begun or not entry.error)):
+                return entry, entry.result()
             entry = self.own_entry(leaf, key)
         try:
             result = await self.call.for_stock(own)
@@ -78,8 +72,8 @@ class Claiming:
         async def take() -> tuple[Entry, bool]:
             entry, mine = self.call.claims.claim(leaf, Arguments(key), usable)
             if not mine:
-                await asyncio.wait([entry.done])  # not awaited itself: a SystemExit in it would end the loop
-                if not usable(entry) or (entry.done.exception() is not None and not entry.begun):
+                await entry.wait()
+                if not usable(entry) or (entry.error is not None and not entry.begun):
                     return self.own_entry(leaf, key), True
             return entry, mine
 
@@ -95,8 +89,8 @@ class Claiming:
         if entry is None:  # what the component raises has nothing to do with that
             return self.nobodys_entry(), own()
         if not mine:
-            _raise_stop(entry.done.exception())
-            return entry, cast(T, entry.done.result())
+            _raise_stop(entry.error)
+            return entry, cast(T, entry.result())
         try:
             with self.bridge.place():
                 result = own()
@@ -152,7 +146,7 @@ class Claiming:
 
     def nobodys_entry(self) -> Entry:
         """An entry for work that stock does itself, and that the graph will not hear of."""
-        return Entry(None, self.call.loop.create_future(), shared=False)
+        return Entry(None, self.call.loop, shared=False)
 
     def begins(self, leaf: str) -> None:
         """Stock is about to run the opaque step ``leaf``. Raises CancelledError where the deadline has passed."""

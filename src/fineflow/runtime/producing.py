@@ -1,0 +1,66 @@
+"""One piece of work that runs ahead of stock: done, measured, and handed to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from fineflow.ir import Primitive
+from fineflow.runtime import events
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.costs import costs
+from fineflow.runtime.query import Ended
+from fineflow.runtime.statistics import tally
+
+if TYPE_CHECKING:
+    from fineflow.runtime.executor import Execution
+
+Start = Callable[[Entry], Awaitable[Any]]
+"""Does the work of an entry, and returns its result."""
+
+
+async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, placed: bool) -> None:
+    """Does the work, and ends the entry; the graph goes on with the result from here.
+
+    placed: it is one call of a component, and holds a place; else ``start`` takes one where it calls a component.
+    """
+    queued = events.now()
+    foreign = bool(p.engine and p.meta.get("foreign"))
+    counted = tally(p.engine or "") if foreign else None
+    if counted is not None:
+        counted.begun += 1
+    failure: BaseException | None = None
+    result = None
+    try:
+        if placed:
+            async with run.place(p, entry):
+                result = await start(entry)
+        else:
+            result = await start(entry)
+    except BaseException as error:
+        failure = error
+    now = events.now()
+    begun = queued if entry.place is None else float(entry.place.since)
+    run.stamp(p).ended = now
+    if counted is not None:
+        counted.ended += 1
+        counted.batch(1, (begun - queued,), now - begun, failed=isinstance(failure, Exception))
+        if events.listening():
+            events.report(events.Interval(p.engine or "", p.name, queued, begun, now, origin=events.origin()))
+    if failure is not None:
+        _fail(entry, failure)
+        if isinstance(failure, asyncio.CancelledError):
+            raise failure
+        return
+    if foreign and not p.params.get("pairwise"):  # which has its scores measured
+        costs.observe(p.engine or "", p.op, None, now - begun, p.name)
+    entry.finish(result)
+    run.call.claims.forget(p.meta["leaf"], entry)
+
+
+def _fail(entry: Entry, failure: BaseException) -> None:
+    told = failure.error if isinstance(failure, Ended) else failure
+    entry.fail(told)
+    if entry.stream is not None:
+        entry.stream.close(told)
