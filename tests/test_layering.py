@@ -91,6 +91,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llama_index": ("adapters.llamaindex", "testing"),
+    "llama_index_instrumentation": ("testing",),
     "numpy": ("backends", "adapters.langchain.together"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models

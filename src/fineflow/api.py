@@ -1,8 +1,8 @@
 """Read this first: one line makes a pipeline sooner, another says how.
 
-lower   the user's object becomes a p-graph of primitives     adapters/langchain/plan.py
+lower   the user's object becomes a p-graph of primitives     adapters/langchain/plan.py, adapters/llamaindex/plan.py
 passes  the p-graph becomes an e-graph                        passes/
-run     the e-graph runs ahead, stock claims its results      adapters/langchain/sessions.py, runtime/executor.py
+run     the e-graph runs ahead, stock claims its results      adapters/*/sessions.py, runtime/executor.py
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fineflow.runtime.trace import Trace
 
 if TYPE_CHECKING:
     from fineflow.adapters.langchain.plan import Plan
+    from fineflow.adapters.llamaindex.plan import Plan as IndexPlan
 
 T = TypeVar("T")
 
@@ -34,13 +35,15 @@ def optimize(
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only sooner.
 
-    obj: a LangChain ``Runnable``; anything else is returned as it is. The other arguments are those of
-    :class:`fineflow.Options`.
+    obj: a LangChain ``Runnable``, or a query engine, retriever or response synthesizer of LlamaIndex; anything else is
+    returned as it is. The other arguments are those of :class:`fineflow.Options`.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is no number of seconds above 0;
     PlanningError, with ``strict=True``, when a call cannot be planned (when it is made, not here).
     """
     options = Options(passes, strict, assume_pure, eager, timeout)
+    if _is_index_object(obj):
+        return cast(T, _optimized_index_object(obj, options))
     if not _is_runnable(obj):
         return obj
     from fineflow.adapters.langchain.proxy import Optimized
@@ -84,6 +87,8 @@ def explain(
     """
     options = Options(passes, assume_pure=assume_pure)
     trace = _last(obj) if last_run else None
+    if _is_index_object(obj):
+        return _explained_index_object(obj, options)
     if not _is_runnable(obj):
         return Explanation(name=type(obj).__name__, fallback="it is not a LangChain Runnable, and is left as it is")
     from fineflow.adapters.langchain.proxy import Optimized, is_constant
@@ -128,3 +133,52 @@ def _is_optimized(obj: Any) -> bool:
 def _is_runnable(obj: Any) -> bool:
     runnables = sys.modules.get("langchain_core.runnables")  # whoever has a Runnable has imported it
     return runnables is not None and isinstance(obj, runnables.Runnable)
+
+
+def plan_index_object(obj: Any, part: str, sync: bool, options: Options) -> IndexPlan:
+    """The plan of a part of an object of LlamaIndex (``adapters.llamaindex.plan``), for sync or async calls of it.
+
+    Raises as ``plan`` does.
+    """
+    from fineflow.adapters.llamaindex.plan import decide, lowered
+
+    p_graph, seen = lowered(obj, part, sync, options)
+    return decide(p_graph, rewrite(p_graph, options.passes, check=options.strict), seen, obj, part)
+
+
+def _optimized_index_object(obj: Any, options: Options) -> Any:
+    from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
+
+    wrapped: Any = obj.__wrapped__ if isinstance(obj, Optimized) else obj
+    made = optimized_class(wrapped)
+    return obj if made is None else made(wrapped, options, plan_index_object)
+
+
+def _explained_index_object(obj: Any, options: Options) -> Explanation:
+    from fineflow.adapters.llamaindex.plan import main_part
+    from fineflow.adapters.llamaindex.proxy import Optimized
+
+    if isinstance(obj, Optimized):
+        obj, options = obj.__wrapped__, obj._self_options
+    part = main_part(obj)
+    plans = [plan_index_object(obj, part, sync, options) for sync in (True, False)]
+    gain = [made.gain or made.blocks or options.eager for made in plans]
+    made = plans[0] if gain[0] else plans[1]
+    return Explanation(
+        name=type(obj).__name__,
+        p_graph=made.p_graph,
+        e_graph=made.e_graph,
+        notes=made.e_graph.notes,
+        fallback="" if any(gain) else "nothing in it can start earlier than stock starts it",
+        stock=tuple(f"{prefix}{part}" for prefix, runs in zip(("", "a"), gain, strict=True) if not runs and any(gain)),
+    )
+
+
+def _is_index_object(obj: Any) -> bool:
+    if sys.modules.get("llama_index.core") is None:  # whoever has an object of it has imported it
+        return False
+    try:
+        from fineflow.adapters.llamaindex.proxy import optimized_class
+    except ImportError:  # a version that is laid out in another way: its objects are left as they are
+        return False
+    return optimized_class(obj) is not None

@@ -87,7 +87,7 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
         if owner is None or b.assume_pure or declared_external(owner):
             continue
         package = owner.__module__.partition(".")[0]
-        if package != "fineflow" and package != "langchain" and not package.startswith("langchain_"):
+        if package not in ("fineflow", "langchain", "llama_index") and not package.startswith("langchain_"):
             raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
         if not _as_written(owner, name):
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")

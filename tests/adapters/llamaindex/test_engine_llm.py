@@ -82,12 +82,6 @@ def test_as_a_completion_model_it_uses_the_prompt_as_it_is() -> None:
     assert not llm.metadata.is_chat_model
 
 
-def test_what_is_known_of_a_message_begins_the_prompt_with_more_in_it() -> None:
-    llm = chatty()
-    begun = llm.prompt_text([*ASKED[:1], ChatMessage(content="Where")], open_ended=True)
-    assert begun.endswith("Where") and llm.prompt_text(ASKED).startswith(begun)
-
-
 def test_settings_of_the_call_win_and_unknown_ones_are_named() -> None:
     llm = chatty("one two three", max_tokens=2)
     assert llm.complete("x").text == "one two "

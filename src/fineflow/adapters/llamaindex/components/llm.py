@@ -30,7 +30,6 @@ from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
 _SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 _SAMPLING = frozenset(field.name for field in fields(Sampling))
 _ROLES = {MessageRole.DEVELOPER: "system", MessageRole.CHATBOT: "assistant", MessageRole.MODEL: "assistant"}
-_OPEN_END = "\ue000fineflow\ue000"  # private-use characters: in no template and in nobody's prompt
 
 
 class EngineLLM(LLM):
@@ -71,11 +70,10 @@ class EngineLLM(LLM):
             model_name=self.engine.name,
         )
 
-    def prompt_text(self, prompt: str | Sequence[ChatMessage], *, open_ended: bool = False) -> str:
+    def prompt_text(self, prompt: str | Sequence[ChatMessage]) -> str:
         """What the engine decodes from: a conversation written out, or the text of a prompt that is formatted.
 
-        With ``open_ended`` the last message goes on, so that the text begins every prompt in which more follows there
-        ("" where the chat template does not let its content through). ValueError for content that is not text.
+        ValueError for content that is not text.
         """
         if isinstance(prompt, str):
             return prompt
@@ -83,14 +81,8 @@ class EngineLLM(LLM):
             raise ValueError("EngineLLM needs at least one message, it got none")
         if not self.is_chat_model:
             assert self.messages_to_prompt is not None  # set by LLM's own validator
-            return self.messages_to_prompt(prompt) if not open_ended else ""
-        conversation = [_plain(message) for message in prompt]
-        if not open_ended:
-            return self.engine.render_chat(conversation)
-        last = conversation[-1]
-        conversation[-1] = Message(last.role, last.content + _OPEN_END)
-        text = self.engine.render_chat(conversation, add_generation_prompt=False)
-        return text[: max(text.rfind(_OPEN_END), 0)]
+            return self.messages_to_prompt(prompt)
+        return self.engine.render_chat([_plain(message) for message in prompt])
 
     async def awarm(self, text: str) -> int:
         """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""

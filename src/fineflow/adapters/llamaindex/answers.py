@@ -1,0 +1,164 @@
+"""How the answers of synthesizers run ahead of stock: side by side, in a tree, and with prompts prefilled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+from llama_index.core.prompts.prompt_utils import get_biggest_prompt
+from llama_index.core.response_synthesizers import CompactAndRefine
+from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
+
+from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.models import Request, ask, request, text_of
+from fineflow.adapters.llamaindex.prompts import beginning, repacked, selected, settled
+from fineflow.adapters.llamaindex.synthesis import ACCUMULATE, TREE, Given
+from fineflow.ir import Primitive
+from fineflow.runtime.executor import Execution
+from fineflow.runtime.query import LeftToStock
+from fineflow.runtime.streams import Stream
+from fineflow.runtime.threads import in_thread
+
+_WARMED = 4  # prompts of a refinement that are prefilled before their answers are due: more may not fit the cache
+
+
+def answers(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+    """All answers of a synthesizer. Its value is nobody's: stock puts them together."""
+    given: Given = args["cache"]
+    work = {ACCUMULATE: _each, TREE: _tree}.get(p.params["how"], _warm)
+    return run.spawn(work(p, given, run), p)
+
+
+def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
+    """Asks the model of a synthesizer, unless stock has; the text of the answer."""
+    llm = p.component._llm
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        return await ask(llm, wanted, sync=run.call.sync)
+
+    entry = run.work(p, wanted.key, start)
+
+    async def text() -> str:
+        return text_of(wanted.family, await _outcome(entry.done))
+
+    return run.spawn(text(), p)
+
+
+async def _outcome(done: Any) -> Any:
+    """What comes of a future that others wait for, too."""
+    await asyncio.wait([done])
+    return done.result()
+
+
+async def _each(p: Primitive, given: Given, run: Execution) -> None:
+    """An answer for each text, as ``Accumulate`` asks for them: stock's sync method asks one by one."""
+    synthesizer = p.component
+    template = synthesizer._text_qa_template.partial_format(query_str=given.query)
+
+    def packed(texts: Sequence[str]) -> list[str]:
+        return repacked(synthesizer._prompt_helper, template, texts, synthesizer._llm)
+
+    def wanted(text: str) -> list[Request]:
+        return [
+            request(synthesizer._llm, template, {**_own(synthesizer, chunk), **given.arguments})
+            for chunk in packed([text])
+        ]
+
+    arguments = dict(given.arguments)
+    arguments.pop("separator", None)
+    given = Given(given.query, given.texts, arguments)
+    texts: Sequence[str] = given.texts
+    if isinstance(synthesizer, CompactAndAccumulate):
+        texts = await in_thread(lambda: packed(given.texts))
+    for text in texts:
+        for each in await in_thread(lambda text=text: wanted(text)):  # type: ignore[misc]
+            begin(p, each, run)
+
+
+def _own(synthesizer: Any, chunk: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = synthesizer._make_prompt_kwargs(chunk)
+    return arguments
+
+
+async def _tree(p: Primitive, given: Given, run: Execution) -> None:
+    """Summaries of summaries: a parent is asked for as soon as the summaries that it is made of are there."""
+    await _Level(p, given, run).run(_all(given.texts))
+
+
+class _Level:
+    """One level of the tree: texts come in order, and are packed into chunks that are asked for when they are final."""
+
+    def __init__(self, p: Primitive, given: Given, run: Execution) -> None:
+        self._p, self._given, self._run = p, given, run
+        synthesizer = p.component
+        self._helper, self._llm = synthesizer._prompt_helper, synthesizer._llm
+        self._template = synthesizer._summary_template.partial_format(query_str=given.query)
+        self._streaming: bool = synthesizer._streaming
+        self._asked: list[str] = []
+        self._above: Stream[Awaitable[str]] | None = None
+
+    async def run(self, texts: Stream[Any]) -> None:
+        known: list[str] = []
+        try:
+            async for text in texts.read():
+                known.append(text if isinstance(text, str) else await text)
+                if not isinstance(text, str):  # at the lowest level all of them are there at once
+                    final = await in_thread(lambda: settled(self._helper, self._template, known, self._llm))
+                    self._ask(final)
+            chunks = await in_thread(lambda: repacked(self._helper, self._template, known, self._llm))
+            if chunks[: len(self._asked)] != self._asked:
+                raise LeftToStock("texts were packed in another way when all of them were there")
+            if len(chunks) > 1:
+                self._ask(chunks)
+            elif not self._streaming:  # the last answer; stock streams it by itself
+                begin(self._p, self._wanted(chunks[0]), self._run)
+        except BaseException as error:
+            if self._above is not None:
+                self._above.close(error)
+            raise
+        if self._above is not None:
+            self._above.close()
+
+    def _ask(self, chunks: list[str]) -> None:
+        for chunk in chunks[len(self._asked) :]:
+            self._asked.append(chunk)
+            if self._above is None:
+                self._above = Stream()
+                self._run.spawn(_Level(self._p, self._given, self._run).run(self._above), self._p)
+            self._above.put(begin(self._p, self._wanted(chunk), self._run))
+
+    def _wanted(self, chunk: str) -> Request:
+        return request(self._llm, self._template, {"context_str": chunk, **self._given.arguments})
+
+
+def _all(texts: Sequence[str]) -> Stream[Any]:
+    found: Stream[Any] = Stream()
+    for text in texts:
+        found.put(text)
+    found.close()
+    return found
+
+
+async def _warm(p: Primitive, given: Given, run: Execution) -> None:
+    """Prefills what is known of the prompts that refine an answer, while the answer is still being written."""
+    synthesizer = p.component
+    llm: EngineLLM = synthesizer._llm
+    template = selected(synthesizer._refine_template.partial_format(query_str=given.query), llm)
+    for chunk in (await in_thread(lambda: _refined(synthesizer, given)))[1 : 1 + _WARMED]:
+        text = beginning(llm, template, {"context_msg": chunk, **given.arguments})
+        if text:
+            await llm.awarm(text)
+
+
+def _refined(synthesizer: Any, given: Given) -> list[str]:
+    """The chunks that a refinement goes through, as far as answers do not make them too long."""
+    helper, llm, padding = synthesizer._prompt_helper, synthesizer._llm, synthesizer._response_padding_size
+    templates = (synthesizer._text_qa_template, synthesizer._refine_template)
+    texts: Sequence[str] = given.texts
+    if isinstance(synthesizer, CompactAndRefine):
+        asked = [template.partial_format(query_str=given.query) for template in templates]
+        texts = repacked(helper, get_biggest_prompt(asked), texts, llm, padding)
+    biggest = get_biggest_prompt(list(templates))
+    return [chunk for text in texts for chunk in repacked(helper, biggest, [text], llm, padding)]

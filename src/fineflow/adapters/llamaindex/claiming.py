@@ -1,0 +1,114 @@
+"""Claims: how a leaf of stock's takes what the graph has, and what it does where there is nothing.
+
+Stock may ask from a plain thread, from the event loop of the call, and from a loop of its own: its sync methods run
+coroutines in a new one (``use_async``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from fineflow.runtime.bridge import Bridge, Unreachable
+from fineflow.runtime.claims import Entry
+from fineflow.runtime.query import Call
+from fineflow.runtime.scope import check
+
+
+class Claiming:
+    """Stock's side of one call."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._bridge = Bridge(call)
+
+    def claim(self, leaf: str, key: Any, own: Callable[[], Any]) -> Any:
+        """For sync leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
+        check()
+        if self._bridge.here:  # may not wait for itself
+            return own()
+        try:
+            entry, mine = self._bridge.outcome(self._take(leaf, key))
+        except Unreachable:
+            return own()
+        if not mine:
+            return entry.done.result()
+        check()
+        try:
+            result = own()
+        except BaseException:
+            # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
+            self._bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
+            raise
+        self._bridge.post(entry.finish, result)
+        return result
+
+    async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]]) -> Any:
+        """For async leaves, on any event loop."""
+        if not self._bridge.here:
+            return await self._claim_from_elsewhere(leaf, key, own)
+        entry, mine = await self._take(leaf, key)
+        if not mine:
+            return entry.done.result()
+        try:
+            result = await self.call.for_stock(own)
+        except BaseException as error:
+            entry.fail(error)
+            raise
+        entry.finish(result)
+        return result
+
+    async def _claim_from_elsewhere(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]]) -> Any:
+        taking = self._take(leaf, key)
+        try:
+            entry, mine = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self.call.loop))
+        except RuntimeError:  # that loop is closed
+            taking.close()
+            return await own()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return await own()  # that loop was shut down
+        if not mine:
+            return entry.done.result()
+        try:
+            result = await own()
+        except BaseException:
+            self._bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
+            raise
+        self._bridge.post(entry.finish, result)
+        return result
+
+    async def _take(self, leaf: str, key: Any) -> tuple[Entry, bool]:
+        """The entry for a call that stock makes, over if it is the graph's, and whether stock has to do the work."""
+        claims = self.call.claims
+        entry, mine = claims.claim(leaf, key, _usable)
+        if not mine:
+            await asyncio.wait([entry.done])  # not awaited itself: a SystemExit in it would end the loop
+            error = entry.done.exception()
+            if error is not None and (not entry.begun or isinstance(error, asyncio.CancelledError)):
+                return claims.claim(leaf, key, _never)[0], True
+        return entry, mine
+
+    def feed(self, leaf: str, value: Any) -> None:
+        """Tells the graph what stock has got to. From any thread."""
+        if self._bridge.here:
+            self.call.feed(leaf, value)
+            return
+        with suppress(Unreachable):
+            self._bridge.run(lambda: self.call.feed(leaf, value))
+
+
+class _Failed(Exception):
+    """What the graph sees of a failure that stock has seen itself."""
+
+
+def _usable(entry: Entry) -> bool:
+    return True
+
+
+def _never(entry: Entry) -> bool:
+    return False

@@ -1,0 +1,130 @@
+"""How each operation of a plan for LlamaIndex runs ahead of stock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.retrievers import QueryFusionRetriever
+
+from fineflow.adapters.llamaindex.answers import answers
+from fineflow.adapters.llamaindex.models import Request, ask
+from fineflow.adapters.llamaindex.prompts import beginning
+from fineflow.adapters.llamaindex.retrieval import embed, queries_of, query_prompt, search
+from fineflow.ir import Op, Primitive
+from fineflow.runtime import bodies
+from fineflow.runtime.executor import Execution, Kernel, Work
+from fineflow.runtime.query import LeftToStock
+from fineflow.runtime.streams import Stream
+
+Args = Mapping[str, Any]
+
+
+def render(p: Primitive, args: Args, run: Execution) -> Any:
+    """The prompt for more queries; of a synthesizer, what its prompts are made of."""
+    if isinstance(p.component, QueryFusionRetriever):
+        return query_prompt(p.component, args["key:query"])
+    return next(value for name, value in args.items() if name != "key:query_str")
+
+
+def prefill(p: Primitive, args: Args, run: Execution) -> Any:
+    return args["prompt"]
+
+
+def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
+    """Prefills what a prompt begins with; 0 where stock has got to the prompt itself by now."""
+    rendered = run.graph[p.meta["until"]]
+    if all(ref.name in run.values for ref in rendered.args.values()):
+        return 0
+    known = {name.removeprefix("key:"): value for name, value in args.items()}
+    text = beginning(p.component, p.meta["templates"][0], known)
+    if not text:
+        raise LeftToStock("the prompt does not show its late variable")
+    return run.spawn(p.component.awarm(text), p)
+
+
+def decode(p: Primitive, args: Args, run: Execution) -> Any:
+    """All answers of a synthesizer; or one text of a model."""
+    if "how" in p.params:
+        return answers(p, args, run)
+    llm, wanted = p.component, Request("complete", args["cache"], formatted=False)
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        return await ask(llm, wanted, sync=run.call.sync)
+
+    return Work(run.work(p, wanted.key, start), lambda response: response.text)
+
+
+def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
+    """One text of a model on an engine, released while it is written: each time all of it so far."""
+    llm, wanted = p.component, Request("complete", args["cache"], formatted=False)
+    written: Stream[str] = Stream()
+    run.release(p, None, written)
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        last = CompletionResponse(text="")
+        async for piece in llm._adeltas(llm._completed(wanted.prompt, False), {}):
+            last = piece
+            written.put(piece.text)
+        return last.model_copy(update={"delta": None})
+
+    entry = run.work(p, wanted.key, start)
+
+    def ended(done: Any) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is None and not done.cancelled():
+            written.put(done.result().text)
+        written.close(error)
+
+    entry.done.add_done_callback(ended)
+    return Work(entry, lambda response: response.text)
+
+
+def parse(p: Primitive, args: Args, run: Execution) -> Any:
+    """The queries in what a model has written, each released when it is final."""
+    source, fusion = args["text"], p.component
+    if isinstance(source, str):
+        return queries_of(fusion, source)
+    items: Stream[str] = Stream()
+    run.release(p, None, items)
+    return run.spawn(_lines(fusion, source, items), p)
+
+
+async def _lines(fusion: Any, source: Stream[str], items: Stream[str]) -> list[str]:
+    text, found = "", list[str]()
+    try:
+        async for text in source.read():
+            final = queries_of(fusion, text, ended=False)
+            for query in final[len(found) :]:
+                items.put(query)
+            found = final
+        whole = queries_of(fusion, text)
+        if whole[: len(found)] != found:
+            raise LeftToStock("the whole text says something else than its beginning did")
+        for query in whole[len(found) :]:
+            items.put(query)
+    except BaseException as error:
+        items.close(error)
+        raise
+    items.close()
+    return whole
+
+
+def each(p: Primitive, args: Args, run: Execution) -> object:
+    return bodies.each(run, p, args)
+
+
+KERNELS: dict[Op, Kernel] = {
+    Op.RENDER: render,
+    Op.PREFILL: prefill,
+    Op.PARTIAL_PREFILL: partial_prefill,
+    Op.DECODE: decode,
+    Op.PARTIAL_DECODE: partial_decode,
+    Op.PARSE: parse,
+    Op.EMBED: embed,
+    Op.SEARCH: search,
+    Op.MAP: each,
+}

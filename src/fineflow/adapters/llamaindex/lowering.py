@@ -1,0 +1,83 @@
+"""What lowering an object of LlamaIndex and making its shadow have in common: where parts are, and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fineflow.adapters.base import UNKNOWN, Builder, Leaf
+from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.ir import PURE, Effect, Effects, Op, Ref
+
+
+@dataclass
+class Seen:
+    """One lowering. objects: what was planned where. one_by_one: for a call of a sync method."""
+
+    b: Builder
+    one_by_one: bool
+    objects: MutableMapping[str, Any] = field(default_factory=dict)
+    read: list[Any] = field(default_factory=list)  # what the plan depends on besides
+    models: list[Any] = field(default_factory=list)  # those that several parts may share
+
+    def reads(self, *values: Any) -> None:
+        """Notes values on which the plan depends: it holds as long as they are the same."""
+        self.read.extend(values)
+
+    def shared(self, model: Any) -> str:
+        """The leaf of a model that several parts may have in common."""
+        return shared_leaf(model, self.models)
+
+    def at(self, leaf: str) -> None:
+        """Has the primitive that was added last claimed at another leaf than the current one."""
+        last = self.b.primitives[-1]
+        self.b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
+
+    def inside_map(self) -> Seen:
+        """For the graph inside of a MAP."""
+        return replace(self, b=self.b.body())
+
+    def opaque(self, obj: Any, args: Mapping[str, Ref], reason: str, kind: str = UNKNOWN) -> Leaf:
+        """A step that stock runs alone, and that tells the graph nothing."""
+        made = self.b.add(
+            Op.CALL,
+            args,
+            name=type(obj).__name__,
+            effects=Effects(Effect.OPAQUE, "", reason),
+            component=obj,
+            kind=kind,
+            by="stock",
+            called=type(obj).__name__,
+        )
+        self.b.note(made.ref.name, False, reason)
+        return made
+
+    def fed(self, obj: Any, args: Mapping[str, Ref], name: str) -> Leaf:
+        """What stock hands to the current object, of which the graph is told."""
+        return self.b.add(Op.CALL, args, name=name, effects=PURE, component=obj, by="stock", called=name)
+
+
+def shared_leaf(model: Any, known: list[Any]) -> str:
+    """The leaf of a model among those met so far, the same for the plan and for shadows that meet it in this order."""
+    for i, other in enumerate(known):
+        if other is model:
+            return f"embedding {i}"
+    known.append(model)
+    return f"embedding {len(known) - 1}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the user's object a shadow is being made. models: as the plan has met them. sync: of the call."""
+
+    claims: Claiming
+    sync: bool
+    models: list[Any]
+    leaf: str = ""
+
+    def part(self, name: str) -> Place:
+        return replace(self, leaf=f"{self.leaf}/{name}" if self.leaf else name)
+
+    def shared(self, model: Any) -> str:
+        return shared_leaf(model, self.models)

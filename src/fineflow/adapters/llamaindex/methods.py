@@ -1,0 +1,175 @@
+"""Methods of LlamaIndex classes without what LlamaIndex puts around them, and put back around something else.
+
+A method may be wrapped by the dispatcher (``dispatcher.span``: it opens a span) and by the callbacks of LLMs
+(``llm_chat_callback``: they send events, count, limit rates). The graph calls what is inside, which nobody can observe;
+the shadow that stock runs has the same wrappers around a claim, so that spans and events are stock's own.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import wrapt
+from llama_index.core.llms import callbacks
+
+from fineflow.runtime.threads import in_thread
+
+_TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
+_STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_CLIENTS = frozenset({"_client", "_aclient"})  # which integrations make when they first need them
+_AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"})
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a class. function: what is inside of all wrappers. spans, told: the wrappers, the outermost first."""
+
+    function: FunctionType
+    spans: tuple[Any, ...]
+    told: tuple[FunctionType, ...]
+
+    def around(self, obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, which takes ``obj`` first, as this method of ``obj``: with the same wrappers around it.
+
+        To be put into the ``__dict__`` of ``obj``. It has to be a coroutine function if the method is one.
+        """
+        inner = _named(function, self.function)
+        for wrapper in reversed(self.told):
+            inner = _with_cell(wrapper, "f", inner)
+        wrapped: Any = inner
+        for span in reversed(self.spans):
+            wrapped = wrapt.FunctionWrapper(wrapped, span._self_wrapper)
+        bound: Callable[..., Any] = wrapped.__get__(obj, type(obj))
+        return bound
+
+
+def method(kind: type, name: str) -> Method | None:
+    """The method of a class by its name; None if it has none, or one that is no function."""
+    found = inspect.getattr_static(kind, name, None)
+    spans, told = [], []
+    while isinstance(found, wrapt.FunctionWrapper):
+        spans.append(found)
+        found = found.__wrapped__
+    while (
+        isinstance(found, FunctionType) and found.__globals__ is vars(callbacks) and "f" in found.__code__.co_freevars
+    ):
+        told.append(found)
+        found = _cells(found)["f"].cell_contents
+    return Method(found, tuple(spans), tuple(told)) if isinstance(found, FunctionType) else None
+
+
+def _tells(function: Any) -> bool:
+    """Whether it is a wrapper that ``llm_chat_callback`` or ``llm_completion_callback`` has made."""
+    if not isinstance(function, FunctionType) or function.__globals__ is not vars(callbacks):
+        return False
+    return "f" in function.__code__.co_freevars
+
+
+def same(kind: type, base: type, *names: str) -> bool:
+    """Whether a class has these methods of another one, as they are there."""
+    if kind is base:
+        return True
+    for name in names:
+        found, expected = method(kind, name), method(base, name)
+        if found is None or expected is None or found.function is not expected.function:
+            return False
+    return True
+
+
+def quiet(kind: type, name: str) -> bool:
+    """Whether a method, called without its wrappers, opens no span, sends no event and leaves the object as it is.
+
+    As far as its bytecode shows, with that of the methods it may call; what looks as if it might counts as if it did.
+    """
+    found = method(kind, name)
+    return found is not None and _known_quiet(kind, name, found.function)
+
+
+@lru_cache(maxsize=1024)
+def _known_quiet(kind: type, name: str, function: FunctionType) -> bool:
+    return _quiet(kind, function, {name})
+
+
+def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
+    names: set[str] = set()
+    for code in _codes(function.__code__):
+        names.update(code.co_names)
+        if any(i.opname in _STORING and i.argval not in _CLIENTS for i in dis.get_instructions(code)):
+            return False
+    if names & _TELLING:
+        return False
+    for name in names - seen:
+        seen.add(name)
+        found = method(kind, name)
+        if found is not None and (found.spans or found.told or not _quiet(kind, found.function, seen)):
+            return False
+    return True
+
+
+def blocks(kind: type, name: str) -> bool:
+    """Whether an async method never gives way: it awaits nothing, so that all of its work is done on the loop."""
+    found = method(kind, name)
+    return found is not None and _awaits_nothing(found.function)
+
+
+@lru_cache(maxsize=1024)
+def _awaits_nothing(function: FunctionType) -> bool:
+    code = function.__code__
+    return inspect.iscoroutinefunction(function) and all(i.opname not in _AWAITING for i in dis.get_instructions(code))
+
+
+async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What an async function that awaits nothing returns, done in a worker thread, in a copy of the current context."""
+    return await in_thread(lambda: finished(function(*args, **kwargs)))
+
+
+def finished(coroutine: Any) -> Any:
+    """What a coroutine returns that awaits nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        coroutine.close()
+    raise RuntimeError("a coroutine that awaits nothing was suspended")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
+
+
+def _cells(function: FunctionType) -> dict[str, CellType]:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _with_cell(function: FunctionType, name: str, value: Any) -> FunctionType:
+    """The same function with another value in one of its cells."""
+    cells = {**_cells(function), name: CellType(value)}
+    made = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        tuple(cells[free] for free in function.__code__.co_freevars),
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    _named(made, function)
+    return made
+
+
+def _named(function: Any, like: FunctionType) -> Any:
+    """``function`` under the name and with the signature of another one, as spans tell them."""
+    function.__name__, function.__qualname__ = like.__name__, like.__qualname__
+    function.__module__, function.__doc__ = like.__module__, like.__doc__
+    if function.__code__ is not like.__code__:
+        function.__signature__ = inspect.signature(like, follow_wrapped=False)
+    return function

@@ -1,0 +1,136 @@
+"""Prompt templates, and how texts are packed into prompts: what stock does, without its spans and events.
+
+The splitters of LlamaIndex open spans and send events, so their inner methods are called here. ``settled`` says which
+chunks are final while texts are still to come; with it the parents in a tree of summaries start early.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llama_index.core.base.llms.types import TextBlock
+from llama_index.core.indices.prompt_helper import DEFAULT_PADDING, PromptHelper
+from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate, SelectorPromptTemplate
+
+from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.recognition import NotLowered
+
+_TOKENIZERS = ("fineflow", "llama_index", "tiktoken", "tokenizers", "transformers")
+_MARK = "\x02late\x03"  # stands for a value that is not there yet; cannot come from a tokenizer or a keyboard
+_VARIABLE = re.compile(r"\{([^{}]+)\}")
+
+
+def check_template(template: Any) -> None:
+    """Raises NotLowered where filling in a template could call user code."""
+    parts = [template]
+    if type(template) is SelectorPromptTemplate:
+        for condition, part in template.conditionals or ():
+            if (condition.__module__ or "").partition(".")[0] != "llama_index":
+                raise NotLowered("which prompt is used is decided by user code")
+            parts.append(part)
+        parts.append(template.default_template)
+    for part in parts:
+        if type(part) not in (PromptTemplate, ChatPromptTemplate, SelectorPromptTemplate):
+            raise NotLowered(f"prompt template {type(part).__name__} is not recognised")
+        if part.output_parser is not None or part.function_mappings or part.template_var_mappings:
+            raise NotLowered("a prompt template has an output parser or mappings of its own")
+        if any(not isinstance(value, str) for value in part.kwargs.values()):
+            raise NotLowered("a prompt template holds a value that is no text")
+
+
+def check_packing(helper: Any) -> None:
+    """Raises NotLowered where packing texts could call user code, or is not known."""
+    if type(helper) is not PromptHelper or not vars(helper).keys() <= type(helper).model_fields.keys():
+        raise NotLowered(f"how {type(helper).__name__} packs prompts is not recognised")
+    if helper.separator != " ":
+        raise NotLowered("texts are split at something else than spaces")
+    tokenizer: Any = helper._token_counter.tokenizer
+    while isinstance(tokenizer, partial):
+        tokenizer = tokenizer.func
+    owner = getattr(tokenizer, "__self__", None)
+    module = type(owner).__module__ if owner is not None else getattr(tokenizer, "__module__", None)
+    if (module or "").partition(".")[0] not in _TOKENIZERS:
+        raise NotLowered("tokens are counted by user code")
+
+
+def repacked(
+    helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any, padding: int = DEFAULT_PADDING
+) -> list[str]:
+    """``helper.repack(template, texts, llm=llm, padding=padding)``. Raises ValueError where the prompt has no room."""
+    splitter = helper.get_text_splitter_given_prompt(template, padding=padding, llm=llm)
+    return _split(splitter, _joined(texts))
+
+
+def settled(helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any) -> list[str]:
+    """The chunks that ``repacked`` will begin with, whatever texts follow; each is followed by at least one more.
+
+    Texts are cut into words, and words added to a chunk until one does not fit. What closes a chunk is therefore known
+    as soon as that word is complete; so the last word that is there, which may go on, is left out, and the last chunk.
+    """
+    known = _joined(texts)
+    whole, space, _ = known.rpartition(" ")
+    if not space or " " not in whole.strip(" "):
+        return []
+    splitter = helper.get_text_splitter_given_prompt(template, llm=llm)
+    if len(splitter._tokenizer(whole)) <= splitter.chunk_size:
+        return []
+    return _split(splitter, whole)[:-1]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "\n\n".join(text.strip() for text in texts if text.strip())
+
+
+def _split(splitter: Any, text: str) -> list[str]:
+    """``splitter.split_text(text)``."""
+    if text == "":
+        return [text]
+    chunks: list[str] = splitter._merge(splitter._split(text, splitter.chunk_size), splitter.chunk_size)
+    return chunks
+
+
+def selected(template: BasePromptTemplate, llm: Any) -> Any:
+    """The template that is used for this model."""
+    return template.select(llm=llm) if isinstance(template, SelectorPromptTemplate) else template
+
+
+def segments(template: Any) -> tuple[tuple[str, str], ...]:
+    """A selected template as text and variables in order, as (kind, text or name); empty where it is not only text."""
+    if isinstance(template, PromptTemplate):
+        return tuple(_segments(template.template, template))
+    found: list[tuple[str, str]] = []
+    for message in template.message_templates:
+        for block in message.blocks:
+            if not isinstance(block, TextBlock):
+                return ()
+            found += _segments(block.text, template)
+    return tuple(found)
+
+
+def _segments(text: str, template: Any) -> Iterator[tuple[str, str]]:
+    end = 0
+    for match in _VARIABLE.finditer(text):
+        yield "text", text[end : match.start()]
+        end, name = match.end(), match[1]
+        if name in template.kwargs:
+            yield "text", template.kwargs[name]
+        else:
+            yield ("variable", name) if name in template.template_vars else ("text", match[0])
+    yield "text", text[end:]
+
+
+def beginning(llm: EngineLLM, template: Any, known: Mapping[str, str]) -> str:
+    """What the prompt of a template begins with when only some of its variables are known; "" where that is not shown.
+
+    The whole prompt is written, chat template included, with a mark in place of what is late, and cut at the mark.
+    """
+    late = {name: _MARK for name in template.template_vars if name not in known and name not in template.kwargs}
+    if llm.metadata.is_chat_model:
+        text = llm.prompt_text(llm._get_messages(template, **known, **late))
+    else:
+        text = llm._get_prompt(template, **known, **late)
+    begun, mark, _ = text.partition(_MARK)
+    return begun if mark else ""

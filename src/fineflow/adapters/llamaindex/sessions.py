@@ -1,0 +1,196 @@
+"""One call: its shadow and its graph begin together, and end together in whatever way the call ends.
+
+A response that streams is read after the call: its last answer is streamed by the user's own model, so nothing of the
+graph is needed any more when the response object is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llama_index.core.schema import QueryBundle
+
+from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.llamaindex.kernels import KERNELS
+from fineflow.adapters.llamaindex.lowering import Place
+from fineflow.adapters.llamaindex.plan import Plan, shadow
+from fineflow.adapters.llamaindex.retrieval import PLAIN
+from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime import scope
+from fineflow.runtime.claims import Summary
+from fineflow.runtime.executor import Call, Execution
+from fineflow.runtime.limits import Ticket, enter, enter_sync, inside
+from fineflow.runtime.loop import engine_loop, on_engine_loop
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """How one call of an object is run. ahead: whether the graph runs, or only what would block an event loop is moved.
+
+    ended: told what is left to know of the call.
+    """
+
+    obj: Any
+    plan: Plan
+    ahead: bool
+    strict: bool
+    ended: Callable[[Summary], None]
+
+    @contextmanager
+    def sync(self, query: Any) -> Iterator[Any]:
+        """For a plain thread: what it should call. The graph runs on the runtime's loop meanwhile."""
+        try:
+            loop = engine_loop()
+        except RuntimeError:  # the interpreter is exiting
+            yield self.obj
+            return
+        call = _call(loop, query, sync=True)
+        runs = self._shadow(call)
+        try:
+            if runs is not self.obj and self.ahead:
+                _post(loop, Execution(self.plan.e_graph, call, _inputs(query)).start)
+            with scope.on_stop(partial(_stop, call)):
+                yield runs
+        finally:
+            summary = _close(call)
+            self.ended(summary)
+        self._check(summary)
+
+    @asynccontextmanager
+    async def on_loop(self, query: Any) -> AsyncIterator[Any]:
+        """For a coroutine: what it should call. The graph runs on the same loop meanwhile."""
+        call = _call(asyncio.get_running_loop(), query, sync=False)
+        runs = self._shadow(call)
+        try:
+            if runs is not self.obj and self.ahead:
+                Execution(self.plan.e_graph, call, _inputs(query)).start()
+            with scope.on_stop(partial(_stop, call)):
+                yield runs
+        finally:
+            summary = await call.aclose()
+            self.ended(summary)
+        self._check(summary)
+
+    def _shadow(self, call: Call) -> Any:
+        """The copy of the object that stock runs, or the object where that cannot be made."""
+        try:
+            return shadow(self.obj, Place(Claiming(call), call.sync, list(self.plan.models)))
+        except Exception as error:
+            text = f"{type(self.obj).__name__} could not be prepared ({type(error).__name__}: {error})"
+            if self.strict:
+                raise PlanningError(f"{text}; without strict=True it runs as stock") from error
+            warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)
+            return self.obj
+
+    def _check(self, summary: Summary) -> None:
+        """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself."""
+        if summary.broken:
+            text = f"{type(self.obj).__name__}: while running ahead, {summary.broken[0]}"
+            if self.strict:
+                raise PlanningError(f"{text}; without strict=True this is a warning")
+            warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)
+
+
+@contextmanager
+def entered() -> Iterator[None]:
+    """One call, or a part of the call it is made in, from a plain thread. Raises Overloaded."""
+    scope.check()
+    if inside.get():
+        yield
+        return
+    ticket = Ticket()
+    enter_sync(ticket)
+    with _inside(ticket):
+        yield
+
+
+@asynccontextmanager
+async def aentered() -> AsyncIterator[None]:
+    """The same from a coroutine."""
+    scope.check()
+    if inside.get():
+        yield
+        return
+    ticket = Ticket()
+    await enter(ticket)
+    with _inside(ticket):
+        yield
+
+
+@contextmanager
+def _inside(ticket: Ticket) -> Iterator[None]:
+    mark, error = inside.set(True), None
+    try:
+        yield
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        inside.reset(mark)
+        ticket.door.leave(ticket, error)
+
+
+def _call(loop: asyncio.AbstractEventLoop, query: Any, *, sync: bool) -> Call:
+    call = Call(
+        loop=loop,
+        kernels=KERNELS,
+        sync=sync,
+        streaming=False,
+        handlers=False,
+        context=contextvars.copy_context(),
+        label=f"query-{next(_numbers)}",
+    )
+    call.tables[PLAIN] = isinstance(query, str) or (
+        type(query) is QueryBundle
+        and query.embedding is None
+        and not query.custom_embedding_strs
+        and query.image_path is None
+    )
+    return call
+
+
+def _inputs(query: Any) -> Mapping[str, Any]:
+    return {"input": query if isinstance(query, str) else getattr(query, "query_str", None), "nodes": None}
+
+
+def _stop(call: Call) -> None:
+    """Ends what runs ahead of a call whose deadline has passed. From any thread."""
+    call.claims.closed = True
+    _post(call.loop, call.stop)
+
+
+def _close(call: Call) -> Summary:
+    """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
+    call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
+    if on_engine_loop():
+        return call.close()
+    if not call.tasks:
+        summary = call.summary()
+        _post(call.loop, call.close)
+        return summary
+    ended = call.aclose()
+    try:
+        return asyncio.run_coroutine_threadsafe(ended, call.loop).result()
+    except CancelledError:  # the loop was shut down meanwhile
+        return call.summary()
+    except RuntimeError:  # the loop has ended with the interpreter, and everything on it
+        ended.close()
+        return call.summary()
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        pass

@@ -1,0 +1,203 @@
+"""Response synthesizers: their prompts and answers as primitives, and their shadows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.response_synthesizers import (
+    Accumulate,
+    BaseSynthesizer,
+    CompactAndRefine,
+    Refine,
+    SimpleSummarize,
+    TreeSummarize,
+)
+from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
+
+from fineflow.adapters.base import TEXT, UNKNOWN, Leaf
+from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.lowering import Place, Seen
+from fineflow.adapters.llamaindex.methods import method, same
+from fineflow.adapters.llamaindex.models import model_effects, shadow_llm
+from fineflow.adapters.llamaindex.prompts import check_packing, check_template, segments, selected
+from fineflow.adapters.llamaindex.retrieval import model_known
+from fineflow.adapters.recognition import NotLowered
+from fineflow.ir import Op, Ref
+
+ACCUMULATE, TREE, REFINE, SIMPLE = "accumulate", "tree", "refine", "simple"
+_RESPONDING = ("synthesize", "asynthesize", "get_response", "aget_response", "_prepare_response_output")
+_ACCUMULATING = (*_RESPONDING, "_give_responses", "_make_prompt_kwargs", "_format_response", "flatten_list")
+_REFINING = (
+    *(*_RESPONDING, "_default_program_factory", "_update_response", "_aupdate_response"),
+    *("_run_refine_loop", "_arun_refine_loop"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of synthesizers that is recognised by its methods. templates: its attributes that hold prompts."""
+
+    base: type
+    how: str
+    methods: tuple[str, ...]
+    templates: tuple[str, ...]
+
+
+_TWO = ("_text_qa_template", "_refine_template")
+KINDS = (
+    Kind(CompactAndRefine, REFINE, (*_REFINING, "_make_compact_text_chunks"), _TWO),
+    Kind(Refine, REFINE, _REFINING, _TWO),
+    Kind(TreeSummarize, TREE, _RESPONDING, ("_summary_template",)),
+    Kind(SimpleSummarize, SIMPLE, _RESPONDING, ("_text_qa_template",)),
+    Kind(CompactAndAccumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
+    Kind(Accumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What stock hands a synthesizer: the query, the texts of the nodes, and keyword arguments for its prompts."""
+
+    query: str
+    texts: tuple[str, ...]
+    arguments: Mapping[str, Any]
+
+
+def kind_of(synthesizer: Any) -> Kind | None:
+    """How a synthesizer is recognised, if it is."""
+    for kind in KINDS:
+        if isinstance(synthesizer, kind.base):
+            known = vars(synthesizer).keys().isdisjoint(kind.methods) and same(
+                type(synthesizer), kind.base, *kind.methods
+            )
+            return kind if known else None
+    return None
+
+
+# Lowering
+
+
+def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) -> Leaf:
+    """The texts that stock hands over, the prompts made of them, and one step for all answers of the model."""
+    b = seen.b
+    seen.objects[b.leaf] = synthesizer
+    args = {"query": query.ref, "nodes": nodes.ref}
+    kind = kind_of(synthesizer)
+    if kind is None:
+        return seen.opaque(synthesizer, args, "is not recognised: runs through its own methods")
+    llm = synthesizer._llm
+    seen.reads(llm, *_settings(synthesizer), *(getattr(synthesizer, name) for name in kind.templates))
+    mark = len(b.primitives)
+    try:
+        _check(synthesizer, kind)
+        effects = model_effects(llm, b, "predict")
+        engine = llm.engine.name if isinstance(llm, EngineLLM) else type(llm).__name__
+        texts = seen.fed(synthesizer, args, "texts")
+        template = selected(getattr(synthesizer, kind.templates[0]), llm)
+        cache = _prompt(template, query, texts, llm, engine, effects, seen)
+        ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and _prefills(llm))
+        stock: dict[str, Any] = {} if ahead else {"by": "stock"}
+        made = b.add(
+            Op.DECODE,
+            {"cache": cache.ref},
+            name="answers",
+            component=synthesizer,
+            engine=engine,
+            effects=effects,
+            kind=TEXT,
+            how=kind.how,
+            foreign=not isinstance(llm, EngineLLM),
+            pieces=False,
+            **stock,
+        )
+        seen.at(f"{b.leaf}/llm")
+        return made
+    except NotLowered as why:
+        del b.primitives[mark:]
+        return seen.opaque(synthesizer, args, str(why))
+
+
+def _prompt(template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, seen: Seen) -> Leaf:
+    b = seen.b
+    parts = segments(template)
+    late = {name: Ref(texts.ref.name) for kind, name in parts if kind == "variable" and name != "query_str"}
+    args = {f"key:{name}": ref for name, ref in late.items()} or {"key:context_str": texts.ref}
+    args["key:query_str"] = query.ref
+    told: dict[str, Any] = {"segments": parts} if parts else {}
+    prompt = b.add(Op.RENDER, args, component=template, kind=UNKNOWN, **told)
+    block: dict[str, Any] = {"block": llm.engine.block_size, "cache": id(llm.engine)} if _prefills(llm) else {}
+    return b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **block)
+
+
+def _prefills(llm: Any) -> bool:
+    return isinstance(llm, EngineLLM) and bool(llm.engine.can_prefill)
+
+
+def _check(synthesizer: Any, kind: Kind) -> None:
+    """Raises NotLowered where an answer is not simply ``llm.predict`` of a prompt with packed texts."""
+    if synthesizer._multimodal:
+        raise NotLowered("it reads more than texts")
+    if synthesizer._output_cls is not None:
+        raise NotLowered("it asks for objects of a class")
+    if kind.how == REFINE and (synthesizer._structured_answer_filtering or not _default_program(synthesizer)):
+        raise NotLowered("its answers are filtered by a program")
+    for name in kind.templates:
+        check_template(getattr(synthesizer, name))
+    check_packing(synthesizer._prompt_helper)
+
+
+def _default_program(synthesizer: Any) -> bool:
+    return bool(synthesizer._program_factory == synthesizer._default_program_factory)
+
+
+def _settings(synthesizer: Any) -> Iterator[Any]:
+    for name in ("_streaming", "_multimodal", "_output_cls", "_use_async", "_prompt_helper", "_program_factory"):
+        yield getattr(synthesizer, name, None)
+
+
+# Shadows
+
+
+def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
+    """A copy of a synthesizer whose model claims, and which tells the graph what texts it is given."""
+    kind = kind_of(synthesizer)
+    if kind is None or not model_known(synthesizer._llm):
+        return synthesizer
+    made = copy.copy(synthesizer)
+    made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=place.sync)
+    if kind.how == REFINE and _default_program(synthesizer):
+        made._program_factory = made._default_program_factory
+    for name in ("get_response", "aget_response"):
+        found = method(type(synthesizer), name)
+        assert found is not None
+        made.__dict__[name] = _told(getattr(made, name), name.startswith("a"), place)
+    return made
+
+
+def _told(own: Callable[..., Any], is_async: bool, place: Place) -> Callable[..., Any]:
+    """A method of the synthesizer that tells the graph what it was given, the first time: a tree calls it again."""
+    told = False
+
+    def tell(query_str: str, text_chunks: Any, arguments: Mapping[str, Any]) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            place.claims.feed(place.leaf, Given(query_str, tuple(text_chunks), arguments))
+
+    def get_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
+        tell(query_str, text_chunks, arguments)
+        return own(query_str=query_str, text_chunks=text_chunks, **arguments)
+
+    async def aget_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
+        tell(query_str, text_chunks, arguments)
+        return await own(query_str=query_str, text_chunks=text_chunks, **arguments)
+
+    return aget_response if is_async else get_response
+
+
+def is_synthesizer(obj: Any) -> bool:
+    """Whether it is one of LlamaIndex's response synthesizers."""
+    return isinstance(obj, BaseSynthesizer)
