@@ -45,6 +45,7 @@ META: Mapping[str, str] = {
     "through": "a parser that passes on text in pieces",
     "splitters": "what takes items or fields out of a text while it comes, by what an item is called",
     "model": "the pydantic model whose fields are released",
+    "cumulative": "a parser that, in calls that stream, gives one larger value after the other, and has no items",
     "added": "in calls that stream, stock adds up what it streams, so nothing runs ahead behind it",
     # retrieval
     "max_batch": "texts that the engine takes at once; 0 for no limit",

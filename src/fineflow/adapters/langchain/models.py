@@ -14,7 +14,7 @@ from langchain_core.utils._signature import _signature_parameters  # private, gu
 
 from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.arguments import settings
-from fineflow.adapters.langchain.components.chat import ChatEngine
+from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.servers import lane, served, warmed
@@ -115,7 +115,10 @@ def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """What passes should know of the prefix cache that the model's prompts go to, if they may use it."""
     if isinstance(model, (ChatEngine, EngineLLM)):
         engine: Any = model.engine
-        return {"block": engine.block_size, "cache": id(engine)} if engine.can_prefill else {}
+        tools = {name: options[name] for name in TOOLS if name in options}
+        # Chat templates show tools in front of the messages: with other tools, prompts begin otherwise.
+        cache = (id(engine), repr(tools)) if tools else id(engine)
+        return {"block": engine.block_size, "cache": cache, "options": tools} if engine.can_prefill else {}
     server = served(model, options)
     if server is None:
         return {}

@@ -15,8 +15,13 @@ from langchain_core.output_parsers import (
     PydanticOutputParser,
     StrOutputParser,
 )
+from langchain_core.output_parsers.openai_tools import (
+    JsonOutputKeyToolsParser,
+    JsonOutputToolsParser,
+    PydanticToolsParser,
+)
 
-from fineflow.adapters.base import TEXT, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.base import MESSAGE, TEXT, VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.csv_items import CommaSeparated
 from fineflow.adapters.items import Lines, Markdown, Numbered, Splitter
 from fineflow.adapters.json_items import JsonFields, JsonItems
@@ -63,6 +68,19 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> S
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **told)
 
 
+def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: Builder) -> Symbol:
+    """What makes objects of the calls in a message: known as a whole, when the message is."""
+    if not isinstance(value, Leaf) or value.kind != MESSAGE:
+        raise NotLowered("it is not given a chat model's message")
+    if isinstance(parser, PydanticToolsParser) and not all(map(plain_model, parser.tools)):
+        raise NotLowered("a model of its has validators, aliases or types of its own, which are user code")
+    told: dict[str, Any] = {}
+    if isinstance(parser, PydanticToolsParser) and parser.first_tool_only and len(parser.tools) == 1:
+        told["model"] = parser.tools[0]
+    # In calls that stream it gives one list after the other, which stock adds up for what comes behind.
+    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=VALUE, cumulative=True, **told)
+
+
 _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")
 
 ROWS = (
@@ -75,6 +93,10 @@ ROWS = (
             NumberedListOutputParser,
             MarkdownListOutputParser,
         )
+    ),
+    *(
+        Row(kind, _METHODS, _lower_tools_parser, unchanged, "parser")
+        for kind in (JsonOutputToolsParser, JsonOutputKeyToolsParser, PydanticToolsParser)
     ),
     Row(PydanticOutputParser, (*_METHODS, "_parse_obj", "_parser_exception"), _lower_parser, unchanged, "parser"),
 )

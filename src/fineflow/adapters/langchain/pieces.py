@@ -35,12 +35,15 @@ def list_made(func: Any, value: Symbol) -> dict[str, Any]:
 def adds_up(value: Symbol, b: Builder) -> None:
     """Notes that a step, in calls that stream, passes on the pieces of its input, for others to add up.
 
-    An object that is parsed while it comes is streamed as one larger object after the other. Their texts added up are
-    not what the parser makes of the whole, so in such calls it is left to stock what comes behind.
+    An object that is parsed while it comes is streamed as one larger object after the other, and so are the calls of a
+    message. Added up they are not what the parser makes of the whole, so in such calls it is left to stock what comes
+    behind.
     """
     number = _made(value, b)
-    if number is not None and "fields" in b.primitives[number].meta.get("splitters", ()):
-        p = b.primitives[number]
+    if number is None:
+        return
+    p = b.primitives[number]
+    if "fields" in p.meta.get("splitters", ()) or p.meta.get("cumulative"):
         b.primitives[number] = p.with_(meta={**p.meta, "added": not b.invoked})
 
 

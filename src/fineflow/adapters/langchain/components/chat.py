@@ -24,7 +24,7 @@ from fineflow.adapters.tool_calls import CallReader
 from fineflow.adapters.tool_formats import Template
 from fineflow.backends.base import Delta, Sampling, ToolCall
 
-_TOOLS = ("tools", "tool_choice")
+TOOLS = ("tools", "tool_choice")  # arguments of a call that say what its prompt is
 
 
 class ChatEngine(EngineBacked, BaseChatModel):
@@ -192,7 +192,7 @@ class ChatEngine(EngineBacked, BaseChatModel):
     def _request(self, stop: list[str] | None, given: Mapping[str, Any]) -> tuple[Tools, Sampling]:
         """What a call may use, and how it is decoded."""
         tools = Tools.of(given.get("tools"), given.get("tool_choice"))
-        rest = {name: value for name, value in given.items() if name not in _TOOLS}
+        rest = {name: value for name, value in given.items() if name not in TOOLS}
         return tools, self._sampling(stop, rest, self._conversation.forced(tools)[1])
 
 

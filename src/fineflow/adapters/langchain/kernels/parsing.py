@@ -39,7 +39,10 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
 def pieces(p: Primitive, source: Any, parsed: Parse, run: Execution) -> Any:
     """The value that ``parsed`` makes of what a primitive reads; while that still comes, what of it is final."""
     if not isinstance(source, Source):
-        return parsed(source)
+        value = parsed(source)
+        if isinstance(value, p.meta.get("model", ())):
+            release_fields(p, value, run)
+        return value
     if p.meta.get("through"):
 
         async def whole() -> Any:

@@ -113,13 +113,14 @@ def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -
     late = (*p.params["late"], *p.params["unread"])
     placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
     kinds = (HumanMessage, AIMessage) if placeholders.intersection(late) else (HumanMessage,)
+    bound = {} if p.meta.get("remote") else p.meta["options"]
     refusals: list[Exception] = []
     for kind in kinds:
         values = {**known, **{name: [kind(_MARK)] if name in placeholders else _LATE for name in late}}
         try:
             prompt = p.component._convert_input(template.format_prompt(**values))
             chat = isinstance(p.component, BaseChatModel)
-            yield reader.prompt_text(prompt.to_messages()) if chat else prompt.to_string()
+            yield reader.prompt_text(prompt.to_messages(), **bound) if chat else prompt.to_string()
         except Exception as error:
             refusals.append(error)
     if len(refusals) == len(kinds):
