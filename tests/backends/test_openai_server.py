@@ -106,6 +106,8 @@ async def test_a_text_goes_out_as_text(server: OpenAIServer, engine: OpenAIServe
     deltas = await answer(engine, "Torstad", Sampling(max_tokens=2, logprobs=1))
     assert said(deltas) == "Torstad is " and deltas[-1].finish_reason == "length"
     assert server.received[0].path == "/completions" and server.received[0].prompt == "Torstad"
+    await answer(engine, "Torstad")
+    assert server.paths.count("/v1/models") == 2  # once for what the server is, once for the name of its model
     assert [each.token for delta in deltas for each in delta.logprobs] == ["Torstad ", "is "]
     assert deltas[0].logprobs[0].top == (("Torstad ", -0.125),)
 
@@ -151,7 +153,6 @@ async def test_vllm_is_told_in_its_own_words(made: list[OpenAIServerEngine]) -> 
         assert (body["top_k"], body["min_p"], body["repetition_penalty"], body["min_tokens"]) == (3, 0.1, 1.1, 2)
         assert body["structured_outputs"] == {"choice": ["a", "b"]}
         assert body["priority"] == -4 and body["return_token_ids"] is True
-        assert server.paths.count("/v1/models") == 2  # for what it is, and for the name of its model
 
 
 async def test_a_model_is_asked_for_where_several_are_served(made: list[OpenAIServerEngine]) -> None:

@@ -166,9 +166,8 @@ class OpenAIServerEngine:
         """Decodes on the server. Higher priority first, where it may be said; vLLM counts the other way round."""
         text, client = _text(tokens), self.connection.client()
         try:
-            if requests.needs_vllm(sampling):
-                await self.connection.is_vllm(client)
-            body = requests.decode(text, sampling, vllm=bool(self.connection.vllm), name=self.name)
+            vllm = await self.connection.is_vllm(client)
+            body = requests.decode(text, sampling, vllm=vllm, name=self.name)
             if self.priority:
                 requests.add(body, {"priority": -priority})
             resource: Any = client.chat.completions if "messages" in body else client.completions

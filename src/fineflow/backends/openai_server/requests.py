@@ -39,14 +39,14 @@ def ahead(text: str, *, vllm: bool) -> dict[str, Any] | None:
     return body
 
 
-def needs_vllm(sampling: Sampling) -> tuple[str, ...]:
+def _needs_vllm(sampling: Sampling) -> tuple[str, ...]:
     """The fields of a sampling that are not at their defaults and that OpenAI's interface does not know."""
     return tuple(name for name in _OF_VLLM if getattr(sampling, name) != getattr(_DEFAULT, name))
 
 
 def decode(text: str, sampling: Sampling, *, vllm: bool, name: str) -> dict[str, Any]:
     """The request for an answer. RequestError for what only vLLM can do and the server ``name`` is another one."""
-    foreign = needs_vllm(sampling)
+    foreign = _needs_vllm(sampling)
     if foreign and not vllm:
         raise RequestError(
             f"{name} cannot follow {', '.join(foreign)} of Sampling, as it is not vLLM; leave them out, or give what "
