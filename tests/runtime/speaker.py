@@ -21,6 +21,7 @@ class Speaker:
 
     block_size = 4
     can_prefill = True
+    recovers = False
 
     def __init__(self, name: str = "speaker", capacity: int | None = None) -> None:
         self.name = name

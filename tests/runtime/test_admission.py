@@ -11,7 +11,9 @@ from speaker import Speaker, ask, firsts, group, prompt, turns
 from fineflow.backends.base import Delta, Sampling
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.errors import BackendError, RequestError
+from fineflow.ir import Op
 from fineflow.runtime.admission import Admission, admission_of
+from fineflow.runtime.costs import costs
 from fineflow.runtime.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
 from fineflow.runtime.queues import set_policy
 from fineflow.testing import virtual
@@ -331,4 +333,30 @@ def test_a_lost_prefill_is_done_elsewhere() -> None:
         await admission_of(both).prefill(prompt(1, 8))
         assert engines[1].prefilled == [tuple(prompt(1, 8))] and list(both.lost) == ["speakers[0]"]
 
+    virtual.run(run())
+
+
+def test_outputs_count_as_what_is_usual_where_an_engine_recovers() -> None:
+    async def run() -> None:
+        engine = Speaker("recovering", capacity=40)
+        engine.says = [f"{n} " for n in range(20)]
+        admission = Admission(engine, fifo)
+        for recovers, running in ((False, 1), (True, 4)):
+            engine.recovers = recovers
+            tasks = [ask(admission, prompt(n), more=1000) for n in range(8)]
+            await turns()
+            assert admission.running == running  # of 4 tokens and 1000, or 4 times 1.5
+            if recovers:
+                assert admission.tokens == 4 * (4 + 6)
+                await asyncio.sleep(7.5)
+                assert admission.tokens == 4 * (4 + 6 + 7)  # it is longer than was thought
+                assert admission.running == 4
+            await asyncio.gather(*tasks)
+        assert (admission.running, admission.tokens) == (0, 0)
+
+    for _ in range(4):
+        costs.observe("recovering", Op.DECODE, 1, 0.1)
+        costs.observe_size("recovering", Op.DECODE, "", 1)
+        costs.observe("recovering", Op.DECODE, 2, 0.2)
+        costs.observe_size("recovering", Op.DECODE, "", 2)
     virtual.run(run())

@@ -205,8 +205,9 @@ class Limited(Protocol):
     reordered.
 
     capacity: tokens of prompts and longest outputs that it works on at once, or None where there is no such limit.
-    An engine that cuts longer outputs to what its context has room for says so by an attribute ``context``: tokens of
-    the longest prompt and output together.
+    Two attributes are asked for, where an engine has them. ``context``: tokens of the longest prompt and output
+    together; longer outputs are cut. ``recovers``: whether it may be given more than it turns out to have room for, as
+    it interrupts requests then, and goes on with the same output later.
     """
 
     capacity: int | None

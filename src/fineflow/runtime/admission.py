@@ -2,7 +2,8 @@
 
 An engine with continuous batching takes requests at any time, and orders them by priority. What has no room in it yet
 waits here instead, where it can still be reordered: the tokens in flight (prompt and longest output, shared beginnings
-counted once) stay within the engine's ``capacity``, where it has one.
+counted once) stay within the engine's ``capacity``, where it has one. Of an engine that recovers when it runs out of
+room outputs count as what is usual there: few get as long as they may.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -21,10 +22,11 @@ from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.asking import asks
+from fineflow.runtime.costs import costs
 from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
 from fineflow.runtime.policy import PATIENCE, Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
 from fineflow.runtime.queues import one_queue
-from fineflow.runtime.reading import Reading
+from fineflow.runtime.reading import Reading, beyond
 from fineflow.runtime.scheduler import TURNS
 from fineflow.runtime.statistics import served, watch
 
@@ -33,6 +35,8 @@ from fineflow.runtime.statistics import served, watch
 _CALL_STEPS = 64
 _CALL_SECONDS = 60
 _MILLISECONDS = 1000
+
+_USUAL = 4  # times the mean length of outputs: about one in fifty is longer, if their lengths are exponential
 
 
 class _Request:
@@ -133,8 +137,11 @@ class Admission:
                 try:
                     source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
                     async with aclosing(cast(Any, source)) as deltas:
-                        async for delta in _beyond(said, spoken, deltas, instance) if attempt else deltas:
+                        async for delta in beyond(said, spoken, deltas, instance.name) if attempt else deltas:
                             said, spoken = said + delta.text, spoken + len(delta.tokens)
+                            if spoken > request.more:
+                                instance.load += spoken  # twice as much as it was taken for
+                                request.more += spoken
                             yield delta
                     return
                 except BackendError as error:
@@ -148,8 +155,7 @@ class Admission:
         shares = len(self.instances) > 1 or self._limited()
         size = self.engine.block_size
         label = "decode" if more else "prefill"
-        room = max(max(instance.context for instance in self.instances) - len(tokens), 0)  # what it can say at most
-        more = int(min(more, room))
+        more = self._reckoned(len(tokens), more)
         request = _Request(next(self._numbers), tokens, more, size=size, shares=shares, admitted=self._admitted)
         self._requests[request.seen.number] = request
         self._decide_soon()
@@ -176,6 +182,16 @@ class Admission:
                 if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
                     request.seat.result().end(request.alone, request.blocks, request.size)
                 self._decide_soon()
+
+    def _reckoned(self, prompt: int, more: int) -> int:
+        """How many tokens of output a request counts with, which may have ``more``."""
+        most = min(more, max(max(instance.context for instance in self.instances) - prompt, 0))
+        engines = [instance.engine for instance in self.instances]
+        if more and all(getattr(engine, "recovers", False) for engine in engines):
+            name = engines[0].name
+            if costs.measured(name, Op.DECODE):
+                most = min(most, max(_USUAL * costs.size(name, Op.DECODE, events.subject("")), engines[0].block_size))
+        return int(most)
 
     def _settle_on_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -284,24 +300,6 @@ class Admission:
             if not request.seat.done():
                 request.seat.set_exception(error)
         self._requests.clear()
-
-
-async def _beyond(
-    said: str, spoken: int, deltas: AsyncIterator[Delta], instance: Instance
-) -> AsyncGenerator[Delta, None]:
-    """What comes behind a text that was said already, tokens included. RequestError if it is not said again."""
-    seen, text = 0, ""
-    async for delta in deltas:
-        before, text = len(text), text + delta.text
-        fresh = delta.tokens[max(spoken - seen, 0) :]
-        seen += len(delta.tokens)
-        if text[: len(said)] != said[: len(text)] or (delta.finish_reason and len(text) < len(said)):
-            raise RequestError(
-                f"the instance that decoded was lost, and {instance.name!r} says something else: {text[:80]!r} "
-                f"instead of {said[:80]!r}; call again"
-            )
-        if len(text) > len(said) or fresh or delta.finish_reason:
-            yield replace(delta, text=delta.text[max(len(said) - before, 0) :], tokens=fresh)
 
 
 def admission_of(engine: LLMEngine) -> Admission:

@@ -6,8 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from fineflow.backends.base import Delta
+from fineflow.errors import RequestError
 
 
 class Reading:
@@ -73,3 +75,22 @@ class Reading:
         await asyncio.wait([self._task])
         if not ended and isinstance(self._error, Exception):
             raise self._error
+
+
+async def beyond(said: str, spoken: int, deltas: AsyncIterator[Delta], instance: str) -> AsyncGenerator[Delta, None]:
+    """What comes behind a text that was said already, tokens included, where another ``instance`` says it again.
+
+    Raises RequestError if it does not.
+    """
+    seen, text = 0, ""
+    async for delta in deltas:
+        before, text = len(text), text + delta.text
+        fresh = delta.tokens[max(spoken - seen, 0) :]
+        seen += len(delta.tokens)
+        if text[: len(said)] != said[: len(text)] or (delta.finish_reason and len(text) < len(said)):
+            raise RequestError(
+                f"the instance that decoded was lost, and {instance!r} says something else: {text[:80]!r} "
+                f"instead of {said[:80]!r}; call again"
+            )
+        if len(text) > len(said) or fresh or delta.finish_reason:
+            yield replace(delta, text=delta.text[max(len(said) - before, 0) :], tokens=fresh)

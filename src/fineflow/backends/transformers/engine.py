@@ -57,6 +57,8 @@ class TransformersEngine:
     After ``aclose()`` or the death of its thread the engine starts again when next used.
     """
 
+    recovers = True  # transformers drops the cache of a request, and computes it again, what was decoded included
+
     def __init__(
         self,
         model: str | Path,
