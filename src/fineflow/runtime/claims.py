@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -36,6 +36,7 @@ class Entry:
         "by_graph",
         "by_stock",
         "chunked",
+        "component",
         "error",
         "key",
         "over",
@@ -59,7 +60,8 @@ class Entry:
         self.by_stock = False
         self.chunked = False  # whether the result is a list of pieces instead of one object
         self.stream: Stream[Any] | None = None  # the pieces while they come, when the graph made the component stream
-        self.replay: Any = None  # what the component reported to its run manager meanwhile
+        self.component: Any = None  # that does the work for the graph
+        self.replay: Any = None  # what that reported to its run manager meanwhile; None again where it was nothing
         self.ahead = False  # whether the graph does the work
         self.whole: Any = None  # what the pieces make together, once somebody has put them together
         self.place: Any = None  # of the component's call, see query.Place
@@ -97,6 +99,8 @@ class Entry:
 
     def _end(self) -> None:
         self.over = True
+        if self.replay is not None and self.replay.empty:
+            self.replay = None
         if self._future is not None:
             self._settle(self._future)
         waiters, self._waiters = self._waiters, ()
@@ -172,7 +176,7 @@ class Claims:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._entries: dict[str, list[Entry]] = {}
+        self._entries: dict[str, Entry | list[Entry]] = {}  # mostly one at a time
         self.claimed = 0  # results of the graph that stock took
         self.missed = 0  # calls of stock for which there was nothing
         self.closed = False
@@ -180,14 +184,30 @@ class Claims:
     def _add(self, leaf: str, key: Any, *, shared: bool) -> Entry:
         entry = Entry(key, self._loop, shared=shared)
         if not self.closed:  # what stock still does in the background after the call is nobody's but its own
-            self._entries.setdefault(leaf, []).append(entry)
+            found = self._entries.get(leaf)
+            if found is None:
+                self._entries[leaf] = entry
+            elif isinstance(found, list):
+                found.append(entry)
+            else:
+                self._entries[leaf] = [found, entry]
         return entry
+
+    def _at(self, leaf: str) -> Sequence[Entry]:
+        found = self._entries.get(leaf, ())
+        return (found,) if isinstance(found, Entry) else found
+
+    def _all(self) -> Iterator[Entry]:
+        for leaf in self._entries:
+            yield from self._at(leaf)
 
     def expect(self, leaf: str, key: Any, *, shared: bool) -> tuple[Entry, bool]:
         """The entry for work that the graph is about to do, and whether the graph has to start it."""
-        for entry in self._entries.get(leaf, ()):
+        for entry in self._at(leaf):
             if (shared or not entry.by_graph) and equal(entry.key, key):
                 entry.by_graph = True
+                if entry.over:
+                    self.forget(leaf, entry)
                 return entry, False
         entry = self._add(leaf, key, shared=shared)
         entry.by_graph = True
@@ -195,7 +215,7 @@ class Claims:
 
     def claim(self, leaf: str, key: Any, usable: Callable[[Entry], bool]) -> tuple[Entry, bool]:
         """The entry for a call that stock makes, and whether stock has to do the work itself."""
-        for entry in self._entries.get(leaf, ()):
+        for entry in self._at(leaf):
             if (entry.shared or not entry.by_stock) and equal(entry.key, key) and usable(entry):
                 entry.by_stock = True
                 self.claimed += entry.by_graph
@@ -211,21 +231,23 @@ class Claims:
 
     def forget(self, leaf: str, entry: Entry) -> None:
         """Lets go of an entry that is over, if nobody else can want it."""
-        found = self._entries.get(leaf)
-        if entry.by_graph and entry.by_stock and not entry.shared and found is not None and entry in found:
-            found.remove(entry)
-            if not found:
+        if entry.by_graph and entry.by_stock and not entry.shared:
+            found = self._entries.get(leaf)
+            if found is entry:
                 del self._entries[leaf]
+            elif isinstance(found, list) and entry in found:
+                found.remove(entry)
 
     def unclaimed(self) -> list[Entry]:
         """Entries that the graph worked for and stock never asked for."""
-        return [e for entries in self._entries.values() for e in entries if e.by_graph and not e.by_stock]
+        return [entry for entry in self._all() if entry.by_graph and not entry.by_stock]
 
     def close(self) -> None:
         """The call is over: whoever still waits for the graph's work is told, and the values are let go."""
         self.closed = True
-        entries, self._entries = self._entries, {}
-        for entry in (entry for found in entries.values() for entry in found):
+        entries = list(self._all())
+        self._entries = {}
+        for entry in entries:
             entry.fail(asyncio.CancelledError())
             if entry.stream is not None:
                 entry.stream.close(asyncio.CancelledError())

@@ -128,11 +128,12 @@ class Door:
         Raises Overloaded where it may not wait. on_loop: waiting would block an event loop.
         """
         with self._lock:
-            ticket.wake = wake
             most, limits = self.limits.max_queries, self.limits
-            if most is None or (self.running < most and not self.waiting):
+            if self._free():
                 self._admit(ticket)
                 return True
+            assert most is not None
+            ticket.wake = wake
             refusal = self._refusal(limits, most, on_loop)
             if not refusal:
                 ticket.state = WAITING
@@ -146,6 +147,17 @@ class Door:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("call refused", extra={"event": "overloaded", "tenant": ticket.tenant, "waiting": self.waiting})
         raise Overloaded(refusal)
+
+    def at_once(self, ticket: Ticket) -> bool:
+        """Whether the call may begin at once; if not, it is to ``ask``."""
+        with self._lock:
+            if free := self._free():
+                self._admit(ticket)
+        return free
+
+    def _free(self) -> bool:
+        most = self.limits.max_queries
+        return most is None or (self.running < most and not self.waiting)
 
     def _refusal(self, limits: Limits, most: int, on_loop: bool) -> str:
         if limits.overload == "raise":
@@ -330,6 +342,12 @@ def enter_sync(ticket: Ticket) -> None:
 
 async def enter(ticket: Ticket) -> None:
     """The same for a coroutine on any event loop."""
+    if ticket.door.at_once(ticket):
+        return
+    await _turn(ticket)
+
+
+async def _turn(ticket: Ticket) -> None:
     found, loop = ticket.door, asyncio.get_running_loop()
     turn: asyncio.Future[None] = loop.create_future()
     if found.ask(ticket, lambda: loop.call_soon_threadsafe(settle, turn)):

@@ -7,7 +7,7 @@ Times only, none of the call's values: seconds, as ``events.now()`` counts them.
 from __future__ import annotations
 
 import math
-from array import array
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,47 +26,46 @@ class Stamp:
     A view of a row of ``Stamps``; one that is made by itself has a row of its own.
     """
 
-    __slots__ = ("_at", "_of")
+    __slots__ = ("_of", "_place")
 
     def __init__(self, ready: float, taken: str = "") -> None:
-        self._of, self._at = Stamps({"": 0}), 0
-        self._of.times[0] = ready
-        self.taken = taken
+        self._of, self._place = Stamps({"": 0}), 0
+        self.ready, self.taken = ready, taken
 
     @property
     def ready(self) -> float:
-        return self._of.times[self._at]
+        return self._of.time(self._place, _READY)
 
     @ready.setter
     def ready(self, seconds: float) -> None:
-        self._of.times[self._at] = seconds
+        self._of.note(self._place, _READY, seconds)
 
     @property
     def begun(self) -> float | None:
         """None: when it was ready."""
-        return _known(self._of.times[self._at + 1])
+        return _known(self._of.time(self._place, _BEGUN))
 
     @begun.setter
     def begun(self, seconds: float | None) -> None:
-        self._of.times[self._at + 1] = _UNKNOWN if seconds is None else seconds
+        self._of.note(self._place, _BEGUN, _NEVER if seconds is None else seconds)
 
     @property
     def ended(self) -> float | None:
         """None: it did not."""
-        return _known(self._of.times[self._at + 2])
+        return _known(self._of.time(self._place, _ENDED))
 
     @ended.setter
     def ended(self, seconds: float | None) -> None:
-        self._of.times[self._at + 2] = _UNKNOWN if seconds is None else seconds
+        self._of.note(self._place, _ENDED, _NEVER if seconds is None else seconds)
 
     @property
     def taken(self) -> str:
         """What became of it."""
-        return _TAKEN[self._of.taken[self._at // 3]]
+        return self._of.taken(self._place)
 
     @taken.setter
     def taken(self, what: str) -> None:
-        self._of.taken[self._at // 3] = _TAKEN.index(what)
+        self._of.take(self._place, what)
 
     def end(self) -> None:
         """Something that was done for it has ended: the last time counts."""
@@ -86,20 +85,33 @@ class Stamp:
 class Stamps(Mapping[str, Stamp]):
     """The stamps of one run of a graph, by primitive; those of primitives that it did not get to are not there.
 
-    Kept as plain numbers, as there is one for every primitive of every call that is under way.
+    Kept as plain bytes: there are some for every primitive of every call that is under way, and what Python's garbage
+    collector has to look at slows down everybody.
     """
 
-    __slots__ = ("_places", "taken", "times")
+    __slots__ = ("_bytes", "_places")
 
     def __init__(self, places: Mapping[str, int]) -> None:
         self._places = places  # number of each primitive
-        self.times = array("d", _NEVER) * len(places)  # ready, begun, ended of the first one, then of the second
-        self.taken = bytearray(len(places))
+        self._bytes = bytearray(_EMPTY * len(places))  # for each: ready, begun, ended, what became of it
+
+    def time(self, place: int, which: int) -> float:
+        seconds: float = _DOUBLE.unpack_from(self._bytes, place * _ROW + which)[0]
+        return seconds
+
+    def note(self, place: int, which: int, seconds: float) -> None:
+        _DOUBLE.pack_into(self._bytes, place * _ROW + which, seconds)
+
+    def taken(self, place: int) -> str:
+        return _TAKEN[self._bytes[place * _ROW + _FATE]]
+
+    def take(self, place: int, what: str) -> None:
+        self._bytes[place * _ROW + _FATE] = _TAKEN.index(what)
 
     def at(self, name: str) -> Stamp:
         """The stamp of a primitive, which is ready now if it was not before."""
         made = Stamp.__new__(Stamp)
-        made._of, made._at = self, 3 * self._places[name]
+        made._of, made._place = self, self._places[name]
         if made.ready != made.ready:
             made.ready = events.now()
         return made
@@ -107,13 +119,13 @@ class Stamps(Mapping[str, Stamp]):
     def ready(self, name: str, taken: str = "") -> None:
         """Its inputs are there."""
         place = self._places[name]
-        self.times[3 * place] = events.now()
+        self.note(place, _READY, events.now())
         if taken:
-            self.taken[place] = _TAKEN.index(taken)
+            self.take(place, taken)
 
     def ended(self, name: str) -> None:
         """It has its value, or has failed."""
-        self.times[3 * self._places[name] + 2] = events.now()
+        self.note(self._places[name], _ENDED, events.now())
 
     def __getitem__(self, name: str) -> Stamp:
         if name not in self:
@@ -122,7 +134,7 @@ class Stamps(Mapping[str, Stamp]):
 
     def __contains__(self, name: object) -> bool:
         place = self._places.get(name)  # type: ignore[call-overload]
-        return place is not None and self.times[3 * place] == self.times[3 * place]
+        return place is not None and _known(self.time(place, _READY)) is not None
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._places if name in self)
@@ -131,9 +143,12 @@ class Stamps(Mapping[str, Stamp]):
         return sum(1 for _ in self)
 
 
-_UNKNOWN = math.nan
-_NEVER = (_UNKNOWN, _UNKNOWN, _UNKNOWN)
+_NEVER = math.nan
 _TAKEN = ("", CLAIMED, JOINED, LEFT, STOCK)
+_DOUBLE = struct.Struct("d")
+_READY, _BEGUN, _ENDED, _FATE = (i * _DOUBLE.size for i in range(4))
+_EMPTY = _DOUBLE.pack(_NEVER) * 3 + bytes(_DOUBLE.size)
+_ROW = len(_EMPTY)
 
 
 def _known(seconds: float) -> float | None:

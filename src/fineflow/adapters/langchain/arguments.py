@@ -6,6 +6,7 @@ arguments are compared twice: as they are now, and as they were when each side a
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from langchain_core.documents import Document
@@ -52,17 +53,24 @@ def exactly(value: Any) -> str:
 
 
 def frozen(value: Any) -> Any:
-    """The containers, messages and documents in ``value`` copied, so that changes in place do not reach the result."""
+    """The containers, messages and documents in ``value`` copied, so that changes in place do not reach the result.
+
+    As tuples of plain values where that is possible, which Python's garbage collector does not look at again.
+    """
     kind = type(value)
-    if kind is str:
+    if kind in _ATOMS:
         return value
     if kind is list or kind is tuple:
-        return [frozen(part) for part in value]
+        return tuple([frozen(part) for part in value])
     if kind is dict:
-        return {name: frozen(part) for name, part in value.items()}
+        return {name: frozen(part) for name, part in value.items()} if value else _EMPTY
     if isinstance(value, BaseMessage):
-        parts = {name: frozen(part) for name, part in vars(value).items() if name not in ADDED}
-        return kind, parts, frozen(value.model_extra)
+        parts = [part for item in vars(value).items() if item[0] not in ADDED for part in item]
+        return (id(kind), *map(frozen, parts), frozen(value.model_extra))
     if isinstance(value, Document):
-        return kind, {name: frozen(part) for name, part in vars(value).items()}
+        return (id(kind), *map(frozen, chain.from_iterable(vars(value).items())))
     return value
+
+
+_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+_EMPTY = "{}"  # what else it is, is compared by ``now``

@@ -59,17 +59,27 @@ class Recorder(BaseCallbackHandler):
 
     def __init__(self, component: Any) -> None:
         self.component = component
-        self.reports: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.reports: list[tuple[str, tuple[Any, ...], dict[str, Any]]] | tuple[()] = ()
         self.tainted = False
 
+    @property
+    def empty(self) -> bool:
+        """Whether the component has reported nothing, and may have its result claimed."""
+        return not self.reports and not self.tainted
+
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, **_: Any) -> None:
-        self.reports.append(("on_llm_new_token", (token,), {"chunk": chunk}))
+        self._add("on_llm_new_token", token, chunk=chunk)
 
     def on_retry(self, retry_state: Any, **_: Any) -> None:
-        self.reports.append(("on_retry", (retry_state,), {}))
+        self._add("on_retry", retry_state)
 
     def on_text(self, text: str, **_: Any) -> None:
-        self.reports.append(("on_text", (text,), {}))
+        self._add("on_text", text)
+
+    def _add(self, event: str, *args: Any, **named: Any) -> None:
+        if isinstance(self.reports, tuple):
+            self.reports = []  # few components report anything
+        self.reports.append((event, args, named))
 
     def taint(self, *_: Any, **__: Any) -> None:
         """Notes that the component has to be left to stock. Raises Nested."""
@@ -110,4 +120,4 @@ class Recorder(BaseCallbackHandler):
 def clean(entry: Any) -> bool:
     """Whether an entry's result may be claimed, so far."""
     recorder: Recorder | None = entry.replay
-    return recorder is None or not (recorder.tainted or starts_runs(recorder.component))
+    return (recorder is None or not recorder.tainted) and (entry.component is None or not starts_runs(entry.component))
