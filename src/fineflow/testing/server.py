@@ -90,7 +90,7 @@ class OpenAIServer:
         self.faults: list[Fault | None] = []
         self.received: list[Received] = []
         self.paths: list[str] = []  # of all requests, also those for lists of models
-        self._slots = _Slots(slots)
+        self._slots = _Slots(slots, lambda: self._change(lambda: None))
         self._cache: set[int] = set()
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -107,6 +107,11 @@ class OpenAIServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a slot now."""
+        return len(self._slots.waiting)
 
     @property
     def answered(self) -> list[Received]:
@@ -229,19 +234,21 @@ class OpenAIServer:
 class _Slots:
     """Places that are given to who is most urgent: the lowest priority, then the earliest."""
 
-    def __init__(self, count: int | None) -> None:
+    def __init__(self, count: int | None, changed: Callable[[], None]) -> None:
         self.count = count
         self.begun = 0
+        self.waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._changed = changed
         self._number = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
 
     @asynccontextmanager
     async def held(self, priority: int) -> AsyncIterator[None]:
         if self.count is not None:
             self._number += 1
             waiting = (priority, self._number, asyncio.get_running_loop().create_future())
-            self._waiting.append(waiting)
+            self.waiting.append(waiting)
             self._give()
+            self._changed()
             try:
                 await waiting[2]
             except asyncio.CancelledError:
@@ -256,16 +263,16 @@ class _Slots:
                 self._give()
 
     def _back(self, waiting: tuple[int, int, asyncio.Future[None]]) -> None:
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
+        if waiting in self.waiting:
+            self.waiting.remove(waiting)
         elif self.count is not None:
             self.count += 1
             self._give()
 
     def _give(self) -> None:
-        while self.count and self._waiting:
-            first = min(self._waiting, key=lambda waiting: waiting[:2])
-            self._waiting.remove(first)
+        while self.count and self.waiting:
+            first = min(self.waiting, key=lambda waiting: waiting[:2])
+            self.waiting.remove(first)
             self.count -= 1
             if not first[2].done():
                 first[2].set_result(None)

@@ -345,19 +345,27 @@ def test_a_server_that_refuses_priorities_is_told_none(server: OpenAIServer, ent
     assert [each.ended for each in server.received] == ["answered", "refused", "answered", "answered", "answered"]
 
 
-async def test_a_server_serves_the_deepest_first(server: OpenAIServer) -> None:
+@pytest.fixture
+def narrow() -> Iterator[OpenAIServer]:
+    """Works on one request at a time."""
+    with OpenAIServer(answered, slots=1, gate=Gate()) as found:
+        yield found
+        servers.forget(found.url)
+
+
+async def test_a_server_serves_the_deepest_first(narrow: OpenAIServer) -> None:
     """One place; three requests wait for it, and the one that came last has most behind it."""
-    server._slots.count = 1
-    server.gate = Gate()
+    server, gate = narrow, narrow.gate
+    assert gate is not None
     fineflow.engine(server.url, priority=True)
     shallow = ask("shallow {question}") | chat(server)
     deep = ask("deep {question}") | chat(server) | StrOutputParser() | ask("then {x}") | chat(server)
     first = asyncio.create_task(chat(server).ainvoke("first"))
-    await server.gate.arrived()
+    await gate.arrived()
     chain = fineflow.optimize(RunnableParallel(a=shallow, b=shallow, c=deep), strict=True, eager=True)
     call = asyncio.create_task(chain.ainvoke(VALUE))
-    await asyncio.to_thread(server.wait, lambda s: len(s.received) == 4)
-    server.gate.open()
+    await asyncio.to_thread(server.wait, lambda s: s.waiting == 3)
+    gate.open()
     await asyncio.gather(first, call)
     began = sorted(server.received, key=lambda each: each.began or 0)
     assert ["deep" in each.prompt for each in began] == [False, True, False, False, False]
