@@ -169,3 +169,19 @@ def test_figures_are_those_of_the_timeline(caplog: pytest.LogCaptureFixture) -> 
     assert (found.waits.total, found.runs.total) == (pytest.approx(9, abs=1e-3), pytest.approx(9, abs=1e-3))
     told = [record for record in caplog.records if getattr(record, "event", "") == "batch"]
     assert [(record.batch, round(record.waited)) for record in told] == [(0, 0), (3, 3), (6, 6)]  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_knows_no_steps_gets_numbers_of_its_queue() -> None:
+    class Telling(Speaker):
+        async def prefill(self, tokens: Any, *, priority: int = 0) -> None:
+            queued = events.now()
+            await asyncio.sleep(2)
+            events.ended(self.name, "prefill", queued, queued + 1, -1)
+
+    async def run() -> None:
+        admission = admission_of(Telling("telling", capacity=8))
+        await asyncio.gather(*(admission.prefill(prompt(n, 8)) for n in range(2)))
+
+    with events.record() as seen:
+        virtual.run(run())
+    assert [(i.queued, i.start, i.end, i.batch) for i in seen] == [(0, 1, 2, 0), (0, 3, 4, 1)]

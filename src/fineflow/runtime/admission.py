@@ -159,21 +159,22 @@ class Admission:
         request = _Request(next(self._numbers), tokens, more, size=size, shares=shares, admitted=self._admitted)
         self._requests[request.seen.number] = request
         self._decide_soon()
-        service = events.Service(events.now())
+        service = events.Service(request.seen.number, events.now())
         seated, failed = None, False
         try:
             with events.serving(service):
                 instance = await request.seat
                 seated, service.lane = events.now(), instance.name
-                yield instance, request
+                try:
+                    yield instance, request
+                finally:
+                    if not service.told:
+                        events.ended(instance.name, label, service.queued, seated, -1)
         except Exception:
             failed = True
             raise
         finally:
             if seated is not None:
-                if not service.told:
-                    service.begun, service.batch = seated, request.seen.number
-                    events.ended(service.lane, label, service.queued, seated, service.batch)
                 now = events.now()
                 begun = now if service.begun is None else service.begun
                 served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)

@@ -52,6 +52,7 @@ class Meter(Protocol):
 meters: list[Meter] = []
 """Who is told by ``measured`` and ``sized``. Whoever appends one leaves it there."""
 
+_clocks = False  # asked many times in every call
 _listeners: list[Callable[[Interval], None]] = []
 _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
 
@@ -62,8 +63,16 @@ _stamp: contextvars.ContextVar[Any] = contextvars.ContextVar("fineflow_stamp", d
 
 def now() -> float:
     """Seconds on the clock of the intervals: that of the running event loop where it has one of its own."""
+    if not _clocks:
+        return perf_counter()
     loop = asyncio._get_running_loop()
     return loop.time() if loop is not None and getattr(loop, "virtual", False) else perf_counter()
+
+
+def own_clock() -> None:
+    """From now on there are event loops with a clock of their own, whose attribute ``virtual`` says so."""
+    global _clocks
+    _clocks = True
 
 
 def listening() -> bool:
@@ -115,13 +124,14 @@ def began(ago: float) -> None:
 class Service:
     """A request to an LLM engine, as the queue in front of it knows it, and what the engine tells of it.
 
-    lane: of the instance that it is with. queued: since when it waits. begun, batch: when the engine began with it, and
-    with which of its steps; None and -1 where it does not tell. told: whether the engine has reported it.
+    number: in that queue. lane: of the instance that it is with. queued: since when it waits. begun, batch: when the
+    engine began with it, and with which of its steps, or else ``number``. told: whether the engine has reported it.
     """
 
-    __slots__ = ("batch", "begun", "lane", "queued", "told")
+    __slots__ = ("batch", "begun", "lane", "number", "queued", "told")
 
-    def __init__(self, queued: float) -> None:
+    def __init__(self, number: int, queued: float) -> None:
+        self.number = number
         self.lane = ""
         self.queued = queued
         self.begun: float | None = None
@@ -147,11 +157,12 @@ def ended(lane: str, label: str, queued: float, begun: float | None, batch: int)
 
     label: what it was, outside of a graph. queued: when the engine got it; where it came through a queue, the time in
     that queue counts as well. begun: when the engine began with it (None: never); batch: the number of the step, of all
-    its steps, with which it did.
+    its steps, with which it did (-1: not known).
     """
     service = _service.get()
     if service is not None:
         lane, queued, service.told = service.lane or lane, service.queued, True
+        batch = service.number if batch < 0 and begun is not None else batch
         service.begun, service.batch = begun, batch
     if listening():
         end = now()

@@ -48,7 +48,8 @@ class EngineStatistics:
 
     queued: items that wait for a batch; requests that wait for room in an LLM. running: batches, or requests to an LLM
     or component, under way now. batches: that have ended (of an LLM or component: requests); failed: those of them that
-    raised. sizes: items per batch. waits: seconds that requests waited for their first batch. runs: seconds per batch.
+    raised. sizes: items per batch. waits: seconds that requests waited for their first batch, or for an LLM to begin
+    with them. runs: seconds per batch.
     cache: of the key/value caches of an LLM, in tokens; None where the engine does not tell, or does not run.
     """
 
@@ -268,7 +269,7 @@ def _exposition(found: Statistics) -> Iterator[str]:
             yield from _family(f"engine_cache_{name}_tokens{suffix}", kind, text, values)
     for name, field_, text in (
         ("batch_size", "sizes", "Items per batch."),
-        ("wait_seconds", "waits", "Seconds that requests waited for their first batch."),
+        ("wait_seconds", "waits", "Seconds that requests waited until an engine began with them."),
         ("run_seconds", "runs", "Seconds that batches took."),
     ):
         yield from _head(f"engine_{name}", "histogram", text)

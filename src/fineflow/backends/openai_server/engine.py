@@ -156,9 +156,7 @@ class OpenAIServerEngine:
         resource: Any = client.chat.completions if "messages" in sent else client.completions
         await resource.create(**sent)
         self.warmed.add(text)
-        if events.listening():
-            label = events.subject("prefill")
-            events.report(events.Interval(self.name, label, start, start, events.now(), origin=events.origin()))
+        events.ended(self.name, "prefill", start, start, -1)
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
