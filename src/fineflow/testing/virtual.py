@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
+from fineflow.runtime import events
 from fineflow.runtime.loop import host_engines, hosted
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._patience = patience
         super().__init__(_Selector(self._idle))
         host_engines(self)
+        events.own_clock()
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
