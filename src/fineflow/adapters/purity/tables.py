@@ -191,6 +191,10 @@ def is_model(cls: Any) -> bool:
     return any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
 
 
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+_EXTRA = "__pydantic_extra__"
+
+
 def is_plain(value: Any, limit: int = 10_000) -> bool:
     """Whether a run-time value is plain data: builtin scalars and containers, documents and messages, of exact types.
 
@@ -205,15 +209,18 @@ def is_plain(value: Any, limit: int = 10_000) -> bool:
         part = parts.pop()
         kind = type(part)
         if kind is list or kind is tuple or kind is set or kind is frozenset:
-            parts.extend(part)
+            held: list[Any] = list(part)
         elif kind is dict:
-            parts.extend(part)
-            parts.extend(part.values())
+            held = [*part, *part.values()]
         elif kind.__module__.startswith(("langchain_core.documents.", "langchain_core.messages.")):
             if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
                 return False  # a class that only says it is from there
-            parts.extend(vars(part).values() if hasattr(part, "__dict__") else ())
-            parts.append(getattr(part, "__pydantic_extra__", None))
-        elif not immutable(part):
+            held = [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
+        elif immutable(part):
+            continue
+        else:
             return False
-    return True
+        others = [each for each in held if type(each) not in _SCALARS]
+        limit -= len(held) - len(others)
+        parts += others
+    return limit >= 0
