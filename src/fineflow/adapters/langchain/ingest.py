@@ -9,10 +9,9 @@ claims those that are there. A search of the same store waits for the write; wha
 from __future__ import annotations
 
 import copy as copying
-import sys
 from collections.abc import Sequence
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -21,28 +20,34 @@ from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.base import VALUE, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.ahead import LeftToStock
+from fineflow.adapters.langchain.known_stores import KNOWN, Known
 from fineflow.adapters.langchain.local_models import LocalEmbeddings, encoder_of
 from fineflow.adapters.langchain.recorder import clean
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.langchain.stores import EMBEDS, KNOWN
+from fineflow.adapters.langchain.stores import EMBEDS
 from fineflow.adapters.recognition import believed
 from fineflow.ir import Effect, Effects, Op
 
-# Stores whose writing methods were read (langchain-chroma 1.1.0, langchain-core 1.7.2), and where they keep the
-# embeddings: the methods ask them once, for all documents, and touch nothing but the store.
-_STORES = (
-    *((row.module, row.name, row.attribute) for row in KNOWN),
-    ("fineflow.testing.retrieval", "FakeVectorStore", "embedding"),
-)
+_STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
+"""Their methods that write ask the embeddings once, for all documents, and touch nothing but the store."""
 _WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
 _VECTORS = "vectors"
 
 
 class Write(NamedTuple):
-    """A step that writes to ``store``, whose embeddings are in ``attribute``."""
+    """A step that writes to ``store``."""
 
     store: VectorStore
-    attribute: str
+    row: Known
+
+    def copied(self, step: RunnableLambda[Any, Any]) -> bool:
+        """Whether the step may use a copy of the store: else what its method does to the store itself would be lost."""
+        return not any(self.row.copied(self.store, name == "func") for name in {"func", "afunc"} & vars(step).keys())
+
+    @property
+    def embeddings(self) -> Any:
+        """What the store makes the vectors with."""
+        return self.row.embeddings(self.store)
 
 
 def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
@@ -50,15 +55,16 @@ def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
     methods = [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
     if not methods or not all(type(method) is MethodType for method in methods):
         return None
-    store = methods[0].__self__
-    for module, name, attribute in _STORES:
-        base = getattr(sys.modules.get(module), name, None)
-        if base is None or not isinstance(store, base):
+    store: Any = methods[0].__self__
+    for row in _STORES:
+        base = row.base
+        if base is None or not isinstance(store, base) or not row.able(store):
             continue
-        known = all(getattr(type(store), m) is getattr(base, m) and m not in vars(store) for m in _WRITES)
+        called = (*_WRITES, *row.inner)
+        known = all(getattr(type(store), m) is getattr(base, m) and m not in vars(store) for m in called)
         own = [m for method in methods for m in _WRITES if method.__func__ is getattr(base, m)]
         if known and len(own) == len(methods) and all(method.__self__ is store for method in methods):
-            return Write(store, attribute)
+            return Write(cast(VectorStore, store), row)
     return None
 
 
@@ -71,11 +77,11 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Sy
     if write is None or b.options or not isinstance(value, Leaf):
         return None
     given = {"documents": value.ref}
-    embeddings = getattr(write.store, write.attribute)
+    embeddings = write.embeddings
     if embeddings is not None:
         believed(embeddings, EMBEDS, b)
     encoder = encoder_of(embeddings)
-    if encoder is not None:
+    if encoder is not None and write.copied(step):
         # Vectors of a model that rounds differently in other company are made as stock makes them: all in one call.
         whole = isinstance(encoder, LocalEmbeddings)
         with b.inside(_VECTORS, ""):
@@ -99,11 +105,11 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Sy
 def shadow_write(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     """The step with the store's method on a copy of the store, whose embeddings claim; None for any other step."""
     planned, write = s.part(_VECTORS), write_of(step)
-    if planned is None or write is None or getattr(write.store, write.attribute) is not planned:
+    if planned is None or write is None or write.embeddings is not planned or not write.copied(step):
         return None
-    store, copy = copying.copy(write.store), copying.copy(step)
+    store = write.row.with_embeddings(write.store, _Claiming(planned, s, s.under(_VECTORS)))
+    copy = copying.copy(step)
     s.reads(write.store)
-    setattr(store, write.attribute, _Claiming(planned, s, s.under(_VECTORS)))
     for name in {"func", "afunc"} & step.__dict__.keys():
         setattr(copy, name, MethodType(step.__dict__[name].__func__, store))
     return copy

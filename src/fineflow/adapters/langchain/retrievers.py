@@ -8,10 +8,11 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.base import DOCUMENTS, TEXT, VALUE, Builder, Leaf, Record, Symbol
+from fineflow.adapters.langchain.known_stores import SEARCHES
 from fineflow.adapters.langchain.local_models import encoder_of
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.langchain.stores import EMBEDS, SEARCHES, own_function, query_embeddings, same_if
+from fineflow.adapters.langchain.stores import EMBEDS, own_function, query_embeddings, same_if
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.recognition import NotLowered, Row, believed
 from fineflow.ir import Effect, Effects, Graph, Op, Ref

@@ -1,14 +1,11 @@
 """What is known of vector stores: which methods search, where they keep the embeddings of their queries, what is fresh.
 
-The table holds stores whose search methods were read (langchain-chroma 1.1.0, langchain-core 1.7.2).
+The table is in ``known_stores``.
 """
 
 from __future__ import annotations
 
-import copy as copying
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.documents import Document
@@ -17,103 +14,40 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.langchain.ahead import LeftToStock
 from fineflow.adapters.langchain.arguments import exactly
-from fineflow.adapters.langchain.together import CHROMA, MEMORY, Together
+from fineflow.adapters.langchain.known_stores import SEARCHES, Known, chroma_contents, row_of
 from fineflow.adapters.purity import analyse
 
 EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
-_KINDS = (
-    "similarity_search",
-    "similarity_search_with_score",
-    "similarity_search_by_vector",
-    "similarity_search_with_relevance_scores",
-    "max_marginal_relevance_search",
-    "max_marginal_relevance_search_by_vector",
-)
-SEARCHES = (*_KINDS, *(f"a{name}" for name in _KINDS))
-"""The methods that retrievers reach, directly or through each other."""
-_INNER = (
-    "_similarity_search_with_relevance_scores",
-    "_asimilarity_search_with_relevance_scores",
-    "_similarity_search_with_score_by_vector",
-    "similarity_search_with_score_by_vector",
-    "_select_relevance_score_fn",
-    "_Chroma__query_collection",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A store class. attribute: where it keeps the embeddings of its queries. again: a found document as the next
-    search for the same would find it, sharing with the store what that one would share. together: how searches of
-    several queries are made as one, where they are. asynchronous: whether its async searches await ``aembed_query``
-    (others call their sync twins in a thread, and these ``embed_query``).
-    """
-
-    module: str
-    name: str
-    attribute: str
-    again: Callable[[Document], Document]
-    together: Together | None = None
-    asynchronous: bool = False
-
-
-def _deep(doc: Document) -> Document:
-    return doc.model_copy(deep=True)
-
-
-def _over_the_same_values(doc: Document) -> Document:
-    return Document(id=doc.id, page_content=doc.page_content, metadata=doc.metadata)  # pydantic copies the dict only
-
-
-KNOWN = (
-    Known(
-        "langchain_chroma.vectorstores",
-        "Chroma",
-        "_embedding_function",
-        again=_deep,  # every search reads its database
-        together=CHROMA,
-    ),
-    Known(
-        "langchain_core.vectorstores.in_memory",
-        "InMemoryVectorStore",
-        "embedding",
-        again=_over_the_same_values,
-        together=MEMORY,
-        asynchronous=True,
-    ),
-)
 
 
 def known(store: VectorStore) -> Known | None:
     """What is known of a store, for classes whose search methods are exactly those that were read."""
-    for row in KNOWN:
-        base = getattr(sys.modules.get(row.module), row.name, None)
-        if base is not None and isinstance(store, base):
-            kind = type(store)
-            if all(getattr(kind, m, None) is getattr(base, m, None) for m in (*SEARCHES, *_INNER)):
-                return row
-    return None
+    row = row_of(store)
+    if row is None or not row.able(store):
+        return None
+    kind, base = type(store), row.base
+    same = kind is base or all(getattr(kind, name, None) is getattr(base, name, None) for name in row.methods)
+    return row if same else None
 
 
 def overridden(store: VectorStore) -> bool:
     """Whether somebody has put another method into this very object."""
-    return not vars(store).keys().isdisjoint((*SEARCHES, *_INNER))
+    row = row_of(store)
+    return not vars(store).keys().isdisjoint(SEARCHES if row is None else row.methods)
 
 
 def contents(store: Any) -> Any:
     """What two objects share that are two ways to the same documents; else the store itself."""
-    for attribute in ("_chroma_collection", "_collection"):
-        collection: Any = getattr(store, "__dict__", {}).get(attribute)
-        if type(collection).__module__.startswith("chromadb.") and hasattr(collection, "id"):
-            return f"chroma:{collection.id}"
-    base = getattr(sys.modules.get("langchain_core.vectorstores.in_memory"), "InMemoryVectorStore", None)
-    return store.store if base is not None and isinstance(store, base) else store
+    row = row_of(store)
+    if row is None:  # other classes over a Chroma collection
+        return chroma_contents(store)
+    return row.contents(store)
 
 
 def query_embeddings(store: VectorStore) -> Any:
     """The embeddings that a known store's searches use; None for other stores."""
     row = known(store)
-    return getattr(store, row.attribute) if row is not None else None
+    return row.embeddings(store) if row is not None else None
 
 
 def awaits_embeddings(store: VectorStore) -> bool:
@@ -125,7 +59,7 @@ def awaits_embeddings(store: VectorStore) -> bool:
 def has_vector(retriever: VectorStoreRetriever, query: str) -> bool:
     """Whether it is one that ``with_vector`` returned, and has the vector."""
     row = known(retriever.vectorstore)
-    ready = getattr(retriever.vectorstore, row.attribute) if row is not None else None
+    ready = row.embeddings(retriever.vectorstore) if row is not None else None
     return isinstance(ready, Ready) and ready.has(query)
 
 
@@ -146,12 +80,10 @@ def with_vector(
     Raises LeftToStock where the store is no longer one that would ask ``embeddings`` for it.
     """
     row = known(retriever.vectorstore)
-    if row is None or getattr(retriever.vectorstore, row.attribute) is not embeddings:
+    if row is None or row.embeddings(retriever.vectorstore) is not embeddings:
         raise LeftToStock("its store was replaced after the plan was made")
-    store = copying.copy(retriever.vectorstore)
     ready = Ready(embeddings, {}, vector) if isinstance(vector, BaseException) else Ready(embeddings, {query: vector})
-    setattr(store, row.attribute, ready)
-    return retriever.model_copy(update={"vectorstore": store})
+    return retriever.model_copy(update={"vectorstore": row.with_embeddings(retriever.vectorstore, ready)})
 
 
 class Ready(Embeddings):
@@ -200,16 +132,27 @@ class Ready(Embeddings):
 def own_function(retriever: VectorStoreRetriever) -> str:
     """What speaks against searching early: a function of the user's in the settings that is not pure; "" if none is.
 
-    A filter of ``InMemoryVectorStore`` is one, and the ``relevance_score_fn`` of Chroma.
+    A filter of ``InMemoryVectorStore`` is one, the ``relevance_score_fn`` of Chroma, and what FAISS may embed by. Also
+    where a search is known to do more than to read.
     """
-    settings = (retriever.search_kwargs, getattr(retriever.vectorstore, "override_relevance_score_fn", None))
-    for value in _parts(settings):
-        if callable(value):
+    store, given = retriever.vectorstore, retriever.search_kwargs
+    row = row_of(store)
+    if row is not None and (why := row.early(store, given)):
+        return why
+    held = (getattr(store, "__dict__", {}).get(name) for name in ("override_relevance_score_fn", "embedding_function"))
+    for value in _parts((given, *held)):
+        if callable(value) and not isinstance(value, Embeddings):
             verdict = analyse(value)
             if not (verdict.pure and verdict.still_holds()):
                 name = getattr(value, "__name__", type(value).__name__).replace("<lambda>", "lambda")
                 return f"its search calls {name}, which is not known to be pure: {verdict.reason}"
     return ""
+
+
+def unready(store: VectorStore, *, sync: bool) -> str:
+    """Why a store cannot be asked ahead of stock now, through its sync or its async methods; "" if it can."""
+    row = row_of(store)
+    return row.copied(store, sync) if row is not None else ""
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -229,7 +172,7 @@ def same_if(retriever: VectorStoreRetriever) -> str | None:
     """
     store = retriever.vectorstore
     row = known(store)
-    if row is None or _samples(getattr(store, row.attribute)):
+    if row is None or _samples(row.embeddings(store)):
         return None
     return f"{id(store)} {retriever.search_type} {exactly(retriever.search_kwargs)}"  # two may read one collection
 

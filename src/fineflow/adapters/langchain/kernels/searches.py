@@ -21,6 +21,7 @@ from fineflow.adapters.langchain.stores import (
     own_function,
     query_embeddings,
     same_if,
+    unready,
     with_vector,
 )
 from fineflow.adapters.langchain.together import Outcome, Search
@@ -38,6 +39,8 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     if not is_text(query):
         raise LeftToStock("the query is not a text")
     if not p.meta.get("assumed") and (why := own_function(p.component)):
+        raise LeftToStock(why)
+    if why := unready(p.component.vectorstore, sync=run.call.sync):
         raise LeftToStock(why)
     twins, twin = _twins(p, query, run)
     engine = engine_of(p.component.vectorstore)
