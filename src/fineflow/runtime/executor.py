@@ -123,8 +123,9 @@ class Execution:
     def _dispatch(self, p: Primitive) -> None:
         if p.name in self._wiring.by_stock:
             if p.name in self._wiring.fed:
-                self._stamps.ready(p.name, STOCK)
-                self.call.awaited[p.meta["leaf"]] = self._stamps.at(p.name)
+                self._stamps.ready(p.name)
+                self.call.awaited[p.meta["leaf"]] = stamp = self._stamps.at(p.name)
+                stamp.taken = STOCK
                 self.call.want(p.meta["leaf"], partial(self.complete, p))
             return
         self._stamps.ready(p.name)
@@ -326,7 +327,7 @@ class Execution:
         if not mine:
             stamp.taken = JOINED
             return entry
-        stamp.taken, entry.stamp = LEFT, stamp
+        stamp.taken, entry.stamp, entry.component = LEFT, stamp, p.component
         if stream:
             entry.chunked, entry.stream = True, Stream()
         entry.ahead = True
@@ -347,9 +348,9 @@ class Execution:
             entry.place = made
         return made
 
-    def stamp(self, p: Primitive) -> Stamp:
-        """What is noted of this run of the primitive."""
-        return self._stamps.at(p.name)
+    def worked(self, p: Primitive, seconds: float) -> None:
+        """What was done for the primitive had ended at that time."""
+        self._stamps.ended(p.name, seconds)
 
     def spawn(self, work: Awaitable[Any], p: Primitive, *, placed: bool = False) -> asyncio.Task[Any]:
         """A task for (a part of) the primitive, with its depth as priority. placed: it is a call of a component."""

@@ -42,7 +42,8 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
         failure = error
     now = events.now()
     begun = queued if entry.place is None else float(entry.place.since)
-    run.stamp(p).ended = now
+    entry.place = None
+    run.worked(p, now)
     if counted is not None:
         counted.ended += 1
         counted.batch(1, (begun - queued,), now - begun, failed=isinstance(failure, Exception))

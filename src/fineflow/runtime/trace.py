@@ -109,23 +109,19 @@ class Stamps(Mapping[str, Stamp]):
         self._bytes[place * _ROW + _FATE] = _TAKEN.index(what)
 
     def at(self, name: str) -> Stamp:
-        """The stamp of a primitive, which is ready now if it was not before."""
+        """The stamp of a primitive, whether or not it was got to."""
         made = Stamp.__new__(Stamp)
         made._of, made._place = self, self._places[name]
-        if made.ready != made.ready:
-            made.ready = events.now()
         return made
 
-    def ready(self, name: str, taken: str = "") -> None:
+    def ready(self, name: str) -> None:
         """Its inputs are there."""
-        place = self._places[name]
-        self.note(place, _READY, events.now())
-        if taken:
-            self.take(place, taken)
+        _DOUBLE.pack_into(self._bytes, self._places[name] * _ROW + _READY, events.now())
 
-    def ended(self, name: str) -> None:
-        """It has its value, or has failed."""
-        self.note(self._places[name], _ENDED, events.now())
+    def ended(self, name: str, seconds: float | None = None) -> None:
+        """It has its value, or has failed, at that time, or now."""
+        now = events.now() if seconds is None else seconds
+        _DOUBLE.pack_into(self._bytes, self._places[name] * _ROW + _ENDED, now)
 
     def __getitem__(self, name: str) -> Stamp:
         if name not in self:

@@ -7,6 +7,7 @@ import dis
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
+from types import MethodType
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -156,8 +157,20 @@ def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]
     return prompt, stop, options, settings(model) if ours else None
 
 
+def takes_manager(method: Any) -> bool:
+    """Whether a method of a model takes a run manager."""
+    if type(method) is MethodType:
+        return _takes_manager(method.__func__)
+    return "run_manager" in _signature_parameters(method)
+
+
+@lru_cache(maxsize=512)
+def _takes_manager(function: Any) -> bool:
+    return "run_manager" in _signature_parameters(function)
+
+
 def _manager(method: Any, run_manager: Any) -> dict[str, Any]:
-    return {"run_manager": run_manager} if "run_manager" in _signature_parameters(method) else {}
+    return {"run_manager": run_manager} if takes_manager(method) else {}
 
 
 def _shadow_chat(model: Any, s: Shadows) -> Any:

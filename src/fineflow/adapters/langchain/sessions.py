@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT, ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from fineflow.adapters.langchain.claiming import Claiming, under_way
@@ -204,9 +204,16 @@ def _context(config: RunnableConfig | None, marks: Marks) -> contextvars.Context
     """The caller's context, in which components find what the config says; only its handlers are for stock."""
     context = contextvars.copy_context()
     context.run(marks.apply)
-    visible: Any = {**ensure_config(config), "callbacks": None}
-    context.run(var_child_runnable_config.set, visible)
+    context.run(var_child_runnable_config.set, _visible(config))
     return context
+
+
+def _visible(config: RunnableConfig | None) -> RunnableConfig:
+    if not config and not var_child_runnable_config.get():
+        # What LangChain makes of that, without the way through all that there could be.
+        limit = DEFAULT_RECURSION_LIMIT
+        return {"tags": [], "metadata": {}, "callbacks": None, "recursion_limit": limit, "configurable": {}}
+    return {**ensure_config(config), "callbacks": None}
 
 
 def semaphore(limit: int | None) -> asyncio.Semaphore | None:

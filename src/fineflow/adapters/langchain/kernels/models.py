@@ -12,14 +12,13 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
-from langchain_core.utils._signature import _signature_parameters
 
 from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import urgent
 from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
-from fineflow.adapters.langchain.models import assembled, assembles, call_of
+from fineflow.adapters.langchain.models import assembled, assembles, call_of, takes_manager
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
@@ -87,7 +86,7 @@ async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: 
     sync = run.call.sync and not isinstance(model, ChatEngine)
     method = model._generate if sync else model._agenerate
     manager = {}
-    if "run_manager" in _signature_parameters(method):
+    if takes_manager(method):
         manager["run_manager"] = recorder.llm(sync=sync)
     if sync:
         return await in_thread(lambda: method(prompt, stop=stop, **manager, **options))
