@@ -90,6 +90,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_core": LANGCHAIN,
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
+    "llguidance": ("backends.transformers",),
     "llama_index": ("adapters.llamaindex", "testing"),
     "llama_index_instrumentation": ("testing",),
     "numpy": ("backends", "adapters.langchain.together"),  # which makes one matrix for several searches

@@ -298,22 +298,30 @@ async def test_sampling_follows_the_seed_whatever_else_is_in_the_batch(engine: T
 
 
 def test_sampler_draws_from_the_distribution() -> None:
-    """Frequencies over many seeds, with temperature, top-k and top-p as transformers' own processors apply them."""
-    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    """Frequencies over many seeds, with temperature, top-k, top-p and min-p as transformers' processors apply them."""
+    from transformers import (
+        LogitsProcessorList,
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
     from fineflow.backends.transformers.sampler import Sampler
 
     torch.manual_seed(0)
     logits, draws = torch.randn(1, 12) * 2, 20000
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(0.7), TopKLogitsWarper(6), TopPLogitsWarper(0.9)])
+    cuts = [TemperatureLogitsWarper(0.7), TopKLogitsWarper(6), TopPLogitsWarper(0.95), MinPLogitsWarper(0.15)]
+    warpers = LogitsProcessorList(cuts)
     expected = warpers(torch.zeros(1, 1, dtype=torch.long), logits).softmax(-1)[0]
     sampler = Sampler()
     sampler.eager = False
-    args = torch.empty(4, draws, dtype=torch.int32)
+    args = torch.empty(5, draws, dtype=torch.int32)
     args[0] = torch.tensor(0.7).view(torch.int32)
-    args[1] = torch.tensor(0.9).view(torch.int32)
-    args[2] = 6
-    args[3] = torch.randint(-(2**31), 2**31 - 1, (draws,), dtype=torch.int32)
+    args[1] = torch.tensor(0.95).view(torch.int32)
+    args[2] = torch.tensor(0.15).view(torch.int32)
+    args[3] = 6
+    args[4] = torch.randint(-(2**31), 2**31 - 1, (draws,), dtype=torch.int32)
     tokens = sampler(torch.zeros(draws, dtype=torch.int32), logits.expand(draws, -1), args).argmax(-1)
     found = torch.bincount(tokens, minlength=12) / draws
     assert torch.all(found[expected == 0] == 0)

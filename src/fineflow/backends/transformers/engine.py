@@ -4,8 +4,11 @@ One daemon thread owns the model and runs ``continuous.Manager``; everything els
 and talks to it through queues. Finished requests leave their full key/value blocks behind, which is what ``prefill``
 relies on; upstream drops all blocks nobody uses at once when fewer than 15% of the cache are free.
 
-What upstream's continuous batching does not do: penalties of a model's generation config (repetition penalty and the
-like), beam search, and prefix sharing for models with sliding-window attention (``can_prefill`` is False for these).
+Penalties, ``min_tokens``, logprobs and forms (schema, regex, choices; by llguidance) are followed where the pass of the
+model is neither captured in CUDA graphs nor compiled; elsewhere RequestError names them.
+
+What upstream's continuous batching does not do: penalties of a model's generation config (those of ``Sampling`` are
+done here), beam search, and prefix sharing for models with sliding-window attention (``can_prefill`` is False there).
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
 from fineflow.backends.base import Delta, Message, Sampling
-from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
+from fineflow.backends.transformers import grammars
+from fineflow.backends.transformers.answer import Answer
 from fineflow.backends.transformers.loading import batching_config, is_local, loading
 from fineflow.backends.transformers.manager import Manager
-from fineflow.backends.transformers.request import Output, Request, check
+from fineflow.backends.transformers.request import Output, Request
+from fineflow.backends.transformers.steering import Steering, check, steered
 from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
@@ -81,6 +86,7 @@ class TransformersEngine:
         self._lock = threading.RLock()  # guards loading, starting and stopping
         self._tokenizing = threading.RLock()  # fast tokenizers refuse to be borrowed by two threads at once
         self._tokenizer: Any = None
+        self._grammars = grammars.Grammars(self._tokenizer_of_grammars)
         self._model: Any = None
         self._config: Any = None
         self._eos: tuple[int, ...] = ()
@@ -162,40 +168,43 @@ class TransformersEngine:
     ) -> AsyncGenerator[Delta, None]:
         """Decodes; see ``LLMEngine``. Tokens of the deltas include the end-of-sequence token, their text does not.
 
-        Raises ValueError for settings out of range, BackendError when the prompt is too long or the engine dies.
-        ``max_tokens`` is cut to what the model's context has room for.
+        Raises ValueError for settings out of range, RequestError for those that cannot be followed, BackendError when
+        the prompt is too long or the engine dies. ``max_tokens`` is cut to what the model's context has room for.
         """
         check(sampling)
-        detokenizer, stops = Detokenizer(self._decode), StopStrings(sampling.stop)
+        steering = await self._steering(tokens, sampling)
         self._overtake(list(tokens))
-        async with self._submitted(tokens, sampling, priority) as (request, outputs):
-            news: list[int] = []
-            reason, steps, first, before = None, 0, 0.0, 0
-            while reason is None:
+        async with self._submitted(tokens, sampling, priority, steering=steering) as (request, outputs):
+            answer = Answer(sampling, self._eos, self._decode, self._one)
+            first, before, ended = 0.0, 0, False
+            while not ended:
                 output = await self._next(outputs)
-                if not steps and output.tokens:
+                if not answer.tokens and output.tokens:
                     first, before = self._prefilled(request), self._decoded
-                steps += len(output.tokens)
                 self._decoded += len(output.tokens)
-                news += output.tokens
-                text = stops.push(detokenizer.push(output.tokens))
-                if stops.hit:
-                    reason = "stop"
-                elif output.finished:
-                    text += stops.finish()
-                    reason = "stop" if output.tokens and output.tokens[-1] in self._eos else "length"
-                if reason and first:
-                    events.sized(self.name, Op.PREFILL, len(tokens))
-                    events.sized(self.name, Op.DECODE, steps)
-                    together = max((self._decoded - before) / max(steps, 1), 1.0)  # what others got meanwhile
-                    events.measured(self.name, Op.DECODE, steps, time.perf_counter() - first, together=together)
-                if text or reason:
-                    yield Delta(text, tuple(news), reason, len(tokens), max(request.cached_tokens, 0))
-                    news = []
+                delta = answer.take(output, request)
+                ended = answer.reason is not None
+                if ended and first:
+                    self._measured(len(tokens), answer.tokens, first, before)
+                if delta is not None:
+                    yield delta
+
+    def _measured(self, prompt: int, steps: int, first: float, before: int) -> None:
+        """Tells what decoding took since the first token."""
+        events.sized(self.name, Op.PREFILL, prompt)
+        events.sized(self.name, Op.DECODE, steps)
+        together = max((self._decoded - before) / max(steps, 1), 1.0)  # what others got meanwhile
+        events.measured(self.name, Op.DECODE, steps, time.perf_counter() - first, together=together)
 
     @contextlib.asynccontextmanager
     async def _submitted(
-        self, tokens: Sequence[int], sampling: Sampling, priority: int, *, eos: bool = True
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        priority: int,
+        *,
+        eos: bool = True,
+        steering: Steering | None = None,
     ) -> AsyncGenerator[tuple[Request, asyncio.Queue[Output]], None]:
         """A request on its way and the queue of its outputs; withdrawn and reported at the end of the block."""
         queued = time.perf_counter()
@@ -210,6 +219,7 @@ class TransformersEngine:
             loop=asyncio.get_running_loop(),
             deliver=outputs.put_nowait,
             stop_at_eos=eos,
+            steering=steering,
         )
         if not manager.submit(request):  # its thread ended at this very moment
             manager = await self._running()
@@ -223,6 +233,37 @@ class TransformersEngine:
                 events.began(time.perf_counter() - request.started)
             begun = request.started if request.started >= 0 else None
             events.ended(self.name, "decode" if eos else "prefill", queued, begun, request.batch)
+
+    @property
+    def constraints(self) -> frozenset[str]:
+        """Which forms an output can be held to: see ``backends.base.Constrains``."""
+        eager = self._manager.logit_processor.eager if self._manager is not None else self.device.type == "cpu"
+        return grammars.CONSTRAINTS if eager and grammars.available() else frozenset()
+
+    async def _steering(self, tokens: Sequence[int], sampling: Sampling) -> Steering | None:
+        """What has to be done for a request beyond drawing its tokens."""
+        names = steered(sampling)
+        if not names:
+            return None
+        manager = await self._running()
+        forms = grammars.CONSTRAINTS.intersection(names)
+        lack = ""
+        if not manager.logit_processor.eager:
+            lack = "while its pass is captured or compiled; give it batching= with use_cuda_graph=False"
+        elif forms and not grammars.available():
+            lack = 'without llguidance; it comes with: pip install "fineflow[structured]"'
+        if lack:
+            raise RequestError(f"LLM {self.name!r} cannot follow {', '.join(names)} {lack}")
+        matcher = await in_thread(lambda: self._grammars.matcher(sampling)) if forms else None
+        return Steering(sampling, tokens, self._eos, matcher)
+
+    def _tokenizer_of_grammars(self) -> Any:
+        with self._tokenizing:
+            return grammars.tokenizer_of(self.tokenizer, self._config.get_text_config().vocab_size, list(self._eos))
+
+    def _one(self, token: int) -> str:
+        text: str = self.tokenizer.decode([token])
+        return text
 
     def _overtake(self, tokens: list[int]) -> None:
         """Withdraws the prefills of a prompt that is there as a whole now: both at once would compute it twice."""

@@ -103,9 +103,10 @@ class Router(OutputRouter):  # type: ignore[misc]
             if error is None and output.error is not None:
                 error = RuntimeError(output.error)
             request.started = output.lifespan[0]
-            news = output.generated_tokens[request.delivered :]
+            news, first = output.generated_tokens[request.delivered :], request.delivered
             request.delivered += len(news)
-            calls.setdefault(request.loop, []).append((request, Output(news, finished, error)))
+            logprobs = request.logprobs[first : request.delivered]
+            calls.setdefault(request.loop, []).append((request, Output(news, finished, error, logprobs)))
         for loop, items in calls.items():
             self._call(loop, items)
 
@@ -148,7 +149,8 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         self.logit_processor = Sampler()
         resolved = self.continuous_batching_config
         compiled = resolved.varlen_compile_config or resolved.decode_compile_config
-        self.logit_processor.eager = not any(resolved.cuda_graph_booleans) and not compiled
+        at_once = not resolved.use_async_batching  # a batch is not prepared before the one before it has ended
+        self.logit_processor.eager = at_once and not any(resolved.cuda_graph_booleans) and not compiled
         _managers.add(self)
 
     def start(self) -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers.generation.continuous_batching.requests import RequestState
 
 from fineflow.backends.base import Sampling
+from fineflow.backends.transformers.steering import Alternatives, Steering
 
 
 @dataclass(slots=True)
 class Output:
-    """What the manager's thread hands to a waiting request: new tokens, and how the request stands."""
+    """What the manager's thread hands to a waiting request: new tokens, and how the request stands.
+
+    logprobs: of the tokens, where they were asked for.
+    """
 
     tokens: list[int]
     finished: bool = False
     error: BaseException | None = None
+    logprobs: Sequence[Alternatives] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +32,8 @@ class Request:
 
     deliver is called on ``loop``. cached_tokens, started and batch are filled in by the manager's thread: tokens of
     the prompt found in the prefix cache, when the request left the queue (``time.perf_counter`` seconds), and with
-    which step of the model.
+    which step of the model. So is logprobs, a place for each token of the output, where they were asked for.
+    steering: what changes the scores of its tokens, if anything does.
     """
 
     id: str
@@ -38,6 +44,8 @@ class Request:
     loop: asyncio.AbstractEventLoop
     deliver: Callable[[Output], None]
     stop_at_eos: bool = True
+    steering: Steering | None = None
+    logprobs: list[Alternatives] = field(default_factory=list)
     cached_tokens: int = -1
     started: float = -1.0
     batch: int = -1
@@ -51,16 +59,3 @@ def request_of(state: RequestState) -> Request | None:
     """The request that a state of transformers belongs to; None for those it makes itself to warm up."""
     found = state.logit_processor_kwargs.get("request")
     return found if isinstance(found, Request) else None
-
-
-def check(sampling: Sampling) -> None:
-    """ValueError for settings that no decoding can follow."""
-    wanted = {
-        "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
-        "temperature": (sampling.temperature >= 0, "0 (greedy) or more"),
-        "top_p": (0 < sampling.top_p <= 1, "more than 0 and at most 1"),
-        "top_k": (sampling.top_k >= 0, "0 (all tokens) or more"),
-    }
-    for field, (good, expected) in wanted.items():
-        if not good:
-            raise ValueError(f"{field} is {getattr(sampling, field)!r}; it must be {expected}")

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
-from fineflow.backends.transformers.request import request_of
+from fineflow.backends.transformers.request import Request, request_of
+from fineflow.backends.transformers.steering import alternatives
 
 
 class Sampler:
@@ -17,18 +18,19 @@ class Sampler:
 
     Greedy requests pass through untouched, so they stay greedy to the last bit. For the others the token is drawn by
     the Gumbel trick from noise that is a function of (seed, position, token id) alone: equal seeds give equal output,
-    whatever else is in the batch. Order of the settings as in ``generate``: temperature, top-k, top-p.
+    whatever else is in the batch. Order of the settings as in ``generate``: temperature, top-k, top-p, min-p.
 
     ``eager``: the forward pass is neither captured in a graph nor compiled, so that batches without sampling may skip
-    the work.
+    the work, and requests may be steered (``Steering``) and have logprobs.
     """
 
-    tensors_required = 4  # rows of int32 per request: temperature and top_p (bits of float32), top_k, noise seed
+    tensors_required = 5  # rows of int32 per request: temperature, top_p, min_p (bits of float32), top_k, noise seed
     do_processing = True
 
     def __init__(self) -> None:
         self.eager = True
         self._needed = False
+        self._followed: list[tuple[int, RequestState, Request]] = []  # those of the batch with more than a draw
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:
         """Everything a request brings has been checked before."""
@@ -39,43 +41,81 @@ class Sampler:
     def prepare_tensor_args(
         self, requests_in_batch: list[FutureRequestState], arg_storage: torch.Tensor
     ) -> torch.Tensor:
-        rows = [self._row(future.state) for future in requests_in_batch if future.has_new_token]
+        states = [future.state for future in requests_in_batch if future.has_new_token]
+        rows = [self._row(state) for state in states]
         self._needed = any(row[0] > 0 for row in rows)
+        asked = ((i, state, request_of(state)) for i, state in enumerate(states))
+        self._followed = [(i, state, request) for i, state, request in asked if request and _followed(request)]
         if rows:
-            temperature, top_p, top_k, seed = zip(*rows, strict=True)
-            floats = torch.tensor([temperature, top_p], dtype=torch.float32).view(torch.int32)
+            temperature, top_p, min_p, top_k, seed = zip(*rows, strict=True)
+            floats = torch.tensor([temperature, top_p, min_p], dtype=torch.float32).view(torch.int32)
             ints = torch.tensor([top_k, seed], dtype=torch.int32)
             arg_storage[:, : len(rows)] = torch.cat([floats, ints]).to(arg_storage.device)
         return arg_storage
 
     @staticmethod
-    def _row(state: RequestState) -> tuple[float, float, int, int]:
+    def _row(state: RequestState) -> tuple[float, float, float, int, int]:
         request = request_of(state)
         if request is None or request.sampling.temperature <= 0:
-            return 0.0, 1.0, 0, 0
+            return 0.0, 1.0, 0.0, 0, 0
         # The position of the token to come; also right for requests that were interrupted and started again.
         key = struct.pack("<Qq", request.seed % 2**64, state.position_offset)
         noise = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little", signed=True)
-        return request.sampling.temperature, request.sampling.top_p, request.sampling.top_k, noise
+        asked = request.sampling
+        return asked.temperature, asked.top_p, asked.min_p, asked.top_k, noise
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
-        """scores: [tokens, vocabulary] float32; args: [4, at least tokens] int32. Returns scores of the same shape."""
-        if self.eager and not self._needed:
+        """scores: [tokens, vocabulary] float32; args: [5, at least tokens] int32. Returns scores of the same shape."""
+        steered = self._steered(scores) if self.eager and self._followed else scores
+        drawn = self._drawn(steered, args) if self._needed or not self.eager else steered
+        if self.eager:
+            for i, state, request in self._followed:
+                if request.sampling.logprobs is not None:
+                    del request.logprobs[len(_output(state, request)) :]  # of a token that is decoded a second time
+                    chosen = int(drawn[i].argmax())
+                    request.logprobs.append(alternatives(scores[i], chosen, request.sampling.logprobs))
+        return drawn
+
+    def _steered(self, scores: torch.Tensor) -> torch.Tensor:
+        """The scores as the requests that are steered have them."""
+        rows = [
+            (i, request.steering.scores(scores[i], _output(state, request)))
+            for i, state, request in self._followed
+            if request.steering is not None
+        ]
+        if not rows:
             return scores
+        scores = scores.clone()
+        for i, row in rows:
+            scores[i] = row
+        return scores
+
+    def _drawn(self, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
+        """Scores whose highest is that of the token that is drawn."""
         count = scores.size(0)
-        temperature = args[0, :count].view(torch.float32).unsqueeze(-1)
-        top_p = args[1, :count].view(torch.float32).unsqueeze(-1)
-        top_k, seed = args[2, :count].unsqueeze(-1), args[3, :count].unsqueeze(-1)
+        temperature, top_p, min_p = (args[row, :count].view(torch.float32).unsqueeze(-1) for row in range(3))
+        top_k, seed = args[3, :count].unsqueeze(-1), args[4, :count].unsqueeze(-1)
         sampled = temperature > 0
         ordered, ids = torch.sort(scores / torch.where(sampled, temperature, 1.0), dim=-1, descending=True)
         rank = torch.arange(scores.size(-1), device=scores.device)
         ordered = ordered.masked_fill((top_k > 0) & (rank >= top_k), -torch.inf)
         share = ordered.softmax(dim=-1)
         outside = share.cumsum(dim=-1) - share >= top_p  # the mass before a token is enough without it
-        ordered = ordered.masked_fill(outside & (rank > 0), -torch.inf)
+        unlikely = share < min_p * share[:, :1]
+        ordered = ordered.masked_fill((outside | unlikely) & (rank > 0), -torch.inf)
         chosen = ids.gather(-1, (ordered + _gumbel(seed, ids)).argmax(dim=-1, keepdim=True))
         picked = torch.full_like(scores, -torch.inf).scatter(-1, chosen, 0.0)
         return torch.where(sampled, picked, scores)
+
+
+def _followed(request: Request) -> bool:
+    return request.steering is not None or request.sampling.logprobs is not None
+
+
+def _output(state: RequestState, request: Request) -> list[int]:
+    """The tokens that were decoded so far, also of a request that was interrupted and started again."""
+    decoded: list[int] = [*state.initial_tokens, *state.generated_tokens][len(request.tokens) :]
+    return decoded
 
 
 def _gumbel(seed: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

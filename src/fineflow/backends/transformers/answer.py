@@ -1,0 +1,60 @@
+"""From the tokens that a request gets to the deltas that its engine gives out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fineflow.backends.base import Delta, Sampling, TokenLogprob
+from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
+from fineflow.backends.transformers.request import Output, Request
+from fineflow.backends.transformers.steering import Alternatives
+from fineflow.errors import RequestError
+
+
+class Answer:
+    """The output of one request as it comes. decode: the tokenizer's, to plain text; name: its text of one token.
+
+    tokens: how many there are so far. reason: how it has ended, once it has.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        eos: Sequence[int],
+        decode: Callable[[list[int]], str],
+        name: Callable[[int], str],
+    ) -> None:
+        self.tokens = 0
+        self.reason: str | None = None
+        self._unstopped = sampling.min_tokens  # tokens at the beginning in which no stop string is looked for
+        self._eos = eos
+        self._name = name
+        self._detokenizer, self._stops = Detokenizer(decode), StopStrings(sampling.stop)
+        self._news: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+
+    def take(self, output: Output, request: Request) -> Delta | None:
+        """What can be given out now; None if nothing can. RequestError where the form could not be followed."""
+        free = max(self._unstopped - self.tokens, 0)
+        self.tokens += len(output.tokens)
+        self._news += output.tokens
+        self._logprobs += map(self._logprob, output.tokens, output.logprobs)
+        text = self._detokenizer.push(output.tokens[:free])
+        text += self._stops.push(self._detokenizer.push(output.tokens[free:]))
+        if self._stops.hit:
+            self.reason = "stop"
+        elif output.finished:
+            text += self._stops.finish()
+            self.reason = "stop" if output.tokens and output.tokens[-1] in self._eos else "length"
+            if request.steering is not None and request.steering.failure:
+                raise RequestError(f"the form could not be followed to the end: {request.steering.failure}")
+        if not text and self.reason is None:
+            return None
+        news, self._news = tuple(self._news), []
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        cached = max(request.cached_tokens, 0)
+        return Delta(text, news, self.reason, len(request.tokens), cached, logprobs)
+
+    def _logprob(self, token: int, found: Alternatives) -> TokenLogprob:
+        logprob, best = found
+        return TokenLogprob(self._name(token), logprob, tuple((self._name(other), value) for other, value in best))
