@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -93,5 +94,57 @@ def test_outputs_count_as_long_as_the_context_lets_them_be() -> None:
         await turns()
         assert (admission.running, admission.tokens) == (2, 20)
         await asyncio.gather(*tasks)
+
+    virtual.run(run())
+
+
+def test_a_reader_that_is_forgotten_leaves_its_room() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        admission = admission_of(engine)
+        stream = admission.generate(prompt(1), Sampling(max_tokens=4))
+        assert await said_so_far(stream, 1) == ["one "]
+        assert admission.running == 1
+        del stream
+        gc.collect()
+        await turns()
+        assert (engine.running, admission.running, admission.tokens) == (0, 0, 0)
+
+    virtual.run(run())
+
+
+def test_a_reader_that_is_cancelled_twice_has_closed_the_engine_all_the_same() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        admission = admission_of(engine)
+        task = ask(admission, prompt(1))
+        await asyncio.sleep(1.5)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await turns()
+        assert (engine.running, admission.running, admission.tokens) == (0, 0, 0)
+
+    virtual.run(run())
+
+
+def test_what_goes_wrong_while_an_engine_is_closed_is_heard_of() -> None:
+    class Clumsy(Speaker):
+        async def generate(self, *args: Any, **settings: Any) -> Any:
+            try:
+                async for delta in super().generate(*args, **settings):
+                    yield delta
+            finally:
+                raise BackendError("cannot be stopped")
+
+    async def run() -> None:
+        admission = admission_of(Clumsy(capacity=8))
+        stream = admission.generate(prompt(1), Sampling(max_tokens=4))
+        assert await said_so_far(stream, 1) == ["one "]
+        with pytest.raises(BackendError, match="cannot be stopped"):
+            await stream.aclose()
+        assert (admission.running, admission.tokens) == (0, 0)
 
     virtual.run(run())
