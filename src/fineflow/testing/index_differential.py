@@ -83,15 +83,24 @@ def assert_same_index(
     methods; by default all that the object has, ``synthesize`` only where ``nodes`` makes some for it. optimize: how,
     by default ``fineflow.optimize(obj, strict=True, eager=True)``. Returns what was seen of the optimized object.
 
-    Raises AssertionError with the differences.
+    Raises AssertionError with the differences, and where a call that succeeded has asked components for anything that
+    stock did not want.
     """
     run = optimize or (lambda obj: fineflow.optimize(obj, strict=True, eager=True))
     found = {}
     for entry in entries or _entries(make(CallbackManager([])), nodes is not None):
         stock = observe_index(make, entry, question, nodes=nodes)
-        seen = observe_index(lambda manager: run(make(manager)), entry, question, nodes=nodes)
+        made: list[Any] = []
+
+        def optimized(manager: CallbackManager, made: list[Any] = made) -> Any:
+            made.append(run(make(manager)))
+            return made[0]
+
+        seen = observe_index(optimized, entry, question, nodes=nodes)
         told = _differences(stock, seen)
         assert not told, f"{entry} differs from stock:\n{told}"
+        last = getattr(made[0], "_self_last", None)
+        assert seen.error or last is None or not last.unclaimed, f"{entry} did work in vain: {last}"
         found[entry] = seen
     return found
 
@@ -116,6 +125,8 @@ def _observe(make: Make, entry: str, question: str, nodes: Callable[[], list[Nod
                 asyncio.run(_acall(getattr(obj, entry), args, seen))
             else:
                 _returned(getattr(obj, entry)(*args), seen)
+        except fineflow.PlanningError:
+            raise
         except Exception as error:
             seen.error = (type(error).__name__, str(error))
     ordered = not entry.startswith("a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from fineflow.runtime.query import LeftToStock
 from fineflow.runtime.streams import Stream
 from fineflow.runtime.threads import in_thread
 
+_HIGHEST = 16  # levels of a tree: where summaries do not get shorter, stock goes on until Python's stack ends
 _WARMED = 4  # prompts of a refinement that are prefilled before their answers are due: more may not fit the cache
 
 
@@ -41,15 +41,10 @@ def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
     entry = run.work(p, wanted.key, start)
 
     async def text() -> str:
-        return text_of(wanted.family, await _outcome(entry.done))
+        await entry.wait()
+        return text_of(wanted.family, entry.result())
 
     return run.spawn(text(), p)
-
-
-async def _outcome(done: Any) -> Any:
-    """What comes of a future that others wait for, too."""
-    await asyncio.wait([done])
-    return done.result()
 
 
 async def _each(p: Primitive, given: Given, run: Execution) -> None:
@@ -84,14 +79,14 @@ def _own(synthesizer: Any, chunk: str) -> dict[str, Any]:
 
 async def _tree(p: Primitive, given: Given, run: Execution) -> None:
     """Summaries of summaries: a parent is asked for as soon as the summaries that it is made of are there."""
-    await _Level(p, given, run).run(_all(given.texts))
+    await _Level(p, given, run, _HIGHEST).run(_all(given.texts))
 
 
 class _Level:
     """One level of the tree: texts come in order, and are packed into chunks that are asked for when they are final."""
 
-    def __init__(self, p: Primitive, given: Given, run: Execution) -> None:
-        self._p, self._given, self._run = p, given, run
+    def __init__(self, p: Primitive, given: Given, run: Execution, more: int) -> None:
+        self._p, self._given, self._run, self._more = p, given, run, more
         synthesizer = p.component
         self._helper, self._llm = synthesizer._prompt_helper, synthesizer._llm
         self._template = synthesizer._summary_template.partial_format(query_str=given.query)
@@ -126,7 +121,10 @@ class _Level:
             self._asked.append(chunk)
             if self._above is None:
                 self._above = Stream()
-                self._run.spawn(_Level(self._p, self._given, self._run).run(self._above), self._p)
+                if not self._more:
+                    raise LeftToStock("the tree has no top in sight")
+                level = _Level(self._p, self._given, self._run, self._more - 1)
+                self._run.spawn(level.run(self._above), self._p)
             self._above.put(begin(self._p, self._wanted(chunk), self._run))
 
     def _wanted(self, chunk: str) -> Request:

@@ -34,7 +34,7 @@ class Claiming:
         except Unreachable:
             return own()
         if not mine:
-            return entry.done.result()
+            return entry.result()
         check()
         try:
             result = own()
@@ -51,7 +51,7 @@ class Claiming:
             return await self._claim_from_elsewhere(leaf, key, own)
         entry, mine = await self._take(leaf, key)
         if not mine:
-            return entry.done.result()
+            return entry.result()
         try:
             result = await self.call.for_stock(own)
         except BaseException as error:
@@ -73,7 +73,7 @@ class Claiming:
                 raise
             return await own()  # that loop was shut down
         if not mine:
-            return entry.done.result()
+            return entry.result()
         try:
             result = await own()
         except BaseException:
@@ -87,9 +87,8 @@ class Claiming:
         claims = self.call.claims
         entry, mine = claims.claim(leaf, key, _usable)
         if not mine:
-            await asyncio.wait([entry.done])  # not awaited itself: a SystemExit in it would end the loop
-            error = entry.done.exception()
-            if error is not None and (not entry.begun or isinstance(error, asyncio.CancelledError)):
+            await entry.wait()
+            if entry.error is not None and not entry.begun:  # not the component's own failure
                 return claims.claim(leaf, key, _never)[0], True
         return entry, mine
 

@@ -55,7 +55,8 @@ class Seen:
 
     def fed(self, obj: Any, args: Mapping[str, Ref], name: str) -> Leaf:
         """What stock hands to the current object, of which the graph is told."""
-        return self.b.add(Op.CALL, args, name=name, effects=PURE, component=obj, by="stock", called=name)
+        effects = Effects(PURE.kind, "", f"what stock hands to {type(obj).__name__}")
+        return self.b.add(Op.CALL, args, name=name, effects=effects, component=obj, by="stock", called=name)
 
 
 def shared_leaf(model: Any, known: list[Any]) -> str:
@@ -65,6 +66,11 @@ def shared_leaf(model: Any, known: list[Any]) -> str:
             return f"embedding {i}"
     known.append(model)
     return f"embedding {len(known) - 1}"
+
+
+def part_of(leaf: str, name: str) -> str:
+    """The leaf of a part."""
+    return f"{leaf}/{name}" if leaf else name
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Place:
     leaf: str = ""
 
     def part(self, name: str) -> Place:
-        return replace(self, leaf=f"{self.leaf}/{name}" if self.leaf else name)
+        return replace(self, leaf=part_of(self.leaf, name))
 
     def shared(self, model: Any) -> str:
         return shared_leaf(model, self.models)

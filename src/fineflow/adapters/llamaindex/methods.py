@@ -18,8 +18,14 @@ from typing import Any
 import wrapt
 from llama_index.core.llms import callbacks
 
+from fineflow.adapters.base import Builder
+from fineflow.adapters.recognition import NotLowered
+from fineflow.declare import declared_external
 from fineflow.runtime.threads import in_thread
 
+_PACKAGES = frozenset(
+    {"fineflow", "llama_index", "llama_index_instrumentation", "pydantic", "abc", "builtins", "typing"}
+)
 _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _CLIENTS = frozenset({"_client", "_aclient"})  # which integrations make when they first need them
@@ -80,6 +86,17 @@ def same(kind: type, base: type, *names: str) -> bool:
         if found is None or expected is None or found.function is not expected.function:
             return False
     return True
+
+
+def believed_class(component: Any, b: Builder) -> None:
+    """Raises NotLowered unless all that a component does is written in LlamaIndex, in fineflow or declared @external.
+
+    A method that is not overridden may call one that is; so every class counts that the component's is made of.
+    """
+    for owner in type(component).__mro__:
+        if b.assume_pure or declared_external(owner) or owner.__module__.partition(".")[0] in _PACKAGES:
+            continue
+        raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
 
 
 def quiet(kind: type, name: str) -> bool:

@@ -13,7 +13,7 @@ from llama_index.core.llms.llm import LLM
 from fineflow.adapters.base import Builder
 from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.methods import blocks, method, quiet, same, unblocked
+from fineflow.adapters.llamaindex.methods import believed_class, blocks, method, quiet, same, unblocked
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import PURE, Effect, Effects
 from fineflow.runtime.threads import in_thread
@@ -89,6 +89,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         raise NotLowered("how the model writes prompts is user code")
     if isinstance(llm, EngineLLM):
         return Effects(PURE.kind, "", "model in this process")
+    believed_class(llm, b)
     believed(llm, ASKING, b)
     called = name if name != "predict" else "chat" if llm.metadata.is_chat_model else "complete"
     found = {asked(kind, prefix + called) for prefix in ("", "a")}

@@ -29,7 +29,6 @@ from fineflow.adapters.llamaindex.retrieval import (
 )
 from fineflow.adapters.llamaindex.synthesis import (
     ACCUMULATE,
-    TREE,
     is_synthesizer,
     kind_of,
     lower_synthesizer,
@@ -143,7 +142,7 @@ def _pays(p: Primitive, sync: bool) -> bool:
     if p.op is Op.DECODE and p.params.get("how") == ACCUMULATE:
         return sync and not bool(p.component._use_async)  # async methods of stock ask for all at once
     if p.op is Op.DECODE and "how" in p.params:
-        return bool(p.params["how"] == TREE)
+        return True  # in a tree, parents do not wait for a whole level; texts that refine an answer are prefilled
     return p.op in (Op.PARTIAL_PREFILL, Op.SEARCH)
 
 

@@ -19,7 +19,7 @@ from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering import Place, Seen
-from fineflow.adapters.llamaindex.methods import blocks, method, quiet, same, unblocked
+from fineflow.adapters.llamaindex.methods import believed_class, blocks, method, quiet, same, unblocked
 from fineflow.adapters.llamaindex.models import model_effects, shadow_llm
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import PURE, Effect, Effects, Graph, Op, Primitive, Ref
@@ -81,7 +81,8 @@ def _lower_fusion(fusion: Any, query: Leaf, seen: Seen) -> Leaf:
     seen.reads(fusion.use_async, fusion.num_queries, fusion.query_gen_prompt, *fusion._retrievers)
     found = _searches(fusion, query, seen)
     args = {f"original {i}": leaf.ref for i, leaf in enumerate(found)}
-    if fusion.num_queries > 1 and (queries := _generated(fusion, query, seen)) is not None:
+    whole = len(found) == len(fusion._retrievers)
+    if whole and fusion.num_queries > 1 and (queries := _generated(fusion, query, seen)) is not None:
         inner = seen.inside_map()
         results = _searches(fusion, Leaf(Ref("item"), TEXT), inner)
         if results:
@@ -90,11 +91,12 @@ def _lower_fusion(fusion: Any, query: Leaf, seen: Seen) -> Leaf:
             args["generated"] = mapped.ref
     if not args:
         return seen.opaque(fusion, {"query": query.ref}, "none of its parts can be run ahead of it", DOCUMENTS)
-    return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=str(fusion.mode.value))
+    how = str(getattr(fusion.mode, "value", fusion.mode))
+    return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how)
 
 
 def _searches(fusion: Any, query: Leaf, seen: Seen) -> list[Leaf]:
-    """A search by each of the retrievers that are known, for one query."""
+    """A search by each of the retrievers, up to one that is not known: it may be user code, which nothing overtakes."""
     found: list[Leaf] = []
     vector: Leaf | None = None
     for i, retriever in enumerate(fusion._retrievers):
@@ -103,8 +105,8 @@ def _searches(fusion: Any, query: Leaf, seen: Seen) -> list[Leaf]:
                 found_here, made = _search(retriever, query, vector, seen)
             except NotLowered as why:
                 seen.objects[seen.b.leaf] = retriever
-                seen.b.note(seen.b.leaf, False, str(why))
-                continue
+                seen.b.note(seen.b.leaf, False, f"{why}; what comes behind it waits for it")
+                break
             found.append(found_here)
             if made is not None and seen.one_by_one and not fusion.use_async:
                 vector = made  # stock's sync method keeps the first vector with the query, and takes it for all
@@ -117,6 +119,7 @@ def _search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tup
     if not as_written(retriever, VectorIndexRetriever, *_QUERYING, *_NODES):
         raise NotLowered(f"{type(retriever).__name__} is not recognised: runs through its own methods")
     store, args = retriever._vector_store, {"query": query.ref}
+    believed_class(store, b)
     believed(store, ("query", "aquery"), b)
     seen.objects[b.leaf] = retriever
     seen.reads(store, retriever._embed_model)
@@ -144,6 +147,7 @@ def _vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
         raise NotLowered("the embedding model has a cache or a rate limiter")
     ours = isinstance(model, EngineEmbedding)
     if not ours:
+        believed_class(model, seen.b)
         believed(model, _EMBEDDING, seen.b)
         if not all(quiet(type(model), name) for name in _EMBEDDING):
             raise NotLowered(f"it is not known that {type(model).__name__} does no more than embed")

@@ -19,7 +19,7 @@ from llama_index.core.response_synthesizers.compact_and_accumulate import Compac
 
 from fineflow.adapters.base import TEXT, UNKNOWN, Leaf
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.lowering import Place, Seen
+from fineflow.adapters.llamaindex.lowering import Place, Seen, part_of
 from fineflow.adapters.llamaindex.methods import method, same
 from fineflow.adapters.llamaindex.models import model_effects, shadow_llm
 from fineflow.adapters.llamaindex.prompts import check_packing, check_template, segments, selected
@@ -113,7 +113,7 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
             pieces=False,
             **stock,
         )
-        seen.at(f"{b.leaf}/llm")
+        seen.at(part_of(b.leaf, "llm"))
         return made
     except NotLowered as why:
         del b.primitives[mark:]

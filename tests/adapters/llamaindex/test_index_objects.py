@@ -1,0 +1,178 @@
+"""An optimized object of LlamaIndex is the user's object: what the user changes counts, what is unknown is stock's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from index_shapes import QUESTION, answer, engine_of, index, scored
+from llama_index.core import Settings
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
+from llama_index.core.response_synthesizers import Accumulate, get_response_synthesizer
+from llama_index.core.tools import QueryEngineTool
+
+import fineflow
+from fineflow.llamaindex import EngineLLM, EngineReranker
+from fineflow.testing.engines import GatedBatches, GatedLLM
+from fineflow.testing.index_differential import assert_same_index
+from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+
+
+def made(mode: str = "accumulate", **settings: Any) -> Any:
+    return index().as_query_engine(llm=FakeLLM(answers=answer), response_mode=mode, similarity_top_k=4, **settings)
+
+
+def test_it_is_what_it_was() -> None:
+    found = fineflow.optimize(made())
+    assert isinstance(found, RetrieverQueryEngine)
+    assert isinstance(found, BaseQueryEngine)
+    assert fineflow.optimize(found).__wrapped__ is found.__wrapped__
+    assert QueryEngineTool.from_defaults(found).query_engine is found
+    assert repr(found).startswith("fineflow.optimize(<llama_index")
+    assert copy.copy(found).query(QUESTION).response == found.query(QUESTION).response
+
+
+def test_what_is_not_of_llamaindex_is_returned_as_it_is() -> None:
+    assert fineflow.optimize(store := index()) is store
+
+
+def test_prompts_that_are_updated_later_are_used() -> None:
+    found = fineflow.optimize(made(), strict=True)
+    before = found.query(QUESTION)
+    found.update_prompts({"response_synthesizer:text_qa_template": PromptTemplate("{context_str}? {query_str}")})
+    after = found.query(QUESTION)
+    stock = found.__wrapped__.query(QUESTION)
+    assert str(after) == str(stock) != str(before)
+    assert found._self_last.claimed
+
+
+def test_parts_that_are_replaced_later_are_used() -> None:
+    found = fineflow.optimize(made(), strict=True)
+    found.query(QUESTION)
+    found._node_postprocessors = [EngineReranker(engine=GatedBatches(), top_n=2)]
+    found.__wrapped__._response_synthesizer._llm = FakeLLM(default="another")
+    assert str(found.query(QUESTION)).count("another") == 2
+    found._retriever.similarity_top_k = 1
+    assert str(found.query(QUESTION)).count("another") == 1
+
+
+def test_settings_of_llamaindex_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "_llm", FakeLLM(default="from the settings"))
+    found = fineflow.optimize(get_response_synthesizer(response_mode="accumulate"), strict=True)
+    assert "from the settings" in str(found.synthesize(QUESTION, scored()))
+
+
+def test_methods_of_the_users_own_are_left_alone() -> None:
+    class Own(Accumulate):
+        def _format_response(self, outputs: list[Any], separator: str) -> str:
+            return " | ".join(outputs)
+
+    def make(manager: CallbackManager) -> Any:
+        return Own(llm=FakeLLM(answers=answer, callback_manager=manager))
+
+    assert_same_index(make, QUESTION, nodes=scored, entries=("synthesize", "asynthesize"))
+    assert "is not recognised" in str(fineflow.explain(make(CallbackManager([]))))
+
+
+def test_a_method_put_on_an_object_is_called() -> None:
+    engine = made()
+    engine._response_synthesizer._llm.__dict__["chat"] = lambda messages: engine.other.chat(messages)
+    engine.other = FakeLLM(default="by another one")
+    assert "by another one" in str(fineflow.optimize(engine, strict=True, eager=True).query(QUESTION))
+
+
+def test_models_of_the_users_own_are_not_run_ahead() -> None:
+    calls = []
+
+    class Counting(FakeLLM):
+        def _answer(self, text: str) -> str:
+            calls.append(text)
+            return f"call {len(calls)}"
+
+    stock = index().as_query_engine(llm=Counting(), response_mode="accumulate", similarity_top_k=4)
+    expected = str(stock.query(QUESTION))
+    calls.clear()
+    assert str(fineflow.optimize(stock, strict=True, eager=True).query(QUESTION)) == expected
+    assert len(calls) == 4
+
+
+class Plain(CustomQueryEngine):
+    """A query engine of the user's."""
+
+    def custom_query(self, query_str: str) -> str:
+        return f"said of {query_str}"
+
+
+def test_an_engine_that_is_not_known_runs_as_stock() -> None:
+    assert_same_index(lambda manager: Plain(callback_manager=manager), QUESTION, entries=("query",))
+
+
+def test_postprocessors_are_stocks() -> None:
+    def make(manager: CallbackManager) -> Any:
+        processors = [SimilarityPostprocessor(similarity_cutoff=0.1), EngineReranker(engine=GatedBatches(), top_n=3)]
+        return engine_of("accumulate", node_postprocessors=processors)(manager)
+
+    seen = assert_same_index(make, QUESTION)
+    assert len(seen["query"].nodes) == 3
+
+
+def test_no_nodes_no_answers() -> None:
+    found = fineflow.optimize(made(), strict=True, eager=True)
+    assert str(found.synthesize(QUESTION, [])) == "Empty Response"
+
+
+def test_arguments_of_a_synthesizer_reach_its_prompts() -> None:
+    template = PromptTemplate("{tone}: {context_str} {query_str}")
+
+    def make(manager: CallbackManager) -> Any:
+        llm = FakeLLM(answers=answer, callback_manager=manager)
+        return get_response_synthesizer(llm=llm, response_mode="accumulate", text_qa_template=template)
+
+    stock = make(CallbackManager([])).synthesize(QUESTION, scored(), tone="kind", separator="//")
+    found = fineflow.optimize(make(CallbackManager([])), strict=True)
+    assert str(found.synthesize(QUESTION, scored(), tone="kind", separator="//")) == str(stock)
+    assert not found._self_last.unclaimed
+
+
+def test_the_plan_tells_what_is_done() -> None:
+    engine = index(FakeEmbedding()).as_query_engine(llm=EngineLLM(engine=GatedLLM("ok")), response_mode="accumulate")
+    plan = fineflow.explain(engine)
+    names = [p.name for p in plan.e_graph or ()]
+    assert names == [
+        "retriever.embed",
+        "retriever.search",
+        "synthesizer.texts",
+        "synthesizer.partial_prefill",
+        "synthesizer.render",
+        "synthesizer.prefill",
+        "synthesizer.answers",
+    ]
+    assert plan.e_graph is not None
+    assert plan.e_graph["synthesizer.answers"].params["how"] == "accumulate"
+    assert fineflow.explain(fineflow.optimize(engine)) == plan
+
+
+def test_a_pass_of_the_users_that_fails_is_told() -> None:
+    def broken(graph: Any) -> Any:
+        raise KeyError("nothing")
+
+    found = fineflow.optimize(made(), passes=[broken], strict=True)
+    with pytest.raises(fineflow.PlanningError, match="your own pass 'broken' raised KeyError"):
+        found.query(QUESTION)
+
+
+def test_it_can_be_pickled_as_what_it_stands_for_can() -> None:
+    made = get_response_synthesizer(llm=EngineLLM(engine=GatedLLM("ok")), response_mode="accumulate")
+    made._llm = made._llm.model_copy(update={"engine": None})
+    loaded = pickle.loads(pickle.dumps(fineflow.optimize(made)))
+    assert isinstance(loaded, Accumulate)
+    assert type(loaded) is type(fineflow.optimize(made))
