@@ -36,8 +36,8 @@ class Server(Protocol):
         """It has refused one: from now on requests say none."""
         ...
 
-    def write(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """A conversation (messages in OpenAI's form) as text that can be cut and compared."""
+    def write(self, messages: Sequence[Mapping[str, Any]], *, asks: bool = True) -> str:
+        """A conversation (messages in OpenAI's form) as text that can be cut and compared; ``asks``: for an answer."""
         ...
 
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:

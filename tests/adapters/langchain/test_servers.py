@@ -22,6 +22,7 @@ from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
 
 import fineflow
+from fineflow.adapters.langchain.servers import served
 from fineflow.runtime import servers
 from fineflow.testing.differential import ALL, differences, observe
 from fineflow.testing.gates import Gate
@@ -240,6 +241,29 @@ async def test_what_decides_how_a_prompt_is_read_is_sent_with_it(server: OpenAIS
     assert ahead.body["chat_template_kwargs"] == {"enable_thinking": False}
     assert ahead.headers["x-team"] == "blue"
     assert not {"temperature", "store", "metadata", "stream"} & ahead.body.keys()
+
+
+async def test_a_message_of_several_parts_goes_ahead_as_a_whole(server: OpenAIServer) -> None:
+    fineflow.engine(server.url, warm=True)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    history = [HumanMessage([{"type": "text", "text": RULES}, image])]
+    gate = Gate()
+    call = asyncio.create_task(fineflow.optimize(conversation(server, gate)).ainvoke({**VALUE, "history": history}))
+    await gate.arrived()
+    await asyncio.to_thread(server.wait, lambda s: s.warmed and s.warmed[0].ended)
+    gate.open()
+    await call
+    ahead, answer = (each.body["messages"] for each in server.received)
+    assert ahead == answer[:2] and len(ahead[1]["content"]) == 2
+
+
+def test_a_message_with_something_late_in_its_parts_is_late_itself(server: OpenAIServer) -> None:
+    fineflow.engine(server.url, warm=True)
+    found = served(chat(server), {})
+    assert found is not None
+    first, late = HumanMessage(RULES), HumanMessage([{"type": "text", "text": f"{RULES} LATE"}])
+    text = found.prompt_text([first, late, HumanMessage("LATE")], late="LATE")
+    assert text.partition("LATE")[0] == found.server.write([{"role": "user", "content": RULES}], asks=False)
 
 
 async def test_the_same_beginning_is_sent_once(server: OpenAIServer) -> None:

@@ -47,9 +47,14 @@ class Served:
     def name(self) -> str:
         return self.server.name
 
-    def prompt_text(self, messages: Sequence[BaseMessage]) -> str:
-        """The conversation that the model would send, as text that can be cut."""
-        return self.server.write(self._payload(messages)["messages"])
+    def prompt_text(self, messages: Sequence[BaseMessage], *, late: str) -> str:
+        """The conversation that the model would send, as text that can be cut at ``late``.
+
+        Only the text of a message can be cut: one with the mark elsewhere (in a block of content, say) is late itself.
+        """
+        sent = self._payload(messages)["messages"]
+        first = next((i for i, message in enumerate(sent) if _marked(message, late)), None)
+        return self.server.write(sent) if first is None else self.server.write(sent[:first], asks=False) + late
 
     async def awarm(self, text: str) -> int:
         """Sends the beginning of a prompt ahead; returns its characters, 0 where it did not. Never raises."""
@@ -112,6 +117,18 @@ def warmed(found: Served) -> str:
     if responses is not None and responses({**model.model_kwargs, **found.options}):
         return "its requests go to the Responses API"
     return ""
+
+
+def _marked(message: Mapping[str, Any], late: str) -> bool:
+    """Whether a mark is in a message elsewhere than in its text."""
+    return any(_holds(value, late) for key, value in message.items() if key != "content" or type(value) is not str)
+
+
+def _holds(value: Any, mark: str) -> bool:
+    if isinstance(value, str):
+        return mark in value
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return any(_holds(part, mark) for part in parts)
 
 
 def _name(model: Any, options: Mapping[str, Any]) -> str:

@@ -35,7 +35,9 @@ class Connection:
     @property
     def address(self) -> str:
         """The server's host, and its port where it has an unusual one."""
-        return urlsplit(self.url).netloc
+        parts = urlsplit(self.url)
+        usual = {"http": 80, "https": 443}.get(parts.scheme)
+        return f"{parts.hostname}" if parts.port in (None, usual) else f"{parts.hostname}:{parts.port}"
 
     def client(self) -> openai.AsyncOpenAI:
         """The client of the running event loop, to which its connections belong."""

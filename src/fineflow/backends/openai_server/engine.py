@@ -18,7 +18,7 @@ from fineflow.backends.openai_server.connection import Connection, told
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
-from fineflow.errors import BackendError, RequestError
+from fineflow.errors import RequestError
 from fineflow.runtime import events
 
 
@@ -110,9 +110,9 @@ class OpenAIServerEngine:
         """The conversation in the form that this engine reads; the server writes it by the model's chat template."""
         return written([as_openai(message) for message in messages], tools, asks=add_generation_prompt)
 
-    def write(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def write(self, messages: Sequence[Mapping[str, Any]], *, asks: bool = True) -> str:
         """The same for messages as a client sends them. RequestError where they are not plain JSON data."""
-        return written(messages)
+        return written(messages, asks=asks)
 
     def encode(self, text: str) -> list[int]:
         """The code points of a text."""
@@ -128,6 +128,7 @@ class OpenAIServerEngine:
             await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
         except openai.APIError as error:
             raise told(self.name, error) from error
+        self.warmed.add(_text(tokens))
 
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
         """Sends a beginning of a prompt ahead for a client of the user's; returns its characters, 0 where not.
@@ -136,13 +137,15 @@ class OpenAIServerEngine:
         headers, query and time limits are used. It is asked once and never raises; a server that refuses time and again
         is left alone for a while.
         """
-        if not self.can_prefill or self.warmed.resting() or len(text) - self.warmed.known(text) < BLOCK:
+        about = repr(body)
+        if not self.can_prefill or self.warmed.resting() or len(text) - self.warmed.known(text, about) < BLOCK:
             return 0
         try:
             await self._send_ahead(text, body, self.connection.like(user), priority)
-        except (openai.OpenAIError, BackendError) as error:
+        except Exception as error:  # whatever it is: nobody has asked for this
             self.warmed.refused(self.name, error)
             return 0
+        self.warmed.add(text, about)
         return len(text)
 
     async def _send_ahead(self, text: str, body: Mapping[str, Any], client: openai.AsyncOpenAI, priority: int) -> None:
@@ -155,7 +158,6 @@ class OpenAIServerEngine:
         start = events.now()
         resource: Any = client.chat.completions if "messages" in sent else client.completions
         await resource.create(**sent)
-        self.warmed.add(text)
         events.ended(self.name, "prefill", start, start, -1)
 
     async def generate(

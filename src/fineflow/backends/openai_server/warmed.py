@@ -27,20 +27,20 @@ class Warmed:
         self._refusals = 0
         self._rests_until = 0.0
 
-    def known(self, text: str) -> int:
-        """Characters at the beginning of a text that were added not long ago."""
+    def known(self, text: str, about: str = "") -> int:
+        """Characters at the beginning of a text that were added not long ago, with the same ``about`` (what else was said)."""
         now, found = events.now(), 0
-        for key in _keys(text):
+        for key in _keys(text, about):
             if self._until.get(key, 0.0) <= now:
                 break
             found += BLOCK
         return found
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, about: str = "") -> None:
         """The server has computed it."""
         self._refusals = 0
         until = events.now() + _KEPT_SECONDS
-        for key in _keys(text):
+        for key in _keys(text, about):
             self._until[key] = until
             self._until.move_to_end(key)
         while len(self._until) > _REMEMBERED:
@@ -59,8 +59,8 @@ class Warmed:
         return events.now() < self._rests_until
 
 
-def _keys(text: str) -> Iterator[int]:
-    key = 0
+def _keys(text: str, about: str) -> Iterator[int]:
+    key = hash(about)
     for start in range(0, len(text) // BLOCK * BLOCK, BLOCK):
         key = hash((key, text[start : start + BLOCK]))
         yield key

@@ -113,7 +113,7 @@ def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -
     late = (*p.params["late"], *p.params["unread"])
     placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
     kinds = (HumanMessage, AIMessage) if placeholders.intersection(late) else (HumanMessage,)
-    bound = {} if p.meta.get("remote") else p.meta["options"]
+    bound = {"late": _MARK} if p.meta.get("remote") else p.meta["options"]
     refusals: list[Exception] = []
     for kind in kinds:
         values = {**known, **{name: [kind(_MARK)] if name in placeholders else _LATE for name in late}}
