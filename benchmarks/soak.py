@@ -42,6 +42,7 @@ ROUNDS = 12
 SETTLE = 3  # rounds before memory is compared: caches fill, threads start
 GROWTH_OBJECTS = 0.02  # of Python's objects, from then to the end
 GROWTH_BYTES = 24 * 2**20  # of the process: an allocator keeps what it once needed, in pieces
+ROOM = 400  # tokens that the LLM is given at once
 FAULTS = 0.02  # of engine batches and of models' answers
 TEXTS = [f"Place {i}: the harbour and bridge number {i} were built {i} hundred years ago." for i in range(24)]
 QUESTIONS = [f"When was bridge number {i} built, and who planned harbour {i}?" for i in range(12)]
@@ -88,7 +89,8 @@ class World:
     def __post_init__(self) -> None:
         embedding = FaultyEmbedding(BatchProfile(0.001, 0.0002))
         embedding.faulty = self.faulty
-        llm = EmulatedLLM(self.said, LLMProfile(0.0005, 0.000001, 0.00005))
+        # Room for a few requests: most of them wait in its queue, where they are cancelled and time out, too.
+        llm = EmulatedLLM(self.said, LLMProfile(0.0005, 0.000001, 0.00005), capacity=ROOM)
         model = ChatEngine(engine=llm, max_tokens=40)
         store = FakeVectorStore.from_texts(TEXTS, EngineEmbeddings(embedding))
         reranker = EngineReranker(engine=EmulatedReranker(BatchProfile(0.001, 0.0002)), top_n=3)
