@@ -28,7 +28,7 @@ class Warmed:
         self._rests_until = 0.0
 
     def known(self, text: str, about: str = "") -> int:
-        """Characters at the beginning of a text that were added not long ago, with the same ``about`` (what else was said)."""
+        """Characters at the beginning of a text that were added not long ago; about: what else was said."""
         now, found = events.now(), 0
         for key in _keys(text, about):
             if self._until.get(key, 0.0) <= now:
