@@ -12,7 +12,7 @@ import pytest
 from fineflow.backends.base import BatchEngine, Delta, LLMEngine, Message, Sampling
 from fineflow.backends.emulated import CROSS_ENCODER, EMBEDDER, LLAMA_2_7B
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.testing import virtual
@@ -284,3 +284,27 @@ def test_an_interval_says_with_which_iteration_a_request_began() -> None:
         (2, 2, 2),
         (4, 0, 2),
     ]
+
+
+def test_of_sampling_it_follows_what_ends_an_answer() -> None:
+    llm = engine("one two three")
+
+    def said(**sampling: Any) -> str:
+        return "".join(delta.text for delta in timed(say(llm, WORDS, **sampling))[1])
+
+    assert said(temperature=2.0, min_p=0.5, presence_penalty=1.0, seed=3) == "one two three"
+    assert said(stop=("o",)) == ""
+    assert said(stop=("o",), min_tokens=1) == "one tw"
+    for settings, name in [
+        ({"regex": "a"}, "regex"),
+        ({"choices": ("a",), "extra": (("best_of", 2),)}, "choices, best_of"),
+        ({"min_tokens": 4}, "min_tokens"),
+    ]:
+        with pytest.raises(RequestError, match=f"cannot follow {name}; leave it out"):
+            said(**settings)
+    assert EmulatedLLM(str, constraints={"regex"}).constraints == {"regex"}
+
+
+def test_it_is_certain_of_its_words() -> None:
+    _, deltas = timed(say(engine("one two"), WORDS, logprobs=2))
+    assert [(each.token, each.logprob) for delta in deltas for each in delta.logprobs] == [("one ", 0.0), ("two", 0.0)]

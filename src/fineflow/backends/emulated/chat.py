@@ -1,12 +1,35 @@
-"""The chat template of models that are none."""
+"""The tokenizer and the chat template of models that are none."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fineflow.backends.base import Message
+
+
+class Words:
+    """The tokenizer of all emulated LLMs: instances of one model understand each other's tokens."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._lock = threading.Lock()
+
+    def token(self, word: str) -> int:
+        with self._lock:
+            found = self._tokens.setdefault(word, len(self._texts))
+            if found == len(self._texts):
+                self._texts.append(word)
+            return found
+
+    def text(self, token: int) -> str:
+        return self._texts[token]
+
+
+words = Words()
 
 
 def plain_chat(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineflow.backends.base import Delta, Message, Sampling
-from fineflow.backends.emulated.chat import plain_chat
+from fineflow.backends.base import Delta, Message, Sampling, TokenLogprob
+from fineflow.backends.emulated.chat import plain_chat, words
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import RequestError
 from fineflow.ir import Op
@@ -49,26 +48,8 @@ class _Request:
 _END = -1
 
 
-class _Words:
-    """The tokenizer of all emulated LLMs: instances of one model understand each other's tokens."""
-
-    def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
-        self._texts: list[str] = []
-        self._lock = threading.Lock()
-
-    def token(self, word: str) -> int:
-        with self._lock:
-            found = self._tokens.setdefault(word, len(self._texts))
-            if found == len(self._texts):
-                self._texts.append(word)
-            return found
-
-    def text(self, token: int) -> str:
-        return self._texts[token]
-
-
-_words = _Words()
+def _certain(token: int, sampling: Sampling) -> tuple[TokenLogprob, ...]:
+    return () if sampling.logprobs is None else (TokenLogprob(words.text(token), 0.0),)
 
 
 class EmulatedLLM:
@@ -79,6 +60,7 @@ class EmulatedLLM:
     are kept when they have been prefilled, until room is needed, and shared by what begins with them.
     A request gets room for all that it will say at once, so that none has to be put off later. ``capacity``: tokens
     that it asks not to be exceeded (``backends.base.Limited``); the profile says what it really has room for.
+    ``constraints``: forms of output (``backends.base.Constrains``) that ``answer`` is taken to follow.
     """
 
     def __init__(
@@ -90,8 +72,10 @@ class EmulatedLLM:
         block_size: int = 16,
         can_prefill: bool = True,
         capacity: int | None = None,
+        constraints: Collection[str] = (),
     ) -> None:
         self.answer = answer
+        self.constraints = frozenset(constraints)
         self.profile = profile
         self.name = name
         self.block_size = block_size
@@ -120,10 +104,10 @@ class EmulatedLLM:
 
     def encode(self, text: str) -> list[int]:
         """One token for each word with the white space behind it."""
-        return [_words.token(word) for word in re.findall(r"\s+|\S+\s*", text)]
+        return [words.token(word) for word in re.findall(r"\s+|\S+\s*", text)]
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return "".join(map(_words.text, tokens))
+        return "".join(map(words.text, tokens))
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Prefills the whole blocks of a prompt's beginning that are not kept already."""
@@ -137,10 +121,15 @@ class EmulatedLLM:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncGenerator[Delta, None]:
-        """Decodes; see ``LLMEngine``. Sampling never changes what is said, only where it ends."""
+        """Decodes; see ``LLMEngine``. Sampling never changes what is said, only where it ends; of logprobs it is
+        certain. RequestError for a form of the output that is not among its ``constraints``, an answer that is shorter
+        than ``min_tokens``, and ``extra``.
+        """
         said = self.answer(self._text(tokens))
-        cuts = [said.find(stop) for stop in sampling.stop if stop in said]
+        least = len(self._text(self.encode(said)[: sampling.min_tokens]))  # in which no stop string is looked for
+        cuts = [at for at in (said.find(stop, least) for stop in sampling.stop) if at >= 0]
         answer = self.encode(said[: min(cuts)] if cuts else said)
+        self._check(sampling, answer)
         reason = "stop" if len(answer) <= sampling.max_tokens else "length"
         with self._submitted(tokens, answer[: sampling.max_tokens], priority) as request:
             count, first, before, token = len(request.answer), 0.0, 0, _END
@@ -149,13 +138,24 @@ class EmulatedLLM:
                 if not i:
                     first, before = self._prefilled(request), self._decoded
                 if i + 1 < count:
-                    yield Delta(_words.text(token), (token,))
+                    yield Delta(words.text(token), (token,), logprobs=_certain(token, sampling))
             events.sized(self.name, Op.PREFILL, len(tokens))
             events.sized(self.name, Op.DECODE, count)
             together = max((self._decoded - before) / max(count - 1, 1), 1.0)  # what others got meanwhile
             events.measured(self.name, Op.DECODE, count, events.now() - first, together=together)
-            text, news = (_words.text(token), (token,)) if count else ("", ())
-            yield Delta(text, news, reason, len(tokens), request.cached)
+            text, news = (words.text(token), (token,)) if count else ("", ())
+            certain = _certain(token, sampling) if count else ()
+            yield Delta(text, news, reason, len(tokens), request.cached, certain)
+
+    def _check(self, sampling: Sampling, answer: Sequence[int]) -> None:
+        asked = [name for name in ("schema", "regex", "choices") if getattr(sampling, name)]
+        wrong = [name for name in asked if name not in self.constraints]
+        wrong += ["min_tokens"] * (len(answer) < sampling.min_tokens) + [name for name, _ in sampling.extra]
+        if wrong:
+            raise RequestError(
+                f"LLM {self.name!r} is emulated: it says what its answer function says, and cannot follow "
+                f"{', '.join(wrong)}; leave it out"
+            )
 
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are kept now."""
