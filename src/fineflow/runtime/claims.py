@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fineflow.runtime.streams import Stream
-from fineflow.runtime.trace import CLAIMED, Stamp, Trace
+from fineflow.runtime.trace import CLAIMED, Stamps, Trace
 
 
 class Entry:
@@ -39,11 +39,12 @@ class Entry:
         "component",
         "error",
         "key",
+        "number",
         "over",
         "place",
         "replay",
         "shared",
-        "stamp",
+        "stamps",
         "stream",
         "value",
         "whole",
@@ -65,7 +66,8 @@ class Entry:
         self.ahead = False  # whether the graph does the work
         self.whole: Any = None  # what the pieces make together, once somebody has put them together
         self.place: Any = None  # of the component's call, see query.Place
-        self.stamp: Stamp | None = None  # of the primitive, as long as stock has not taken the result
+        self.stamps: Stamps | None = None  # of the graph, as long as stock has not taken the result
+        self.number = 0  # of the primitive among them
         self._loop = loop
         self._trace: TracebackType | None = None
         self._future: asyncio.Future[Any] | None = None
@@ -219,8 +221,9 @@ class Claims:
             if (entry.shared or not entry.by_stock) and equal(entry.key, key) and usable(entry):
                 entry.by_stock = True
                 self.claimed += entry.by_graph
-                if entry.stamp is not None:
-                    entry.stamp.taken, entry.stamp = CLAIMED, None
+                if entry.stamps is not None:
+                    entry.stamps.take(entry.number, CLAIMED)
+                    entry.stamps = None
                 if entry.over:
                     self.forget(leaf, entry)
                 return entry, False

@@ -49,6 +49,7 @@ class Execution:
         "_finished",
         "_missing",
         "_ready",
+        "_open",
         "_running",
         "_stamps",
         "_unended",
@@ -83,6 +84,7 @@ class Execution:
         self._ahead = foreseen(graph)
         self._missing = dict(self._wiring.missing)
         self._unended = None if finished is None else set(self._wiring.ending)
+        self._open = self._wiring.count  # primitives that are not over yet
         self._failures = any(isinstance(value, Failed) for value in self.values.values())
         for name in late:
             for p in self._wiring.followers.get(name, ()):
@@ -92,8 +94,8 @@ class Execution:
         self._waking: dict[Slot, list[Callable[[], None]]] = {}
         self._ready: deque[Primitive] | None = None  # those that can start, if there are any
         self._running = False
-        self._stamps = Stamps(self._wiring.places)
-        call.runs.append((graph, self._stamps))
+        self._stamps = Stamps(self._wiring.places, graph)
+        call.runs.append(self._stamps)
 
     def start(self) -> None:
         """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
@@ -212,6 +214,9 @@ class Execution:
                 self._arrived(part)
         self._over(p.name, value)
         self._drain()
+        self._open -= 1
+        if not self._open and self._finished is None:
+            self.call.rest()
 
     def give(self, name: str, value: Any) -> None:
         """An input is known now that was not when the graph started."""
@@ -325,6 +330,7 @@ class Execution:
         entry, mine = self.call.claims.expect(p.meta["leaf"], key, shared=shared)
         stamp = self._stamps.at(p.name)
         if not mine:
+        stamp.taken = LEFT if mine else JOINED
             stamp.taken = JOINED
             return entry
         stamp.taken, entry.stamp, entry.component = LEFT, stamp, p.component

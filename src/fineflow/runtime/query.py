@@ -45,7 +45,7 @@ class Call:
     tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
     surprises: tuple[str, ...] = ()  # what failed while running ahead
     broken: tuple[str, ...] = ()  # those that are faults of fineflow if the call succeeds
-    runs: list[tuple[Graph, Stamps]] = field(default_factory=list)  # graphs started so far, with their times
+    runs: list[Stamps] = field(default_factory=list)  # times of the graphs that were started so far
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
     began: float = field(init=False)  # seconds, as events.now() counts them
 
@@ -89,7 +89,7 @@ class Call:
         context.run(_mark, level, path, name, stamp)
         task = self.loop.create_task(work, context=context)
         self.tasks[task] = inner
-        task.add_done_callback(self._ended, context=self.context)
+        task.add_done_callback(self._ended, context=context)
         if self.claims.closed:  # looked at after the task was added: `closed` may be set from another thread
             task.cancel()
         return task
@@ -149,7 +149,12 @@ class Call:
 
     def _trace(self) -> Trace:
         entry = ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
-        return Trace(entry, self.began, events.now(), tuple(self.runs))
+        runs = tuple((stamps.graph, stamps) for stamps in self.runs if stamps.graph is not None)
+        return Trace(entry, self.began, events.now(), runs)
+
+    def rest(self) -> None:
+        """The graph has done all that it had to do: its context is not needed while stock catches up."""
+        self.context = _NOTHING
 
     def close(self) -> Summary:
         """Cancels what still runs, without waiting for it, and lets go of all values."""
@@ -221,6 +226,9 @@ class Place:
 
     Stock bounds its sync branches by the size of a pool of threads, and its async ones not at all. Here all calls of
     components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
+_NOTHING = contextvars.Context()
+
+
     holds a place must not wait for work that needs one: what a call waits for comes before its place.
     """
 

@@ -89,9 +89,10 @@ class Stamps(Mapping[str, Stamp]):
     collector has to look at slows down everybody.
     """
 
-    __slots__ = ("_bytes", "_places")
+    __slots__ = ("_bytes", "_places", "graph")
 
-    def __init__(self, places: Mapping[str, int]) -> None:
+    def __init__(self, places: Mapping[str, int], graph: Graph | None = None) -> None:
+        self.graph = graph
         self._places = places  # number of each primitive
         self._bytes = bytearray(_EMPTY * len(places))  # for each: ready, begun, ended, what became of it
 

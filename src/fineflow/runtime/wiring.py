@@ -23,8 +23,8 @@ class Wiring:
 
     missing: how many slots a primitive waits for. followers: who waits for a slot. early: what of a primitive's value
     others read as soon as it is released. ready: those that wait for nothing. ending: what has to be over for the graph
-    to be. places: number of each primitive. fed: those that stock runs and feeds, and those that it only runs. spent:
-    values that nobody but this primitive reads.
+    to be. places: number of each primitive; count: how many of them the graph gets a value of. fed: those that stock
+    runs and feeds. by_stock: all that it runs. spent: values that nobody but this primitive reads.
     """
 
     missing: Mapping[str, int]
@@ -33,6 +33,7 @@ class Wiring:
     ready: tuple[Primitive, ...]
     ending: frozenset[str]
     places: Mapping[str, int]
+    count: int
     fed: frozenset[str]
     by_stock: frozenset[str]
     spent: Mapping[str, tuple[str, ...]]
@@ -68,6 +69,7 @@ def _wiring(graph: Graph) -> Wiring:
         tuple(p for p in graph if not missing[p.name]),
         ending(graph),
         {p.name: i for i, p in enumerate(graph)},
+        sum(1 for p in graph if p.name not in by_stock or p.op in FED),
         frozenset(p.name for p in graph if p.name in by_stock and p.op in FED),
         by_stock,
         _spent(graph, by_stock),

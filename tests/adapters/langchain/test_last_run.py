@@ -13,6 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 import fineflow
+from fineflow.ir import Graph
 from fineflow.observe.critical import measured_marks
 from fineflow.runtime.trace import CLAIMED, JOINED, LEFT, STOCK, Stamps, Step, Trace, measured_path, steps
 from fineflow.testing.gates import Gate
@@ -191,7 +192,7 @@ def test_nothing_of_the_values_is_kept() -> None:
     mine.invoke(QUESTION)
     runs = last(mine).runs
     held = {type(each) for _, stamps in runs for each in gc.get_referents(stamps) if each is not Stamps}
-    assert held == {bytearray, dict}  # numbers, and the places of primitives in them
+    assert held == {bytearray, dict, Graph}  # numbers, and the places of primitives in them
 
 
 def test_drawings_show_what_was_measured() -> None:

@@ -140,16 +140,17 @@ class Session:
 class OnLoop:
     """One call by a coroutine: its graph runs for as long as the block does."""
 
-    __slots__ = ("_execution", "_runnable", "_scope", "_session")
+    __slots__ = ("_call", "_execution", "_runnable", "_scope", "_session")
 
     def __init__(self, session: Session, runnable: Runnable[Any, Any], execution: Execution | None = None) -> None:
         self._session = session
         self._runnable = runnable
         self._execution = execution
+        self._call = None if execution is None else execution.call
         self._scope: Scope | None = None
 
     async def __aenter__(self) -> Runnable[Any, Any]:
-        run = self._execution
+        run, self._execution = self._execution, None
         if run is not None:
             if (scope := current.get()) is not None:
                 self._scope = scope
@@ -162,14 +163,14 @@ class OnLoop:
         return self._runnable
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run, self._execution = self._execution, None
-        if run is None:
+        call, self._call = self._call, None
+        if call is None:
             return
         if self._scope is not None:
             self._scope.discard(self)
-        summary = run.call.close()
-        if run.call.tasks:
-            await run.call.ended()
+        summary = call.close()
+        if call.tasks:
+            await call.ended()
         self._session.last = summary
         if error is None:
             self._session._check(summary)
