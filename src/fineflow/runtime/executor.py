@@ -48,8 +48,8 @@ class Execution:
         "_failures",
         "_finished",
         "_missing",
-        "_ready",
         "_open",
+        "_ready",
         "_running",
         "_stamps",
         "_unended",
@@ -83,8 +83,8 @@ class Execution:
         self._wiring = wiring(graph)
         self._ahead = foreseen(graph)
         self._missing = dict(self._wiring.missing)
-        self._unended = None if finished is None else set(self._wiring.ending)
         self._open = self._wiring.count  # primitives that are not over yet
+        self._unended = None if finished is None else set(self._wiring.ending)
         self._failures = any(isinstance(value, Failed) for value in self.values.values())
         for name in late:
             for p in self._wiring.followers.get(name, ()):
@@ -213,10 +213,10 @@ class Execution:
             if part not in self.released:  # whoever waits for a part has it in the whole
                 self._arrived(part)
         self._over(p.name, value)
-        self._drain()
         self._open -= 1
         if not self._open and self._finished is None:
             self.call.rest()
+        self._drain()
 
     def give(self, name: str, value: Any) -> None:
         """An input is known now that was not when the graph started."""
@@ -329,11 +329,10 @@ class Execution:
         """
         entry, mine = self.call.claims.expect(p.meta["leaf"], key, shared=shared)
         stamp = self._stamps.at(p.name)
-        if not mine:
         stamp.taken = LEFT if mine else JOINED
-            stamp.taken = JOINED
+        if not mine:
             return entry
-        stamp.taken, entry.stamp, entry.component = LEFT, stamp, p.component
+        entry.stamps, entry.number, entry.component = self._stamps, self._wiring.places[p.name], p.component
         if stream:
             entry.chunked, entry.stream = True, Stream()
         entry.ahead = True

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fineflow.ir import Graph, Op
+from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.asking import depth, path, query, started
 from fineflow.runtime.claims import Claims, Summary
@@ -221,14 +221,14 @@ def _mark(level: int, seconds: float, name: str, stamp: Stamp | None) -> None:
     events.about(name, stamp)
 
 
+_NOTHING = contextvars.Context()
+
+
 class Place:
     """One of the ``max_concurrency`` places of a call (an async context manager), held while a component works.
 
     Stock bounds its sync branches by the size of a pool of threads, and its async ones not at all. Here all calls of
     components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
-_NOTHING = contextvars.Context()
-
-
     holds a place must not wait for work that needs one: what a call waits for comes before its place.
     """
 
