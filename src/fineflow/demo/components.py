@@ -65,13 +65,12 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
     reranker_at = None if settings.reranker is None else locate("--reranker", settings.reranker)
     if all(place is None or Path(place).is_dir() for place in (llm_at, embedding_at, reranker_at)):
         _quiet_loading()
-    from fineflow.backends.transformers import TransformersEngine  # imports torch: only when nothing is amiss
 
     top_n = settings.top_n or (SMALL_MODEL_TOP_N if settings.llm is None else TOP_N)
     engines: list[Any] = []
 
     def llm() -> ChatEngine:
-        engines.append(engine := TransformersEngine(llm_at))
+        engines.append(engine := _llm_engine(settings, llm_at))
         run_sync(engine.start)
         return ChatEngine(engine=engine, max_tokens=settings.max_tokens)
 
@@ -107,13 +106,29 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         embeddings=loaded[1],
         reranker=loaded[2],
         about={
-            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.1M parameters)')} on {engines[0].device}",
+            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.1M parameters)')} on {_place(settings, engines[0])}",
             "embedding": _name(settings.embedding, "all-MiniLM-L6-v2"),
             "reranker": f"{_name(settings.reranker, 'similarity of the embeddings')}, keeps {top_n}",
         },
         reset=lambda: run_sync(engines[0].reset_prefix_cache),
         engines=engines,
     )
+
+
+def _llm_engine(settings: Settings, place: str) -> Any:
+    if settings.engine == "vllm":
+        from fineflow.backends.vllm import VLLMEngine
+
+        # The bundled model needs little room, and is not worth the time that compiling it takes.
+        small = {} if settings.llm is not None else {"enforce_eager": True, "kv_cache_memory_bytes": 2**28}
+        return VLLMEngine(place, **small)
+    from fineflow.backends.transformers import TransformersEngine  # imports torch: only when nothing is amiss
+
+    return TransformersEngine(place)
+
+
+def _place(settings: Settings, engine: Any) -> str:
+    return f"vLLM {engine.version}" if settings.engine == "vllm" else str(engine.device)
 
 
 def _quiet_loading() -> None:

@@ -33,12 +33,14 @@ class UsageError(Exception):
 class Settings:
     """What to run. None stands for what comes with the demo.
 
-    docs: folder of text and markdown files. llm, embedding, reranker: local folders or hub ids. top_n: passages that
-    the reranker keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question.
+    docs: folder of text and markdown files. engine: that the LLM runs on, "transformers" or "vllm". llm, embedding,
+    reranker: local folders or hub ids. top_n: passages that the reranker keeps. max_tokens: of one LLM output. repeat:
+    measured runs of each kind for each question.
     """
 
     docs: Path | None = None
     questions: tuple[str, ...] = ()
+    engine: str = "transformers"
     llm: str | None = None
     embedding: str | None = None
     reranker: str | None = None
@@ -73,6 +75,10 @@ def check(settings: Settings) -> None:
         if value is not None:
             _check_model_name(flag, value)
     _check_packages(NEEDED if settings.embedding else {**NEEDED, **EMBEDDING})
+    if settings.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise UsageError(
+            "--engine vllm: vLLM is not installed here; make demo ENGINE=vllm runs the demo in an environment with it"
+        )
 
 
 def _check_questions(questions: Sequence[str]) -> None:

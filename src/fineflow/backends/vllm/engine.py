@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fineflow.backends.base import CacheStatistics, Delta, Message, Sampling
-from fineflow.backends.vllm.shared import Shared, release, shared
+from fineflow.backends.vllm.shared import Shared, in_thread, release, shared
 
 _users = itertools.count(1)
 
@@ -33,6 +32,8 @@ class VLLMEngine:
     Raises BackendError, with what went wrong in vLLM's processes, for whoever waits when it cannot start or dies; the
     next use starts another one. RequestError for a request that vLLM refuses.
     """
+
+    recovers = True  # vLLM preempts a request that has no room, and computes it again
 
     def __init__(
         self, model: str | Path, *, name: str | None = None, context: int | None = None, **options: Any
@@ -79,6 +80,12 @@ class VLLMEngine:
     def constraints(self) -> frozenset[str]:
         """What it can hold its output to."""
         return self._shared.constraints
+
+    @property
+    def version(self) -> str | None:
+        """Of vLLM; None until it has started."""
+        host = self._shared.host
+        return host.facts.version if host is not None else None
 
     @property
     def tokenizer(self) -> Any:
@@ -140,16 +147,4 @@ class VLLMEngine:
 
 
 def _released(engine: Shared, user: int) -> Future[None]:
-    """``release`` in a thread: it may have to wait for processes."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            release(engine, user)
-        except BaseException as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="fineflow-vllm-stop", daemon=True).start()
-    return done
+    return in_thread(lambda: release(engine, user))

@@ -242,6 +242,10 @@ class Shared:
             self._host, self._starting = host, None
         starting.set_result(host)
 
+    async def aclose(self) -> None:
+        """Ends it for all its users."""
+        await asyncio.wrap_future(in_thread(self.stop))
+
     def stop(self, *, unused: bool = False) -> None:
         """Ends vLLM and waits for that; the next use starts it again. unused: only if it has no users then."""
         with self._lock:
@@ -331,6 +335,22 @@ class _Request:
             events.measured(
                 engine.name, Op.DECODE, steps, stats.last_token_ts - stats.first_token_ts, together=together
             )
+
+
+def in_thread(work: Callable[[], None]) -> Future[None]:
+    """Runs what has to wait for processes in a thread of its own."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="fineflow-vllm-stop", daemon=True).start()
+    return done
 
 
 _engines: weakref.WeakValueDictionary[tuple[Any, ...], Shared] = weakref.WeakValueDictionary()

@@ -31,6 +31,7 @@ _DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _CPU_BLOCK = 32  # tokens; vLLM's own default on CPU, 128, leaves much of a prompt's beginning to be computed again
+_LONGEST = 600  # characters of a reason
 _LOG = "errors.log"
 _OWN_LOGGING = ("VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")  # by which users take it into their hands
 
@@ -81,9 +82,10 @@ def open_engine(options: Mapping[str, Any], folder: Path, stat_logger: Any) -> A
     options: of ``AsyncEngineArgs``. folder: for its log, see ``cause``. stat_logger: a factory, as vLLM takes them.
     """
     with environment():
-        from vllm import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
+
+        from vllm import AsyncEngineArgs
 
         given = {
             "scheduling_policy": "priority",
@@ -148,7 +150,7 @@ def cause(folder: Path, error: BaseException, exits: Mapping[str, int | None]) -
         return "; ".join(ended)
     while error.__cause__ is not None:
         error = error.__cause__
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    reason = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
     if "Engine core initialization failed" in reason:
         reason += (
             " A script that uses VLLMEngine has to do so below: if __name__ == '__main__', "
