@@ -9,6 +9,7 @@ import copy as copying
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.documents import Document
@@ -227,4 +228,9 @@ KNOWN = (
 
 def row_of(store: Any) -> Known | None:
     """The row of a store's class, whatever a subclass has made of it."""
-    return next((row for row in KNOWN if (base := row.base) is not None and isinstance(store, base)), None)
+    return _row_of(type(store))  # asked several times in every search
+
+
+@lru_cache(maxsize=512)
+def _row_of(kind: type) -> Known | None:
+    return next((row for row in KNOWN if (base := row.base) is not None and issubclass(kind, base)), None)
