@@ -15,6 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Self
 
 from fineflow.testing.gates import Gate
@@ -64,8 +65,9 @@ class OpenAIServer:
     answers: a text, a mapping (the first key that occurs in the prompt decides; "ok" where none does) or a function of
     the prompt. models: what it serves. vllm: whether it answers as vLLM. priorities: whether it accepts a priority, as
     that server does only where it was started so. slots: requests that it works on at once (None: any number); those
-    that wait for one go by priority, then by arrival. gate: waited at before the first token; ahead_gate: the same in
-    requests for one token; token_gate: before each token. faults: met by the next requests in turn, None is none.
+    that wait for one go by priority, then by arrival. prefill: seconds that a character takes that is not cached.
+    gate: waited at before the first token; ahead_gate: the same in requests for one token; token_gate: before each
+    token. faults: met by the next requests in turn, None is none.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class OpenAIServer:
         vllm: bool = False,
         priorities: bool = True,
         slots: int | None = None,
+        prefill: float = 0.0,
         gate: Gate | None = None,
         ahead_gate: Gate | None = None,
         token_gate: Gate | None = None,
@@ -84,6 +87,7 @@ class OpenAIServer:
         self.models = models
         self.vllm = vllm
         self.priorities = priorities
+        self.prefill = prefill
         self.gate = gate
         self.ahead_gate = ahead_gate
         self.token_gate = token_gate
@@ -185,7 +189,10 @@ class OpenAIServer:
                 gate = self.ahead_gate if seen.ahead else self.gate
                 if gate is not None:
                     await gate.wait()
-                seen.cached = self._cached(seen.prompt)
+                seen.cached, blocks = self._found(seen.prompt)
+                if self.prefill:
+                    await asyncio.sleep(self.prefill * (len(seen.prompt) - seen.cached))
+                self._cache.update(blocks)
                 words = self._words(seen)
                 for i, word in enumerate(words):
                     if fault is not None and i == fault.tokens:
@@ -220,15 +227,13 @@ class OpenAIServer:
         words[-1] = words[-1][:-1]
         return words[:most]
 
-    def _cached(self, prompt: str) -> int:
-        """Characters of whole blocks at the beginning that were computed before; all of them are from now on."""
-        found, key, there = 0, 0, True
+    def _found(self, prompt: str) -> tuple[int, list[int]]:
+        """Characters of whole blocks at the beginning that were computed before, and the keys of all its blocks."""
+        keys = [0]
         for start in range(0, len(prompt) // BLOCK * BLOCK, BLOCK):
-            key = zlib.crc32(prompt[start : start + BLOCK].encode(), key)
-            there = there and key in self._cache
-            found += BLOCK * there
-            self._cache.add(key)
-        return found
+            keys.append(zlib.crc32(prompt[start : start + BLOCK].encode(), keys[-1]))
+        blocks = keys[1:]
+        return BLOCK * len([*takewhile(self._cache.__contains__, blocks)]), blocks
 
 
 class _Slots:
