@@ -86,5 +86,5 @@ def test_steps_that_share_one_llm_are_sooner_on_average(tmp_path: Path) -> None:
 
 def test_a_beginning_that_was_sent_ahead_saves_its_time(tmp_path: Path) -> None:
     pytest.importorskip("langchain_openai")
-    shown, figures = run("servers", "--runs", "2", "--search", "0.5", tmp_path=tmp_path)
+    shown, figures = run("servers", "--runs", "2", tmp_path=tmp_path)
     assert figures["median_s"]["sent ahead"] < figures["median_s"]["stock"], shown
