@@ -293,10 +293,11 @@ async def stalls(work: Any, *, every: float = 0.005) -> tuple[Any, float]:
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
     try:
-        return await work, longest
+        result = await work
     finally:
         ended = True
         await watching
+    return result, longest
 
 
 __all__ = [

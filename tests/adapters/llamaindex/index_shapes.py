@@ -57,6 +57,11 @@ def engine_of(mode: str, llm: Callable[[], Any] | None = None, **settings: Any) 
         model.callback_manager = manager
         embedding = FakeEmbedding(callback_manager=manager)
         made = index(embedding, callback_manager=manager)
-        return made.as_query_engine(llm=model, response_mode=mode, similarity_top_k=6, **settings)
+        engine = made.as_query_engine(llm=model, response_mode=mode, similarity_top_k=6, **settings)
+        engine.callback_manager = engine.retriever.callback_manager = manager
+        embedding.callback_manager = manager
+        if hasattr(engine._response_synthesizer._llm, "callback_manager"):
+            engine._response_synthesizer.callback_manager = manager
+        return engine
 
     return make

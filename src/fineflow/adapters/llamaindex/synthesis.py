@@ -56,6 +56,12 @@ KINDS = (
     Kind(Accumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
 )
 
+_DONE = {
+    ACCUMULATE: "all answers are asked for at once, where stock's sync methods ask one by one",
+    TREE: "an answer to answers is asked for when those are there that it is made of, not when a whole level is",
+    REFINE: "texts that refine an answer are prefilled while it is written",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -114,6 +120,8 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
             **stock,
         )
         seen.at(part_of(b.leaf, "llm"))
+        if ahead:
+            b.note(made.ref.name, True, _DONE[kind.how])
         return made
     except NotLowered as why:
         del b.primitives[mark:]
