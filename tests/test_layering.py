@@ -68,7 +68,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
-    "engines": ("_lazy", "backends", "runtime.instances", "runtime.queues"),
+    "engines": ("_lazy", "backends", "runtime.instances", "adapters.limits"),
     "langchain": ("_lazy", "adapters.langchain"),
     "llamaindex": ("_lazy", "adapters.llamaindex"),
     "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),

@@ -1,6 +1,7 @@
 """Engines: ``from fineflow.engines import TransformersEngine, SentenceTransformerEngine``.
 
-``instances`` makes one engine of several, ``set_policy`` chooses the order in which an engine serves what waits.
+``instances`` makes one engine of several, ``set_policy`` chooses the order in which an engine serves what waits,
+and ``limit`` bounds how many calls of a component that is no engine are at work at once.
 
 Components that put them into pipelines are in ``fineflow.langchain``. A name raises ImportError, saying what to
 install, when its library is missing.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
+    from fineflow.adapters.limits import limit, set_policy
     from fineflow.backends.emulated import (
         BatchProfile,
         EmulatedEmbedding,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from fineflow.backends.transformers import TransformersEngine
     from fineflow.backends.vllm import VLLMEngine
     from fineflow.runtime.instances import instances
-    from fineflow.runtime.queues import set_policy
 
 __all__ = [
     "CrossEncoderEngine",
@@ -50,6 +51,7 @@ __all__ = [
     "VLLMEngine",
     "bundled_minilm",
     "instances",
+    "limit",
     "set_policy",
 ]
 
@@ -76,6 +78,7 @@ __getattr__, __dir__ = lazily(
         "VLLMEngine": Lazy("fineflow.backends.vllm", "vllm", ("vllm",)),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
         "instances": Lazy("fineflow.runtime.instances"),
-        "set_policy": Lazy("fineflow.runtime.queues"),
+        "limit": Lazy("fineflow.adapters.limits"),
+        "set_policy": Lazy("fineflow.adapters.limits"),
     },
 )

@@ -17,6 +17,7 @@ META: Mapping[str, str] = {
     "claimed": "stock claims the result of a function, tool or embedding call that was run ahead",
     "invoked": "stock calls invoke here even in calls that stream",
     "batched": "stock runs the items of the MAP side by side, also in sync calls",
+    "counted": "the name of a user's function in figures",
     "foreign": "runs outside fineflow's engines, so that nothing else measures how long it takes",
     "assumed": "assume_pure was set when it was lowered",
     # functions

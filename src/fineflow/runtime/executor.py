@@ -19,6 +19,7 @@ from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import first_args
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
+from fineflow.runtime.places import component_of
 from fineflow.runtime.producing import Start, produce
 from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import LeftToStock, Place
@@ -346,9 +347,12 @@ class Execution:
             raise
         return entry
 
-    def place(self, p: Primitive, entry: Entry | None = None) -> Place:
-        """A place for one call of a component, for the work ``entry``; an async context manager."""
-        made = self.call.place(self._stamps.at(p.name))
+    def place(self, p: Primitive, entry: Entry | None = None, *, limited: bool = True) -> Place:
+        """A place for one call of a component, for the work ``entry``; an async context manager.
+
+        limited: whether a limit of the component's own counts. Not where a queue in front of it sees to that.
+        """
+        made = self.call.place(self._stamps.at(p.name), component_of(p.component) if limited else None)
         if entry is not None:
             entry.place = made
         return made
@@ -361,7 +365,8 @@ class Execution:
         """A task for (a part of) the primitive, with its depth as priority. placed: it is a call of a component."""
         stamp = self._stamps.get(p.name)
         level, path = self._when(p)
-        return self.call.spawn(work, level, path=path, placed=placed, name=p.name, stamp=stamp)
+        place = self.call.place(None, component_of(p.component)) if placed else None
+        return self.call.spawn(work, level, path=path, place=place, name=p.name, stamp=stamp)
 
     def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> None:
         level, path = self._when(p)

@@ -3,9 +3,8 @@
 For what has no queue of batches in front of it: stores, retrievers, tools and functions that are called as they are.
 Who waits comes next by the policies that engines have (``runtime.policy``).
 
-Nobody waits while he holds a place, so no two can wait for each other: an optimized object that is called from inside
-of a component has that component's place given away until it has answered (``lend``). A sync call on the thread of a
-running event loop does not wait at all (``hurried``): whoever holds a place may need that loop to get on.
+Nobody waits while he holds a place, so no two can wait for each other (``runtime.calling``). A sync call on the thread
+of a running event loop does not wait at all (``hurried``): whoever holds a place may need that loop to get on.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from typing import Any
 
 from fineflow.errors import FineflowWarning
 from fineflow.ir import Op
-from fineflow.runtime import events
 from fineflow.runtime.asking import asks
 from fineflow.runtime.limits import settle
 from fineflow.runtime.policy import Policy, Shares, Waiting, by_depth, decide, fifo
 from fineflow.runtime.queues import one_queue
 from fineflow.runtime.scope import on_stop
-from fineflow.runtime.statistics import tally, watch
+from fineflow.runtime.statistics import watch
 
 hurried: ContextVar[bool] = ContextVar("fineflow_hurried", default=False)
 """Whether an event loop stands still until the current code has ended, which therefore must not wait for others."""
 
-holding: ContextVar[Hold | None] = ContextVar("fineflow_holding", default=None)
-"""The place that was taken last for a component that the current code is inside of."""
+
+in_use = False
+"""Whether any component was ever limited in this process."""
 
 
 class Component:
@@ -50,8 +49,10 @@ class Component:
 
     def limit(self, at_once: int | None) -> None:
         """So many calls at once from now on; None: any number. Those that are under way go on."""
+        global in_use
         places = self.places
         if at_once is not None:
+            in_use = True
             places = self.places = one_queue(Places, self)
         elif places is not None:
             self.places = None
@@ -64,33 +65,11 @@ finders: list[Callable[[Any], Component | None]] = []
 
 
 def component_of(obj: Any) -> Component | None:
-    """What stands for an object of the user's, if it was ever limited or has a queue."""
-    for find in finders:
+    """What stands for an object of the user's, if anything was ever limited, and it may be that."""
+    for find in finders if in_use else ():
         if (found := find(obj)) is not None:
             return found
     return None
-
-
-class Counted:
-    """One call of a component in figures and timelines, from when it is asked for until it has ended."""
-
-    __slots__ = ("_label", "_name", "_open", "_tally", "queued")
-
-    def __init__(self, name: str, label: str, component: Component | None) -> None:
-        self._name = name
-        self._label = label
-        self._tally = tally(name)
-        self._open = component is None or component.places is None  # else its places know what is at work
-        self._tally.begun += self._open
-        self.queued = events.now()
-
-    def ended(self, begun: float, *, failed: bool) -> None:
-        """It has; it had ``begun`` to work at that time."""
-        now = events.now()
-        self._tally.ended += self._open
-        self._tally.batch(1, (begun - self.queued,), now - begun, failed=failed)
-        if events.listening():
-            events.report(events.Interval(self._name, self._label, self.queued, begun, now, origin=events.origin()))
 
 
 class _Waiter:
@@ -209,98 +188,8 @@ class Places:
             warnings.warn(text, FineflowWarning, stacklevel=2)
 
 
-class Hold:
-    """A place that is held for one call of a component, and may be given away meanwhile."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._lock = threading.RLock()
-        self._lent = 0
-        self.active = False
-        self.outer = _active(holding.get())
-
-    async def take(self) -> None:
-        """Waits for a place."""
-        await _wait(self._places)
-        self.active = True
-        holding.set(self)
-
-    def take_sync(self) -> None:
-        """The same in a thread, which it blocks. CancelledError when the deadline of its call has passed."""
-        _wait_sync(self._places)
-        self.active = True
-        holding.set(self)
-
-    def leave(self) -> None:
-        """The call is over."""
-        with self._lock:
-            held, self.active = self.active and not self._lent, False
-        if held:
-            self._places.leave()
-
-    def lend(self) -> bool:
-        """Gives it away until it is taken back as often. Whether there was anything to give away."""
-        with self._lock:
-            if not self.active:
-                return False
-            self._lent += 1
-            first = self._lent == 1
-        if first:
-            self._places.leave()
-        return True
-
-    async def back(self) -> None:
-        """Takes it back. Whoever is cancelled at that goes on without it."""
-        if self._last():
-            try:
-                await _wait(self._places)
-            except BaseException:
-                self.active = False
-                raise
-            self._returned()
-
-    def back_sync(self) -> None:
-        """The same in a thread."""
-        if self._last():
-            try:
-                _wait_sync(self._places)
-            except BaseException:
-                self.active = False
-                raise
-            self._returned()
-
-    def _last(self) -> bool:
-        with self._lock:
-            if self._lent > 1 or not self.active:
-                self._lent -= 1
-                return False
-            return True  # counts as lent until it is back
-
-    def _returned(self) -> None:
-        with self._lock:
-            self._lent -= 1
-            unwanted = not self.active or self._lent > 0
-        if unwanted:
-            self._places.leave()
-
-
-def _active(hold: Hold | None) -> Hold | None:
-    while hold is not None and not hold.active:
-        hold = hold.outer
-    return hold
-
-
-def lend() -> list[Hold]:
-    """Gives away the places that the current code is inside of, to be taken back by the caller."""
-    found, hold = [], holding.get()
-    while hold is not None:
-        if hold.lend():
-            found.append(hold)
-        hold = hold.outer
-    return found
-
-
-async def _wait(places: Places) -> None:
+async def wait(places: Places) -> None:
+    """Waits for a place, and takes it."""
     loop = asyncio.get_running_loop()
     turn: asyncio.Future[None] = loop.create_future()
     waiter = places.take(lambda: loop.call_soon_threadsafe(settle, turn), wait=not hurried.get())
@@ -312,7 +201,8 @@ async def _wait(places: Places) -> None:
             raise
 
 
-def _wait_sync(places: Places) -> None:
+def wait_sync(places: Places) -> None:
+    """The same in a thread, which it blocks. CancelledError when the deadline of its call has passed."""
     turn = threading.Lock()
     turn.acquire()
     stopped: list[bool] = []

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.ir import Primitive
 from fineflow.runtime import events
+from fineflow.runtime.calling import Counted
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
+from fineflow.runtime.places import component_of
 from fineflow.runtime.query import Ended
-from fineflow.runtime.statistics import tally
 
 if TYPE_CHECKING:
     from fineflow.runtime.executor import Execution
@@ -27,9 +28,8 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
     """
     queued = events.now()
     foreign = bool(p.engine and p.meta.get("foreign"))
-    counted = tally(p.engine or "") if foreign else None
-    if counted is not None:
-        counted.begun += 1
+    name = p.engine or "" if foreign else p.meta.get("counted", "")
+    counted = Counted(name, p.name, component_of(p.component)) if name else None
     failure: BaseException | None = None
     result = None
     try:
@@ -45,10 +45,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
     entry.place = None
     run.worked(p, now)
     if counted is not None:
-        counted.ended += 1
-        counted.batch(1, (begun - queued,), now - begun, failed=isinstance(failure, Exception))
-        if events.listening():
-            events.report(events.Interval(p.engine or "", p.name, queued, begun, now, origin=events.origin()))
+        counted.ended(begun, failed=isinstance(failure, Exception))
     if failure is not None:
         _fail(entry, failure)
         if isinstance(failure, asyncio.CancelledError):

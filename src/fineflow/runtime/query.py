@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.asking import depth, path, query, started
+from fineflow.runtime.calling import hold_of
 from fineflow.runtime.claims import Claims, Summary
+from fineflow.runtime.places import Component
 from fineflow.runtime.scope import check
 from fineflow.runtime.trace import Stamp, Stamps, Trace
 
@@ -54,9 +56,12 @@ class Call:
         self.began = events.now()
         self.context.run(_mark_call, self)
 
-    def place(self, stamp: Stamp | None = None) -> Place:
-        """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began."""
-        return Place(self.limit, stamp)
+    def place(self, stamp: Stamp | None = None, component: Component | None = None) -> Place:
+        """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began.
+
+        component: what stands for it, where that may have a limit of its own.
+        """
+        return Place(self.limit, stamp, component)
 
     def spawn(
         self,
@@ -64,16 +69,16 @@ class Call:
         level: int,
         *,
         path: float = 0.0,
-        placed: bool = False,
+        place: Place | None = None,
         name: str = "",
         stamp: Stamp | None = None,
     ) -> asyncio.Task[Any]:
         """A task in its own copy of the caller's context, with its depth as priority.
 
-        ``path``: predicted seconds to the end of the call. ``placed``: it is a call of a component, and holds a place.
+        ``path``: predicted seconds to the end of the call. ``place``: of a call of a component, which holds it.
         ``name``: what it works for, shown in timelines; ``stamp``: of that run.
         """
-        return self.task(_run(work, self.place() if placed else None, stamp), level, path, name, stamp, work)
+        return self.task(_run(work, place, stamp), level, path, name, stamp, work)
 
     def task(
         self,
@@ -230,18 +235,23 @@ class Place:
     Stock bounds its sync branches by the size of a pool of threads, and its async ones not at all. Here all calls of
     components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
     holds a place must not wait for work that needs one: what a call waits for comes before its place.
+
+    component: which may have a limit of its own over all calls (``runtime.places``); its place is taken last.
     """
 
-    __slots__ = ("_held", "_limit", "_stamp", "since")
+    __slots__ = ("_held", "_hold", "_limit", "_stamp", "since")
 
-    def __init__(self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None) -> None:
+    def __init__(
+        self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: Component | None = None
+    ) -> None:
         self._limit = limit
         self._stamp = stamp
+        self._hold = hold_of(component)
         self._held = False
         self.since = events.now()  # when the work began
 
     async def __aenter__(self) -> Place:
-        if self._limit is not None:
+        if self._limit is not None or self._hold is not None:
             await self.take()
             if self._stamp is not None:
                 self._stamp.begun = events.now()
@@ -252,13 +262,21 @@ class Place:
         self.leave()
 
     async def take(self) -> None:
-        """Waits for a place, first come first served."""
+        """Waits for a place: of the call, first come first served; of the component, by its policy."""
         if self._limit is not None:
             await self._limit.acquire()
             self._held = True
+        if self._hold is not None:
+            try:
+                await self._hold.take()
+            except BaseException:
+                self.leave()
+                raise
 
     def leave(self) -> None:
         """Gives it back, if it is held: for good, or while the component is paused."""
+        if self._hold is not None:
+            self._hold.leave()
         if self._limit is not None and self._held:
             self._held = False
             self._limit.release()

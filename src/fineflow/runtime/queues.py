@@ -44,11 +44,7 @@ def queues() -> list[Any]:
 
 
 def set_policy(engine: Any, policy: Policy | str) -> None:
-    """Has an engine serve what waits for it in another order, from its next batch on, for as long as the engine exists.
-
-    policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a function
-    as ``runtime.policy`` describes. May be called from any thread. ValueError for a name that is not one of these.
-    """
+    """``fineflow.engines.set_policy`` for an engine, or for what stands for a component: see there."""
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")

@@ -248,7 +248,7 @@ def searching(store: VectorStore, **settings: Any) -> Runnable[Any, Any]:
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> Iterator[VectorStore]:
-    before = left(objects=False)
+    before = left()
     yield STORES[request.param]()
     assert not settled(before=before)
 

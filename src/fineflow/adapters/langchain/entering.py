@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -12,8 +13,10 @@ from langchain_core.runnables.config import var_child_runnable_config
 from fineflow.adapters.langchain.claiming import Claiming, under_way
 from fineflow.runtime import asking, scope
 from fineflow.runtime.bridge import Chunks
+from fineflow.runtime.calling import lend
 from fineflow.runtime.events import now
 from fineflow.runtime.limits import Ticket, door, enter, enter_sync, inside, log
+from fineflow.runtime.places import hurried
 
 TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
 """Keys of ``config["metadata"]``."""
@@ -31,6 +34,10 @@ class Marks:
         self._values = values
         self._tokens: list[Token[Any]] | None = None
         self.claiming: Claiming | None = None
+
+    def add(self, var: ContextVar[Any], value: Any) -> None:
+        """One more, before the first block."""
+        self._values = (*self._values, (var, value))
 
     def apply(self) -> None:
         """Sets them for good, for the graph: in a context that was copied for the call."""
@@ -52,17 +59,21 @@ class Marks:
 class Entered:
     """One call, or a part of the call it is made in, from a plain thread (``with``) or a coroutine (``async with``).
 
-    The block begins when the call is admitted, and gets its marks. Raises Overloaded.
+    The block begins when the call is admitted, and gets its marks. Raises Overloaded. Places that are held for a
+    component which makes the call inside of its own are given away for as long as the block.
     """
 
-    __slots__ = ("_marks", "_ticket")
+    __slots__ = ("_lent", "_marks", "_ticket")
 
     def __init__(self, config: Any, runnable: Any) -> None:
         self._ticket, self._marks = _begin(config, runnable)
+        self._lent = lend()
 
     def __enter__(self) -> Marks:
         if self._ticket is not None:
             enter_sync(self._ticket)
+        if asyncio._get_running_loop() is not None:
+            self._marks.add(hurried, True)
         return self._marks
 
     async def __aenter__(self) -> Marks:
@@ -71,6 +82,16 @@ class Entered:
         return self._marks
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._left(error)
+        for hold in self._lent:
+            hold.back_sync()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._left(error)
+        for hold in self._lent:
+            await hold.back()
+
+    def _left(self, error: BaseException | None) -> None:
         ticket = self._ticket
         if ticket is None:
             return
@@ -85,9 +106,6 @@ class Entered:
                 "error": None if error is None else type(error).__name__,
             }
             log.debug("call ended", extra=told)
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.__exit__(kind, error, trace)
 
 
 def _begin(config: Any, runnable: Any) -> tuple[Ticket | None, Marks]:

@@ -23,6 +23,7 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.pieces import judged, list_made, model_field
 from fineflow.adapters.langchain.recorder import Recorder, clean, starts_runs
+from fineflow.adapters.langchain.resources import shown
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.purity.keys import keys_read
@@ -107,6 +108,7 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
             where=where,
             keys=keys,
             claimed=True,
+            counted=shown(step),
         )
     last = b.primitives[-1]
     b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -65,7 +65,8 @@ class Plan:
     them. gain/gain_sync: whether the graph is expected to be sooner than stock for async and sync entry points;
     gain_streamed: for those that stream.
     own_batch: whether a step does something else in ``batch`` than to invoke itself for each input. snapshot: what the
-    objects were like. shadows: what stock runs, for sync and for async calls, as far as there were such.
+    objects were like. shadows: what stock runs, for sync and for async calls, as far as there were such. bounded: the
+    plan with what is needed to bound the calls of some components, by their paths.
     """
 
     p_graph: Graph
@@ -79,9 +80,20 @@ class Plan:
     own_batch: bool
     snapshot: Snapshot
     shadows: dict[bool, Shadows] = field(default_factory=dict, compare=False, repr=False)
+    bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
 
     def gains(self, *, sync: bool, streaming: bool = False) -> bool:
         return (self.gain_sync if sync else self.gain) or (streaming and self.gain_streamed)
+
+    def bounding(self, leaves: frozenset[str]) -> Plan:
+        """The plan whose shadow also stands between stock and the components at these paths."""
+        found = self.bounded.get(leaves)
+        if found is None:
+            opaque = {p.meta["leaf"] for p in _all(self.e_graph) if p.op in FED and p.params.get("by") == "stock"}
+            touched = self.touched | (_paths(leaves) & self.objects.keys())
+            found = replace(self, touched=touched, tapped=self.tapped | (leaves & opaque), shadows={}, bounded={})
+            self.bounded[leaves] = found
+        return found
 
     def ahead(self, *, eager: bool = False) -> tuple[str, ...]:
         """The methods whose calls run ahead of stock; the others go to the user's object."""
@@ -114,8 +126,7 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
     leaves = {p.meta["leaf"] for p in _all(e_graph) if _meets_stock(p)}
     tapped = _wanted(e_graph, ended=False)
     leaves -= {p.meta["leaf"] for p in _all(e_graph) if p.op in FED and p.params.get("by") == "stock"} - tapped
-    touched = frozenset("/".join(leaf.split("/")[:i]) for leaf in leaves for i in range(len(leaf.split("/")) + 1))
-    touched = touched & objects.keys()
+    touched = _paths(leaves) & objects.keys()
     sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
         p.op is Op.PARTIAL_PREFILL for p in _all(e_graph)
     )
@@ -137,6 +148,11 @@ def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
         own_batch=own_batch,
         snapshot=Snapshot(objects.values()),
     )
+
+
+def _paths(leaves: Iterable[str]) -> frozenset[str]:
+    """The leaves, and all that they are inside of."""
+    return frozenset("/".join(leaf.split("/")[:i]) for leaf in leaves for i in range(len(leaf.split("/")) + 1))
 
 
 def _asked(graph: Graph) -> int:

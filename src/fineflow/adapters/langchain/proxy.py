@@ -16,6 +16,7 @@ from langchain_core.runnables.config import get_config_list
 
 from fineflow.adapters.langchain.entering import Entered, Steps
 from fineflow.adapters.langchain.plan import Plan, Planner, rows
+from fineflow.adapters.langchain.resources import limited
 from fineflow.adapters.langchain.sessions import Session, semaphore
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
@@ -243,6 +244,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
         )
         if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
             plan = plans[text_input] = self._self_planned(text_input)
+        if plan is not None and (leaves := limited(plan.objects)):
+            return plan.bounding(leaves)
         eager = self._self_options.eager or (
             sync and self._self_options.timeout is not None
         )  # so that it can be stopped
@@ -253,7 +256,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
     def _self_batches(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> bool:
         """Whether a batch runs as one call per input, rather than through stock's own batch."""
         plan = self._self_plan(inputs[0], kwargs, sync=sync) if inputs else None
-        return plan is not None and plan.gains(sync=sync) and not plan.own_batch
+        return plan is not None and (plan.gains(sync=sync) or bool(limited(plan.objects))) and not plan.own_batch
 
     def _self_used(self, trace: Trace | None) -> Plan | None:
         """The plan that a call ran by, if it is still in use."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.retrievers import BaseRetriever
@@ -21,8 +21,12 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from fineflow.adapters.langchain.stores import contents, known, overridden
 from fineflow.adapters.langchain.together import Outcome, Search, Together
 from fineflow.ir import Op
-from fineflow.runtime.places import Component, Hold, finders
+from fineflow.runtime import places
+from fineflow.runtime.calling import Hold, Pieces, acalled, called
+from fineflow.runtime.places import Component, finders
 from fineflow.runtime.threads import in_thread
+
+T = TypeVar("T")
 
 MAX_BATCH = 64
 """Searches that are made together at most. The gain is reached with 16; a larger batch keeps the next one waiting."""
@@ -40,10 +44,9 @@ class StoreEngine(Component):
 
     async def execute(self, op: Op, items: Sequence[Search]) -> list[Outcome]:
         """The outcomes of the searches. A store with a limit is asked in one of its places."""
-        places = self.places
-        if places is None:
+        if self.places is None:
             return await in_thread(lambda: self._together.run(items))
-        hold = Hold(places)
+        hold = Hold(self.places)
         await hold.take()
         try:
             return await in_thread(lambda: self._together.run(items))
@@ -106,6 +109,13 @@ def standing(obj: Any) -> Component:
         return found
 
 
+def limited(objects: Mapping[str, Any]) -> frozenset[str]:
+    """The paths of components with a limit."""
+    if not _of or not places.in_use:
+        return frozenset()
+    return frozenset(path for path, obj in objects.items() if (found := find(obj)) is not None and found.places)
+
+
 def engine_of(store: VectorStore) -> StoreEngine | None:
     """The engine in front of a known store that does better with several searches at once; None for others."""
     row = known(store)
@@ -113,6 +123,24 @@ def engine_of(store: VectorStore) -> StoreEngine | None:
         return None
     found = standing(store)
     return found if isinstance(found, StoreEngine) else None
+
+
+def counted(obj: Any, leaf: str, own: Callable[[], T]) -> T:
+    """What stock's own call ``own()`` of a component returns: counted, and in a place where these are limited."""
+    name = shown(obj)
+    return called(name, leaf, find(obj), own) if name else own()
+
+
+async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
+    """The same for a coroutine."""
+    name = shown(obj)
+    return await (acalled(name, leaf, find(obj), own) if name else own())
+
+
+def streamed(obj: Any, leaf: str) -> Pieces | None:
+    """For what stock streams of a component itself; None for what is not shown."""
+    name = shown(obj)
+    return Pieces(name, leaf, find(obj)) if name else None
 
 
 def _meant(obj: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from langchain_core.runnables import Runnable
 
 from fineflow.adapters.langchain.claiming import Claiming, Usable, nobodys, under_way
+from fineflow.adapters.langchain.resources import acounted, counted
 from fineflow.adapters.langchain.taps import Tap
 from fineflow.adapters.recognition import Row, find
 from fineflow.runtime.claims import Entry
@@ -83,7 +84,7 @@ class Shadows:
                 raise Stale(leaf)
             self.reads(obj)
             if leaf in self._tapped and isinstance(obj, Runnable) and not self._has_parts(leaf):
-                return Tap(obj, leaf, self)
+                return Tap(obj, leaf, self, obj)
             row = find(self._rows, obj)
             if row is None:  # a method has been put on it since
                 raise Stale(leaf)
@@ -92,7 +93,7 @@ class Shadows:
             elif type(obj) is not row.base:
                 self._methods += [(type(obj), name) for name in row.methods]
             shadow = row.shadow(obj, self)
-            return Tap(shadow, leaf, self) if self.tapped else shadow
+            return Tap(shadow, leaf, self, None if self._has_parts(leaf) else obj) if self.tapped else shadow
         finally:
             self._path = outer
 
@@ -135,12 +136,14 @@ class Shadows:
     async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable) -> tuple[Entry, Any]:
         """For async leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
         here = self.here
-        return (nobodys(), await own()) if here is None else await here.aclaim(leaf, key, own, usable)
+        mine = partial(acounted, self._objects.get(leaf), leaf, own)
+        return (nobodys(), await mine()) if here is None else await here.aclaim(leaf, key, mine, usable)
 
     def claim(self, leaf: str, key: Any, own: Callable[[], T], usable: Usable) -> tuple[Entry, T]:
         """For sync leaves: the same from a thread that is not the event loop's."""
         here = self.here
-        return (nobodys(), own()) if here is None else here.claim(leaf, key, own, usable)
+        mine = partial(counted, self._objects.get(leaf), leaf, own)
+        return (nobodys(), mine()) if here is None else here.claim(leaf, key, mine, usable)
 
     def feed(self, leaf: str, value: Any) -> None:
         """The opaque step ``leaf`` has returned a value. From another thread than the event loop's."""

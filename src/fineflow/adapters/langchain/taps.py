@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from fineflow.adapters.langchain.claiming import Claiming
+from fineflow.adapters.langchain.resources import acounted, counted, find, streamed
 from fineflow.adapters.langchain.watching import Watch
 
 if TYPE_CHECKING:
@@ -20,12 +22,21 @@ class Tap(Runnable[Any, Any]):
     """An opaque step, run by stock exactly as it is; what it returned is fed to the graph.
 
     Opens no run of its own and passes everything through, so that nobody can tell it from the step.
+
+    component: the user's object where the step is nothing but a call of it, for limits and figures.
     """
 
-    def __init__(self, step: Runnable[Any, Any], leaf: str, shadows: Shadows) -> None:
+    def __init__(self, step: Runnable[Any, Any], leaf: str, shadows: Shadows, component: Any = None) -> None:
         self.step = step
         self.leaf = leaf
         self.shadows = shadows
+        self._component = component
+
+    @property
+    def _known(self) -> Any:
+        """The component, but for functions that nobody has limited: they are no engines of anybody's."""
+        obj = self._component
+        return None if isinstance(obj, RunnableLambda) and find(obj) is None else obj
 
     def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
         return self.step.get_name(suffix, name=name)
@@ -36,7 +47,7 @@ class Tap(Runnable[Any, Any]):
             return self.step.invoke(input, config, **kwargs)
         watch = Watch(input)
         here.begins(self.leaf)
-        value = self.step.invoke(input, config, **kwargs)
+        value = counted(self._known, self.leaf, lambda: self.step.invoke(input, config, **kwargs))
         self._compare(watch, here)
         here.feed(self.leaf, value)
         return value
@@ -47,7 +58,8 @@ class Tap(Runnable[Any, Any]):
             return await self.step.ainvoke(input, config, **kwargs)
         watch = Watch(input)
         here.begins(self.leaf)
-        value = await here.call.opaque(self.step.ainvoke(input, config, **kwargs))
+        work = partial(acounted, self._known, self.leaf, lambda: self.step.ainvoke(input, config, **kwargs))
+        value = await here.call.opaque(work())
         self._compare(watch, here)
         here.call.feed(self.leaf, value)
         return value
@@ -75,9 +87,14 @@ class Tap(Runnable[Any, Any]):
             return
         whole = _Sum()
         here.begins(self.leaf)
-        for chunk in chunks:
-            yield chunk
-            whole.add(chunk)
+        pieces, chunks = streamed(self._known, self.leaf), iter(chunks)
+        try:
+            while (chunk := next(chunks, _END) if pieces is None else pieces.next(chunks, _END)) is not _END:
+                yield chunk
+                whole.add(chunk)
+        finally:
+            if pieces is not None:
+                pieces.ended()
         self._compare(watch, here)
         here.feed(self.leaf, whole.value)
 
@@ -90,9 +107,15 @@ class Tap(Runnable[Any, Any]):
             return
         whole = _Sum()
         here.begins(self.leaf)
-        while (chunk := await here.call.opaque(anext(chunks, _END))) is not _END:
-            yield chunk
-            whole.add(chunk)
+        pieces = streamed(self._known, self.leaf)
+        take = anext if pieces is None else pieces.anext
+        try:
+            while (chunk := await here.call.opaque(take(chunks, _END))) is not _END:
+                yield chunk
+                whole.add(chunk)
+        finally:
+            if pieces is not None:
+                pieces.ended()
         self._compare(watch, here)
         here.call.feed(self.leaf, whole.value)
 

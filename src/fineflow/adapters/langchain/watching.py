@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.prompt_values import PromptValue
 
 from fineflow.adapters.langchain.arguments import ADDED
+from fineflow.runtime.calling import lend
 
 _CONSTANT = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -78,12 +79,22 @@ class Chunks(Iterator[Any], AsyncIterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        chunk = next(self._iterator)
+        lent = lend()  # what comes before is no part of the step, and may need places of its own
+        try:
+            chunk = next(self._iterator)
+        finally:
+            for hold in lent:
+                hold.back_sync()
         self._watch.given(chunk)
         return chunk
 
     async def __anext__(self) -> Any:
-        chunk = await self._iterator.__anext__()
+        lent = lend()
+        try:
+            chunk = await self._iterator.__anext__()
+        finally:
+            for hold in lent:
+                await hold.back()
         self._watch.given(chunk)
         return chunk
 

@@ -53,11 +53,21 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         retriever = p.component
         if vector is not None:
             retriever = with_vector(retriever, query, vector.embeddings, await vector.outcome())
-        async with run.place(p, entry):
-            if engine is not None and vector is None:
+        if engine is not None:
+            async with run.place(p, entry, limited=False):  # the queue sees to that
+                if vector is None:
+                    entry.begun = True
+                    retriever = await _embedded(retriever, query, run)
+                outcome = await _together(retriever, query, engine, recorder)
+            if outcome is not None:
                 entry.begun = True
-                retriever = await _embedded(retriever, query, run)
-            return await _found(retriever, query, engine, entry, run)
+                return outcome.result()
+        async with run.place(p, entry):
+            entry.begun = True
+            manager = recorder.retriever(sync=run.call.sync)
+            if run.call.sync:
+                return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
+            return await retriever._aget_relevant_documents(query, run_manager=manager)
 
     searched = Found(p.component, run) if twins is not None and twin is None else None
     entry = run.work(
@@ -90,22 +100,15 @@ async def _embedded(retriever: Any, query: str, run: Execution) -> Any:
     return with_vector(retriever, query, embeddings, vector)
 
 
-async def _found(retriever: Any, query: str, engine: StoreEngine | None, entry: Entry, run: Execution) -> Any:
-    """What the retriever's own method finds: together with what other queries search, where the store has a queue."""
-    recorder: Recorder = entry.replay
-    if engine is not None and has_vector(retriever, query):
-        asked = Search(retriever, query, recorder.retriever(sync=True))
-        outcome: Outcome | None = None
-        with suppress(Exception):  # of the queue, not of a search: then it is made here
-            outcome = (await queue_of(engine).submit_async(Op.SEARCH, [asked]))[0]
-        if outcome is not None:
-            entry.begun = True
-            return outcome.result()
-    entry.begun = True
-    manager = recorder.retriever(sync=run.call.sync)
-    if run.call.sync:
-        return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
-    return await retriever._aget_relevant_documents(query, run_manager=manager)
+async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: Recorder) -> Outcome | None:
+    """What the retriever's own method finds, made together with what other queries search; None: not here."""
+    if not has_vector(retriever, query):
+        return None
+    asked = Search(retriever, query, recorder.retriever(sync=True))
+    with suppress(Exception):  # of the queue, not of a search: then it is made alone
+        found: list[Outcome] = await queue_of(engine).submit_async(Op.SEARCH, [asked])
+        return found[0]
+    return None
 
 
 def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] | None, Found | None]:

@@ -1,0 +1,424 @@
+"""``limit``: how many calls of a store, retriever, tool or function are at work at once, over all calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
+from langchain_core.tools import StructuredTool
+from langchain_core.vectorstores import InMemoryVectorStore
+
+import fineflow
+from fineflow.adapters.langchain.resources import find, standing
+from fineflow.adapters.langchain.together import Search
+from fineflow.engines import limit, set_policy
+from fineflow.runtime import events
+from fineflow.runtime.calling import Hold
+from fineflow.runtime.places import Places
+from fineflow.runtime.statistics import statistics
+from fineflow.testing.gates import Gate
+from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore
+from fineflow.testing.leaks import left, settled
+
+TEXTS = [f"alpha {i}" for i in range(6)]
+CALLS = 6
+SECONDS = 0.003  # what a component takes, so that there is something to bound
+
+
+class Work:
+    """How many are at it, and how many were at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.calls = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, value: Any) -> str:
+        with self._lock:
+            self.now += 1
+            self.calls += 1
+            self.most = max(self.most, self.now)
+        threading.Event().wait(SECONDS)
+        with self._lock:
+            self.now -= 1
+        return f"worked on {value}"
+
+
+class Limited:
+    """A component with a limit, a chain with it, and how many were at work in it."""
+
+    def __init__(self, obj: Any, step: Runnable[Any, Any], work: Any) -> None:
+        self.obj = obj
+        self.work = work
+        pick: Any = RunnablePick("q") | step
+        self.chain: Any = RunnablePassthrough.assign(one=pick) | RunnablePassthrough.assign(two=pick, three=pick)
+
+    @property
+    def most(self) -> int:
+        return int(self.work.most if isinstance(self.work, Work) else self.work.peak)
+
+
+def store() -> Limited:
+    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), latency=SECONDS)
+    return Limited(found, found.as_retriever(), found.meter)
+
+
+def opaque_retriever() -> Limited:
+    work = Work()
+
+    class Mine(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            return [Document(page_content=work(query))]
+
+    mine = Mine()
+    return Limited(mine, mine, work)
+
+
+def reranker() -> Limited:
+    found = FakeReranker(top_n=2, overhead=SECONDS)
+    store = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings())
+    return Limited(
+        found,
+        ContextualCompressionRetriever(base_compressor=found, base_retriever=store.as_retriever()),
+        found.meter,
+    )
+
+
+def tool(declared: bool) -> Limited:
+    work = Work()
+
+    def look(text: str) -> str:
+        """Looks."""
+        return work(text)
+
+    func = fineflow.effects(reads="shelf")(look) if declared else look
+    made = StructuredTool.from_function(func, name="declared" if declared else "undeclared")
+    return Limited(made, RunnableLambda(lambda text: {"text": text}) | made, work)
+
+
+def function(declared: bool) -> Limited:
+    work = Work()
+
+    def look(text: str) -> str:
+        return work(text)
+
+    if declared:
+        fineflow.effects(reads="shelf")(look)
+    return Limited(look, RunnableLambda(look), work)
+
+
+KINDS: dict[str, Callable[[], Limited]] = {
+    "store": store,
+    "opaque retriever": opaque_retriever,
+    "reranker": reranker,
+    "declared tool": lambda: tool(True),
+    "tool": lambda: tool(False),
+    "declared function": lambda: function(True),
+    "function": lambda: function(False),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = left()
+    yield
+    assert not settled(before=before)
+
+
+def run(chain: Any, entry: str, question: str) -> Any:
+    async def stream() -> list[Any]:
+        return [chunk async for chunk in chain.astream({"q": question})]
+
+    if entry == "astream":
+        return asyncio.run(stream())
+    if entry == "stream":
+        return list(chain.stream({"q": question}))
+    if entry == "ainvoke":
+        return asyncio.run(chain.ainvoke({"q": question}))
+    return chain.invoke({"q": question})
+
+
+def at_once(calls: list[Callable[[], Any]], seconds: float = 60.0) -> list[Any]:
+    """What the calls return, each in a thread of its own; none may take for ever."""
+    found: list[Any] = [None] * len(calls)
+
+    def call(i: int) -> None:
+        found[i] = calls[i]()
+
+    threads = [threading.Thread(target=call, args=(i,), daemon=True) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+def places_of(obj: Any) -> Places:
+    places = standing(obj).places
+    assert places is not None
+    return places
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_more_than_the_limit_are_at_work_and_the_answers_are_the_same(kind: str, entry: str) -> None:
+    limited = KINDS[kind]()
+    questions = [f"alpha {i}" for i in range(CALLS)]
+    expected = [run(limited.chain, entry, question) for question in questions]
+    limit(limited.obj, at_once=2)
+    optimized = fineflow.optimize(limited.chain)
+    found = at_once([lambda q=q: run(optimized, entry, q) for q in questions])  # type: ignore[misc]
+    if entry in ("invoke", "ainvoke"):
+        assert found == expected
+    assert 1 <= limited.most <= 2 or kind == "reranker"
+    assert (places_of(limited.obj).running, places_of(limited.obj).waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_counts_once_with_a_limit_and_without(kind: str) -> None:
+    """Also where stock makes it itself."""
+    limited = KINDS[kind]()
+    optimized = fineflow.optimize(limited.chain, eager=True)
+    name = {"store": "FakeVectorStore", "opaque retriever": "Mine", "reranker": "FakeReranker"}.get(kind)
+    name = name or {"declared tool": "declared", "tool": "undeclared"}.get(kind, "look")
+
+    def batches() -> int:
+        found = statistics().engines.get(name)
+        assert found is None or (found.queued, found.running) == (0, 0)
+        return 0 if found is None else found.batches
+
+    for at_once in (None, 1):
+        if kind in ("function", "tool", "opaque retriever") and at_once is None:
+            continue  # nothing of such a chain runs ahead: it is left to stock as a whole
+        before = batches()
+        limit(limited.obj, at_once=at_once)
+        optimized.invoke({"q": "alpha"})
+        assert batches() - before == 3 or (kind == "reranker" and batches() - before > 0)
+
+
+def test_the_policy_decides_who_is_next() -> None:
+    gate = Gate(opened=True)
+    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), gate=gate)
+    seen: list[str] = []
+    nearest = found._nearest
+    model = FakeChat(default="yes")
+    text = RunnableLambda(lambda docs: str(docs))
+    deep = RunnableLambda(lambda given: given["deep"]) | found.as_retriever() | text | model
+    shallow = RunnableLambda(lambda given: given["shallow"]) | found.as_retriever()
+    optimized: Any = fineflow.optimize(RunnablePassthrough.assign(a=shallow, b=deep))
+    query = found.embedding.embed_query
+
+    def noted(vector: Any, k: int) -> Any:
+        seen.append("deep" if vector == query("deep") else "shallow")
+        return nearest(vector, k)
+
+    found._nearest = noted  # type: ignore[method-assign]
+    limit(found, at_once=1)
+    for policy, order in (("by_depth", ["deep", "shallow"]), ("fifo", ["shallow", "deep"])):
+        set_policy(found, policy)
+        places, seen[:] = places_of(found), []
+        hold = Hold(places)
+        hold.take_sync()
+        thread = threading.Thread(
+            target=optimized.invoke, args=({"deep": "deep", "shallow": "shallow"},)
+        )
+        thread.start()
+        while places.waiting < 2:
+            threading.Event().wait(0.001)
+        hold.leave()
+        thread.join(30)
+        assert seen == order, policy
+
+
+def test_time_in_the_queue_is_shown() -> None:
+    limited = store()
+    limit(limited.obj, at_once=1)
+    places = places_of(limited.obj)
+    hold = Hold(places)
+    hold.take_sync()
+    optimized: Any = fineflow.optimize(limited.chain)
+    with events.record() as seen:
+        thread = threading.Thread(target=optimized.invoke, args=({"q": "alpha"},))
+        thread.start()
+        while not places.waiting:
+            threading.Event().wait(0.001)
+        figures = statistics().engines["FakeVectorStore"]
+        assert (figures.queued, figures.running) == (places.waiting, 1)
+        threading.Event().wait(0.02)
+        hold.leave()
+        thread.join(30)
+    waits = [each.start - each.queued for each in seen if each.lane == "FakeVectorStore"]
+    assert len(waits) == 3
+    assert max(waits) >= 0.02
+    assert "waited" in str(fineflow.explain(optimized, last_run=True)).lower()
+
+
+def nested(found: FakeVectorStore, depth: int) -> Any:
+    """A chain that searches, and calls another such chain from inside of a function; the innermost only searches."""
+    docs = RunnablePick("q") | found.as_retriever()
+    chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
+    if depth:
+        inner = nested(found, depth - 1)
+
+        class Asks(BaseRetriever):
+            def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+                return list(inner.invoke({"q": query})["a"])
+
+            async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+                return list((await inner.ainvoke({"q": query}))["a"])
+
+        asks = Asks()
+        limit(asks, at_once=1)
+        chain = chain | RunnablePassthrough.assign(c=RunnablePick("q") | asks, d=docs)
+    return fineflow.optimize(chain)
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
+def test_nested_calls_cannot_wait_for_each_other(entry: str) -> None:
+    """One place in all: whoever holds it may need the store, and retrievers that call chains, three levels deep."""
+    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), latency=SECONDS)
+    limit(found, at_once=1)
+    chain = nested(found, 3)
+    at_once([lambda i=i: run(chain, entry, f"alpha {i}") for i in range(4)])  # type: ignore[misc]
+    assert found.meter.peak == 1
+    assert (places_of(found).running, places_of(found).waiting) == (0, 0)
+
+
+def test_a_tool_that_calls_a_chain_with_the_same_tool() -> None:
+    depth = 0
+
+    def look(text: str) -> str:
+        """Looks."""
+        nonlocal depth
+        depth += 1
+        return text if depth >= 4 else optimized.invoke({"q": text})["one"]
+
+    made = StructuredTool.from_function(look)
+    limited = Limited(made, RunnableLambda(lambda text: {"text": text}) | made, None)
+    limit(made, at_once=1)
+    optimized: Any = fineflow.optimize(limited.chain, eager=True)
+    assert at_once([lambda: optimized.invoke({"q": "alpha"})["one"]]) == ["alpha"]
+    assert places_of(made).running == 0
+
+
+def test_a_sync_call_on_the_thread_of_a_loop_that_a_holder_needs() -> None:
+    gate = Gate()
+    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), gate=gate)
+    limit(found, at_once=1)
+    docs = RunnablePick("q") | found.as_retriever()
+    optimized: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs, b=docs))
+
+    async def main() -> Any:
+        first = asyncio.create_task(optimized.ainvoke({"q": "alpha"}))
+        while not gate.arrivals:
+            await asyncio.sleep(0)
+        gate.let(2)  # for the two searches of the sync call, which the holder cannot make room for
+        threading.Timer(0.3, gate.open).start()
+        second = optimized.invoke({"q": "beta"})
+        return await first, second
+
+    found_ = at_once([lambda: asyncio.run(main())])[0]
+    assert [each["q"] for each in found_] == ["alpha", "beta"]
+    assert places_of(found).running == 0
+
+
+def test_a_cancelled_call_leaves_the_places_to_others() -> None:
+    gate = Gate()
+    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), gate=gate)
+    limit(found, at_once=1)
+    docs = RunnablePick("q") | found.as_retriever()
+    optimized: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs, b=docs))
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(optimized.ainvoke({"q": "alpha"})) for _ in range(3)]
+        while places_of(found).waiting < 5:
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (places_of(found).running, places_of(found).waiting) == (0, 0)
+        gate.open()
+        await optimized.ainvoke({"q": "alpha"})
+
+    asyncio.run(main())
+
+
+def test_searches_that_are_made_together_hold_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work()
+    found = InMemoryVectorStore(FakeEmbeddings())
+    found.add_texts([f"text {i}" for i in range(80)])
+    made = Search.made
+
+    def counted(self: Search, store: Any = None) -> Any:
+        work(self.query)
+        return made(self, store)
+
+    monkeypatch.setattr(Search, "made", counted)
+    limit(found.as_retriever(), at_once=1)
+    assert places_of(found).at_once == 1  # a retriever stands for its store
+    docs = RunnablePick("q") | found.as_retriever()
+    chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
+    optimized: Any = fineflow.optimize(chain)
+    questions = [f"text {i}" for i in range(CALLS)]
+    answers = at_once([lambda q=q: optimized.invoke({"q": q}) for q in questions])  # type: ignore[misc]
+    assert work.most == 1 and work.calls >= CALLS
+    assert answers == [chain.invoke({"q": question}) for question in questions]
+    assert places_of(found).running == 0
+
+
+def test_what_is_limited_is_forgotten_with_its_object() -> None:
+    limited = tool(False)
+    limit(limited.obj, at_once=1)
+    component = find(limited.obj)
+    assert component is not None
+    key = id(limited.obj)
+    del limited
+    import gc
+
+    from fineflow.adapters.langchain import resources
+
+    gc.collect()
+    assert key not in resources._of
+
+
+class Engine:
+    name = "engine"
+    ops: frozenset[Any] = frozenset()
+    max_batch = 1
+
+    async def execute(self, op: Any, items: Any) -> list[Any]:
+        return []
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("obj", "at_once", "error", "match"),
+    [
+        (len, 0, ValueError, "at least 1, got 0"),
+        (len, 1.5, TypeError, "whole number or None, got 1.5"),
+        (len, True, TypeError, "whole number"),
+        ("store", 1, TypeError, "expected a vector store, .* got str"),
+        (FakeChat(), 1, TypeError, "got FakeChat"),
+        (FakeChat().invoke, 1, TypeError, "of a method its object"),
+        (Engine(), 1, TypeError, "has a queue of its own: set max_batch"),
+    ],
+)
+def test_what_cannot_be_limited_is_said(obj: Any, at_once: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        limit(obj, at_once=at_once)
+
+
+def test_a_policy_for_what_has_no_queue_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected a vector store"):
+        set_policy("store", "fifo")
+    with pytest.raises(ValueError, match="by_depth"):
+        set_policy(len, "deepest")

@@ -1,0 +1,383 @@
+"""Places of a component: how many calls are at work, who is next, and that nobody waits who holds one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fineflow.errors import FineflowWarning
+from fineflow.runtime import asking, scope
+from fineflow.runtime.calling import Hold, acalled, called, lend
+from fineflow.runtime.places import Component, Places, hurried
+from fineflow.runtime.policy import Take
+from fineflow.runtime.queues import set_policy
+from fineflow.runtime.statistics import statistics
+
+
+def limited(at_once: int, name: str = "tool") -> tuple[Component, Places]:
+    component = Component(name)
+    component.limit(at_once)
+    assert component.places is not None
+    return component, component.places
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@contextmanager
+def asked(**values: Any) -> Iterator[None]:
+    """What the code of the block says of itself to queues."""
+    tokens = [getattr(asking, name).set(value) for name, value in values.items()]
+    yield
+    for token in tokens:
+        token.var.reset(token)
+
+
+class Calls:
+    """Calls of one component: which of them have begun, and until when they work."""
+
+    def __init__(self, component: Component) -> None:
+        self.component = component
+        self.begun: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[str]] = {}
+
+    def start(self, name: str, **values: Any) -> None:
+        self.gates[name] = asyncio.Event()
+        with asked(**{"query": name, **values}):
+            self.tasks[name] = asyncio.create_task(acalled("tool", name, self.component, lambda: self._work(name)))
+
+    async def _work(self, name: str) -> str:
+        self.begun.append(name)
+        await self.gates[name].wait()
+        return name
+
+    async def end(self, name: str) -> None:
+        self.gates[name].set()
+        assert await self.tasks[name] == name
+        await turns()
+
+
+def test_so_many_at_once_and_the_others_in_the_order_of_the_policy() -> None:
+    component, places = limited(2)
+
+    async def main() -> None:
+        calls = Calls(component)
+        for name, query, depth in (("a", "a", 0), ("b", "b", 0), ("shallow", "q", 1), ("deep", "q", 5), ("r", "r", 0)):
+            calls.start(name, query=query, depth=depth)
+        await turns()
+        assert calls.begun == ["a", "b"]
+        assert (places.running, places.waiting) == (2, 3)
+        assert (statistics().engines["tool"].running, statistics().engines["tool"].queued) == (2, 3)
+        for ended, begun in (("a", "deep"), ("b", "shallow"), ("deep", "r")):
+            await calls.end(ended)
+            assert calls.begun[-1] == begun  # of each query the deepest first, queries by their arrival
+        await calls.end("shallow")
+        await calls.end("r")
+
+    before = statistics().engines["tool"].batches if "tool" in statistics().engines else 0
+    asyncio.run(main())
+    assert (places.running, places.waiting) == (0, 0)
+    figures = statistics().engines["tool"]
+    assert (figures.batches - before, figures.queued, figures.running) == (5, 0, 0)
+
+
+@pytest.mark.parametrize(("policy", "order"), [("fifo", ["b", "c"]), ("app_fifo", ["c", "b"])])
+def test_a_policy_may_be_set(policy: str, order: list[str]) -> None:
+    component, _ = limited(1)
+    set_policy(component, policy)
+
+    async def main() -> list[str]:
+        calls = Calls(component)
+        for name, started in (("a", 1.0), ("b", 3.0), ("c", 2.0)):
+            calls.start(name, started=started)
+        await turns()
+        for name in ("a", *order):
+            await calls.end(name)
+        return calls.begun
+
+    assert asyncio.run(main()) == ["a", *order]
+
+
+def test_priorities_and_tenants_come_before_the_policy() -> None:
+    component, _ = limited(1)
+
+    async def main() -> list[str]:
+        calls = Calls(component)
+        for name, priority in (("a", 0), ("b", 0), ("c", 3)):
+            calls.start(name, priority=priority)
+        await turns()
+        for name in ("a", "c", "b"):
+            await calls.end(name)
+        return calls.begun
+
+    assert asyncio.run(main()) == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("policy", [lambda waiting, slots: 1 / 0, lambda waiting, slots: [], lambda *_: [Take(99, 1)]])
+def test_a_policy_that_is_wrong_costs_the_order_and_nothing_else(policy: Any) -> None:
+    component, places = limited(1)
+    set_policy(component, policy)
+
+    async def main() -> list[str]:
+        calls = Calls(component)
+        for name in "abc":
+            calls.start(name)
+        await turns()
+        with pytest.warns(FineflowWarning, match="order of their arrival"):
+            await calls.end("a")
+        await calls.end("b")
+        await calls.end("c")
+        return calls.begun
+
+    assert asyncio.run(main()) == ["a", "b", "c"]
+    assert places.running == 0
+
+
+def test_a_cancelled_call_waits_no_more_and_gives_its_place_back() -> None:
+    component, places = limited(1)
+
+    async def main() -> None:
+        calls = Calls(component)
+        for name in "abc":
+            calls.start(name)
+        await turns()
+        calls.tasks["b"].cancel()
+        await turns()
+        assert places.waiting == 1
+        calls.tasks["a"].cancel()
+        await turns()
+        assert calls.begun == ["a", "c"]
+        calls.tasks["c"].cancel()
+        await turns()
+
+    asyncio.run(main())
+    assert (places.running, places.waiting) == (0, 0)
+
+
+def test_a_call_that_is_cancelled_at_the_moment_it_is_admitted() -> None:
+    component, places = limited(1)
+
+    async def main() -> None:
+        calls = Calls(component)
+        for name in "ab":
+            calls.start(name)
+        await turns()
+        calls.gates["a"].set()
+        await calls.tasks["a"]
+        calls.tasks["b"].cancel()  # its turn is on the way to its loop
+        await turns()
+        assert calls.begun == ["a"]
+
+    asyncio.run(main())
+    assert (places.running, places.waiting) == (0, 0)
+
+
+def test_the_number_may_change_while_calls_wait() -> None:
+    component, places = limited(1)
+
+    async def main() -> None:
+        calls = Calls(component)
+        for name in "abcd":
+            calls.start(name)
+        await turns()
+        component.limit(2)
+        await turns()
+        assert calls.begun == ["a", "b"]
+        component.limit(None)
+        await turns()
+        assert calls.begun == ["a", "b", "c", "d"]
+        for name in "abcd":
+            await calls.end(name)
+
+    asyncio.run(main())
+    assert (places.running, places.waiting) == (0, 0)
+
+
+def test_threads_and_loops_share_the_places() -> None:
+    component, places = limited(2)
+    most, now, lock = 0, 0, threading.Lock()
+
+    def work() -> None:
+        nonlocal most, now
+        with lock:
+            now += 1
+            most = max(most, now)
+        threading.Event().wait(0.002)
+        with lock:
+            now -= 1
+
+    async def awork() -> None:
+        await asyncio.to_thread(work)
+
+    def thread() -> None:
+        for _ in range(5):
+            called("tool", "", component, work)
+
+    def loop() -> None:
+        async def main() -> None:
+            await asyncio.gather(*(acalled("tool", "", component, awork) for _ in range(5)))
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=target) for target in (thread, thread, thread, loop, loop)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert most == 2
+    assert (places.running, places.waiting) == (0, 0)
+
+
+def test_a_loop_that_has_ended_holds_up_nobody() -> None:
+    component, places = limited(1)
+    hold = Hold(places)
+    hold.take_sync()
+    loop = asyncio.new_event_loop()
+
+    async def work() -> None:
+        raise AssertionError("it was never its turn")
+
+    task = loop.create_task(acalled("tool", "", component, work))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert places.waiting == 1
+    loop.close()
+    hold.leave()
+    assert (places.running, places.waiting) == (0, 0)
+    called("tool", "", component, lambda: None)
+    task.get_coro().close()  # type: ignore[union-attr]
+    del task
+    gc.collect()
+    assert (places.running, places.waiting) == (0, 0)
+
+
+def test_a_deadline_ends_the_wait_of_a_thread() -> None:
+    component, places = limited(1)
+    hold = Hold(places)
+    hold.take_sync()
+    found: list[BaseException] = []
+    deadline = scope.Scope()
+
+    def wait() -> None:
+        try:
+            with deadline.inside():
+                called("tool", "", component, lambda: None)
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not places.waiting:
+        threading.Event().wait(0.001)
+    deadline.stop()
+    thread.join(30)
+    assert [type(error) for error in found] == [asyncio.CancelledError]
+    assert places.waiting == 0
+    hold.leave()
+    assert places.running == 0
+
+
+def test_what_is_called_from_inside_has_the_place_meanwhile() -> None:
+    component, places = limited(1)
+
+    def inner() -> str:
+        lent = lend()
+        assert len(lent) == 1
+        try:
+            assert places.running == 0
+            return called("tool", "inner", component, lambda: "inner")
+        finally:
+            for hold in lent:
+                hold.back_sync()
+            assert places.running == 1
+
+    assert called("tool", "outer", component, lambda: inner() + inner()) == "innerinner"
+    assert places.running == 0
+    assert lend() == []
+
+    async def ainner() -> str:
+        lent = lend()
+        try:
+            return await acalled("tool", "inner", component, lambda: asyncio.sleep(0, "inner"))
+        finally:
+            for hold in lent:
+                await hold.back()
+
+    async def both() -> str:
+        one, other = await asyncio.gather(ainner(), ainner())  # given away once for both
+        assert places.running == 1
+        return one + other
+
+    assert asyncio.run(acalled("tool", "outer", component, both)) == "innerinner"
+    assert places.running == 0
+
+
+def test_whoever_is_cancelled_while_taking_a_place_back_goes_on_without_it() -> None:
+    component, places = limited(1)
+
+    async def main() -> None:
+        hold, other = Hold(places), Hold(places)
+        await hold.take()
+        lent = hold.lend()
+        await other.take()
+        back = asyncio.create_task(hold.back())
+        await turns()
+        back.cancel()
+        await turns()
+        hold.leave()
+        assert lent and places.running == 1
+        other.leave()
+
+    asyncio.run(main())
+    assert component.places is places
+    assert (places.running, places.waiting) == (0, 0)
+
+
+def test_a_thread_on_which_a_loop_runs_waits_for_nobody() -> None:
+    component, places = limited(1)
+
+    async def main() -> None:
+        calls = Calls(component)
+        calls.start("a")
+        await turns()
+        assert called("tool", "", component, lambda: places.running) == 2  # "a" could not end while it waits
+        token = hurried.set(True)
+        assert await acalled("tool", "", component, lambda: asyncio.sleep(0, places.running)) == 2
+        hurried.reset(token)
+        await calls.end("a")
+
+    asyncio.run(main())
+    assert places.running == 0
+
+
+def test_without_a_limit_calls_are_counted() -> None:
+    component = Component("counted")
+
+    async def main() -> None:
+        calls = Calls(component)
+        work = asyncio.create_task(acalled("counted", "", component, lambda: calls._work("a")))
+        calls.gates["a"] = asyncio.Event()
+        await turns()
+        figures = statistics().engines["counted"]
+        assert (figures.queued, figures.running, figures.batches) == (0, 1, 0)
+        calls.gates["a"].set()
+        await work
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match="no"):
+        called("counted", "", component, failing)
+    figures = statistics().engines["counted"]
+    assert (figures.queued, figures.running, figures.batches, figures.failed) == (0, 0, 2, 1)
+    assert figures.runs.count == 2 and figures.waits.count == 2
+
+
+def failing() -> None:
+    raise ValueError("no")
