@@ -134,6 +134,15 @@ async def test_logprobs_are_the_models(
     assert not any(delta.logprobs for delta in await decoded(engine, prompt, max_tokens=2))
 
 
+async def test_texts_of_special_tokens(engine: TransformersEngine, prompt: list[int]) -> None:
+    (marker,) = engine.encode("<|user|>")
+    plain = await decoded(engine, prompt, max_tokens=8)
+    assert text(await decoded(engine, prompt, max_tokens=8, special_tokens=True)) == text(plain)
+    tokens = [marker, *engine.encode("Kelmora"), *engine._eos]
+    assert engine._decode(tokens) == "Kelmora"
+    assert engine._decode_special(tokens) == "<|user|>Kelmora"
+
+
 def test_an_engine_that_holds_forms_says_so(engine: TransformersEngine) -> None:
     assert isinstance(engine, Constrains)
     assert engine.constraints == (grammars.CONSTRAINTS if grammars.available() else frozenset())

@@ -23,7 +23,8 @@ class Sampling:
     transformers. ``logprobs``: how many alternatives of each token come with it (0: the token's own; None: none).
     ``min_tokens``: before so many, neither the end of the sequence nor a stop string ends the output.
     ``schema`` (JSON text of a JSON schema), ``regex``, ``choices``: what the whole output has to be, at most one of
-    them; see ``Constrains``. ``extra``: arguments that only some engine knows, by name.
+    them; see ``Constrains``. ``special_tokens``: their texts are part of the output, but for the one that ends it; some
+    models mark calls of tools by them. ``extra``: arguments that only some engine knows, by name.
 
     An engine that cannot follow a field that is not at its default raises RequestError, naming it.
     """
@@ -43,6 +44,7 @@ class Sampling:
     schema: str | None = None
     regex: str | None = None
     choices: tuple[str, ...] = ()
+    special_tokens: bool = False
     extra: tuple[tuple[str, Any], ...] = ()
 
 
@@ -143,8 +145,16 @@ class LLMEngine(Protocol):
     """An engine that prefills prompts and decodes from them, many requests at once (continuous batching)."""
 
     name: str
-    block_size: int  # tokens per key/value block: the granularity of prefix sharing
-    can_prefill: bool  # whether prefill() leaves something that generate() can use
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per key/value block: the granularity of prefix sharing."""
+        ...
+
+    @property
+    def can_prefill(self) -> bool:
+        """Whether prefill() leaves something that generate() can use."""
+        ...
 
     def render_chat(
         self,

@@ -71,8 +71,6 @@ class LLMInstances(_Instances):
             raise ValueError(f"expected instances with one block_size, got {', '.join(map(str, sizes))}")
         self.block_size = sizes[0]
         self.can_prefill = all(engine.can_prefill for engine in engines)
-        known = [engine.constraints if isinstance(engine, Constrains) else frozenset() for engine in engines]
-        self.constraints: frozenset[str] = frozenset.intersection(*known)
 
     def _any(self) -> LLMEngine:
         """One that is in service, if any is."""
@@ -88,6 +86,12 @@ class LLMInstances(_Instances):
         """The prompt text of a conversation, by the model's chat template."""
         given = {"tools": tools} if tools else {}
         return self._any().render_chat(messages, add_generation_prompt=add_generation_prompt, **given)
+
+    @property
+    def constraints(self) -> frozenset[str]:
+        """Forms of output that all of them follow."""
+        engines = [instance.engine for instance in self.instances]
+        return frozenset.intersection(*(e.constraints if isinstance(e, Constrains) else frozenset() for e in engines))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt text."""

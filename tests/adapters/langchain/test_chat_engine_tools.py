@@ -228,6 +228,14 @@ def test_a_call_that_has_to_be_made_is_held_to_its_schema() -> None:
     assert prompt.endswith("<assistant>\n<tool_call>\n")
 
 
+def test_special_tokens_are_read_where_there_are_tools() -> None:
+    engine = GatedLLM()
+    model = ChatEngine(engine=engine)
+    model.invoke("x")
+    model.bind_tools([add]).invoke("x")
+    assert [sampling.special_tokens for sampling in engine.samplings] == [False, True]
+
+
 @pytest.mark.parametrize("choice", ["sub", {"type": "function", "function": {"name": "sub"}}])
 def test_a_choice_that_there_is_not(choice: Any) -> None:
     with pytest.raises(ValueError, match=r"'any' or a tool that is offered \(add\); got"):

@@ -38,7 +38,7 @@ class Arguments:
 
 def settings(component: Any) -> dict[str, Any]:
     """The fields of a component that say how it works: part of the arguments of what runs before earlier user code."""
-    kinds = (str, int, float, list, type(None))
+    kinds = (str, int, float, list, dict, type(None))
     fields = {name: getattr(component, name) for name in type(component).model_fields}
     return {name: value for name, value in fields.items() if isinstance(value, kinds)}
 

@@ -72,6 +72,8 @@ def decode(text: str, sampling: Sampling, *, vllm: bool, name: str) -> dict[str,
         add(body, {"structured_outputs": structured})
     if vllm:
         add(body, {"return_token_ids": True})
+    if vllm and sampling.special_tokens:  # elsewhere the server itself knows what to do with them
+        add(body, {"skip_special_tokens": False})
     if vllm and found is not None and not found.asks:
         add(body, {"add_generation_prompt": False, "continue_final_message": found.open})
     add(body, dict(sampling.extra))

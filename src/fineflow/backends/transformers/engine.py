@@ -175,7 +175,8 @@ class TransformersEngine:
         steering = await self._steering(tokens, sampling)
         self._overtake(list(tokens))
         async with self._submitted(tokens, sampling, priority, steering=steering) as (request, outputs):
-            answer = Answer(sampling, self._eos, self._decode, self._one)
+            decode = self._decode_special if sampling.special_tokens else self._decode
+            answer = Answer(sampling, self._eos, decode, self._one)
             first, before, ended = 0.0, 0, False
             while not ended:
                 output = await self._next(outputs)
@@ -305,6 +306,10 @@ class TransformersEngine:
 
     def _decode(self, tokens: list[int]) -> str:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return text
+
+    def _decode_special(self, tokens: list[int]) -> str:
+        text: str = self.tokenizer.decode([token for token in tokens if token not in self._eos])
         return text
 
     # State

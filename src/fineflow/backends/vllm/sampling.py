@@ -23,6 +23,7 @@ _TAKEN = {
     "min_tokens",
     "logprobs",
     "structured_outputs",
+    "skip_special_tokens",
     "output_kind",
     "stream_interval",
     "detokenize",
@@ -64,6 +65,7 @@ def params(sampling: Sampling, name: str, room: int) -> Any:
             repetition_penalty=sampling.repetition_penalty,
             logprobs=sampling.logprobs,
             structured_outputs=_form(sampling),
+            skip_special_tokens=not sampling.special_tokens,
             output_kind=RequestOutputKind.DELTA,
             **extra,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -193,7 +194,8 @@ class ChatEngine(EngineBacked, BaseChatModel):
         """What a call may use, and how it is decoded."""
         tools = Tools.of(given.get("tools"), given.get("tool_choice"))
         rest = {name: value for name, value in given.items() if name not in TOOLS}
-        return tools, self._sampling(stop, rest, self._conversation.forced(tools)[1])
+        sampling = self._sampling(stop, rest, self._conversation.forced(tools)[1])
+        return tools, replace(sampling, special_tokens=True) if tools.offered else sampling
 
 
 class _Writer:
