@@ -1,6 +1,8 @@
 """Engines on models of sentence-transformers that a user's components have loaded already, and go on using.
 
-Each model has one owner thread. Nothing is imported here: whoever has such a model has its library.
+Each model has one owner thread, which makes its batches; texts of a batch that have to be computed one by one are
+spread over a few more, as they would be in the threads of their callers. Nothing is imported here: whoever has such a
+model has its library.
 
 An embedding is, bit by bit, the one that the component would give. A forward pass rounds differently with the shape of
 its batch: all-MiniLM-L6-v2 on two cores of an AMD EPYC gives vectors that differ by up to 2e-7 per component where
@@ -30,6 +32,8 @@ MAX_BATCH = 32
 """Texts of a batch, also the number that the library puts into one forward pass where it is not told another one."""
 
 _CPU_PASS = 8  # texts of a padded pass on a CPU, sorted by length: see sentence_transformers.py
+_BESIDE = 8  # threads at most that make passes of one text
+_LEAST = 4  # texts that share a pass: fewer gain less than it takes to look at them
 _PACKAGES = ("sentence_transformers", "torch", "transformers")
 _OWN = ("encode", "predict", "preprocess", "tokenize", "forward", "__call__", "eval")
 # Of scores in float32: a hundred times what a pass of another shape was seen to change them by, ten times that of those
@@ -123,13 +127,19 @@ class _LoadedEngine:
     async def aclose(self) -> None:
         """Nothing: the model is its user's, and the thread ends with it."""
 
-    def _new_owner(self) -> tuple[int, ThreadPoolExecutor]:
-        return os.getpid(), ThreadPoolExecutor(1, thread_name_prefix=f"fineflow-{self.name}")
+    def _new_owner(self) -> tuple[int, ThreadPoolExecutor, ThreadPoolExecutor]:
+        name = f"fineflow-{self.name}"
+        beside = ThreadPoolExecutor(min(os.cpu_count() or 1, _BESIDE), thread_name_prefix=f"{name}-beside")
+        return os.getpid(), ThreadPoolExecutor(1, thread_name_prefix=name), beside
 
     def _thread(self) -> ThreadPoolExecutor:
         if self._owner[0] != os.getpid():  # a forked child inherits the object but not its thread
             self._owner = self._new_owner()
         return self._owner[1]
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """Helpers of the owner, for passes that one text is too little to fill the processor with."""
+        return self._owner[2]
 
     # On the owner thread from here on.
 
@@ -189,28 +199,44 @@ class LoadedEmbedding(_LoadedEngine):
         """The result of each text: a list with its vector."""
         if len(texts) > 1 and not self.exact:
             return _one_each(model, texts, settings, _CPU_PASS if model.device.type == "cpu" else len(texts))
+        shared, alone = self._passes(_lengths(model, texts, settings))
+        pool = self._threads() if len(alone) + len(shared) > 1 else None
         results: list[Any] = [None] * len(texts)
-        for tokens, places in _lengths(model, texts, settings).items():
-            size = len(texts)
-            while places:
-                while size > len(places):  # powers of two: few shapes to look at
-                    size = 1 << (len(places).bit_length() - 1)
-                part, places = places[:size], places[size:]
-                for i, result in zip(part, self._pass(model, [texts[i] for i in part], tokens, settings), strict=True):
-                    results[i] = result
-        return results
+        for i in alone:
+            results[i] = _later(pool, lambda text=texts[i]: _encoded(model, [text], settings))  # type: ignore[misc]
+        for tokens, places in shared:
+            part = [texts[i] for i in places]
+            for i, result in zip(places, self._pass(model, part, tokens, settings), strict=True):
+                results[i] = result
+        return [result() if callable(result) else result for result in results]
+
+    def _passes(self, lengths: dict[int, list[int]]) -> tuple[list[tuple[int, list[int]]], list[int]]:
+        """Which texts share a pass (their number of tokens, and which they are), and which have one of their own."""
+        shared, alone = [], []
+        for tokens, places in lengths.items():
+            while len(places) >= _LEAST and tokens not in self._apart:
+                size = 1 << (len(places).bit_length() - 1)  # powers of two: few shapes to look at
+                shared.append((tokens, places[:size]))
+                places = places[size:]
+            alone += places
+        return shared, alone
 
     def _pass(self, model: Any, texts: list[str], tokens: int, settings: dict[str, Any]) -> list[Any]:
-        """The results of texts with the same number of tokens."""
-        if len(texts) > 1 and (tokens, len(texts)) in self._alike:
+        """The results of texts with the same number of tokens, from a pass that they share if that changes nothing."""
+        if (tokens, len(texts)) in self._alike:
             return _one_each(model, texts, settings, len(texts))
         alone = [_encoded(model, [text], settings) for text in texts]
-        if len(texts) > 1 and tokens not in self._apart:
+        if tokens not in self._apart:
             if _one_each(model, texts, settings, len(texts)) == alone:
                 self._alike.add((tokens, len(texts)))
             else:
                 self._apart.add(tokens)
         return alone
+
+
+def _later(pool: ThreadPoolExecutor | None, work: Callable[[], Any]) -> Any:
+    """What work gives, or, with threads to do it meanwhile, a function that waits for that."""
+    return work() if pool is None else pool.submit(work).result
 
 
 def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list[Any] | Failed:
@@ -231,7 +257,7 @@ def _one_each(model: Any, texts: list[str], settings: dict[str, Any], size: int)
 def _lengths(model: Any, texts: list[str], settings: dict[str, Any]) -> dict[int, list[int]]:
     """Which of the texts have how many tokens; each by itself, with numbers below 0, where there is no telling."""
     each = {-1 - i: [i] for i in range(len(texts))}
-    if len(texts) == 1:
+    if len(texts) < _LEAST:
         return each
     try:
         # Tokenized as for a pass: a call of the user's beside it has to find the tokenizer set up as it left it.

@@ -297,3 +297,14 @@ def test_what_is_written_to_a_store_are_the_vectors_that_stock_writes(embeddings
         chain.invoke(docs)
         written.append([row["vector"] for row in store.store.values()])
     assert written[0] == written[1]
+
+
+def test_a_vllm_in_the_process_is_left_to_stock() -> None:
+    """Its ``LLM`` object mixes up the answers of two calls at once."""
+    from langchain_community.llms import VLLM
+
+    model = VLLM.model_construct(client=object())
+    graph = fineflow.explain(ChatPromptTemplate.from_template("{x}") | model | StrOutputParser()).p_graph
+    assert graph is not None and not any(p.op in (Op.PREFILL, Op.DECODE) for p in graph)
+    (step,) = (p for p in graph if p.params.get("by") == "stock")
+    assert "takes one call at a time" in str(step)

@@ -199,6 +199,18 @@ def scorer_in(model: Any) -> LocalCrossEncoder | None:
     return found
 
 
+def one_at_a_time(model: Any) -> str:
+    """Why an LLM must not be asked before stock asks it; "" if it may be.
+
+    The ``LLM`` of vllm is for one thread: of two in its ``generate``, one gets the other's answers, too. So nothing is
+    gained by running ahead, which makes calls at once that stock makes one after the other.
+    """
+    base = getattr(sys.modules.get("langchain_community.llms.vllm"), "VLLM", None)
+    if base is None or not isinstance(model, base):
+        return ""
+    return "the LLM in it takes one call at a time; VLLMEngine takes many"
+
+
 def _local(component: Any, row: _Known, local: type[_Local], engine: Callable[..., BatchEngine]) -> Any:
     model = vars(component).get(row.model)
     if model is None:

@@ -17,6 +17,7 @@ from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
+from fineflow.adapters.langchain.local_models import one_at_a_time
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.servers import lane, served, warmed
 from fineflow.adapters.langchain.shadows import Shadows
@@ -38,6 +39,8 @@ def model_effects(model: Any, b: Builder) -> Effects:
         raise NotLowered("the model has a rate limiter, which counts calls when they are made")
     if isinstance(model, EngineLLM) or (isinstance(model, ChatEngine) and assembles(model)):
         return Effects(PURE.kind, "", "model in this process")
+    if why := one_at_a_time(model):
+        raise NotLowered(why)
     if starts_runs(model):
         raise NotLowered(f"{type(model).__name__} started a run of its own inside a call, which only stock can place")
     believed(model, _INNER, b)
