@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -22,74 +22,78 @@ TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
 """Keys of ``config["metadata"]``."""
 
 
-class Marks:
-    """What the code of one call finds in its context variables.
+_Values = tuple[tuple[ContextVar[Any], Any], ...]
 
-    claiming: stock's side of the call, once there is one.
+
+class Entered:
+    """One call, or a part of the call it is made in: admitted, marked (``with``) while its code runs, at last ended.
+
+    For a coroutine ``async with`` does the first and the last. Places that are held for a component which makes the
+    call inside of its own are given away until the call has ended.
+
+    claiming: stock's side of the call, once there is one. Raises ValueError for metadata of no use.
     """
 
-    __slots__ = ("_tokens", "_values", "claiming")
+    __slots__ = ("_before", "_lent", "_ticket", "_values", "claiming")
 
-    def __init__(self, values: Sequence[tuple[ContextVar[Any], Any]]) -> None:
-        self._values = values
-        self._tokens: list[Token[Any]] | None = None
+    def __init__(self, config: Any, runnable: Any) -> None:
+        self._ticket, self._values = _begin(config, runnable)
+        self._before: list[Any] | None = None
+        self._lent = lend()
         self.claiming: Claiming | None = None
 
-    def add(self, var: ContextVar[Any], value: Any) -> None:
-        """One more, before the first block."""
-        self._values = (*self._values, (var, value))
+    async def __aenter__(self) -> Entered:
+        await self.admitted()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.ended(error)
+
+    async def admitted(self) -> None:
+        """Waits until the call may begin. Raises Overloaded."""
+        if self._ticket is not None:
+            await enter(self._ticket)
+
+    def admitted_sync(self) -> None:
+        """The same for a plain thread, which it blocks."""
+        if self._ticket is not None:
+            enter_sync(self._ticket)
+        if asyncio._get_running_loop() is not None:
+            self._values += ((hurried, True),)
 
     def apply(self) -> None:
-        """Sets them for good, for the graph: in a context that was copied for the call."""
+        """Sets its marks for good, for the graph: in a context that was copied for the call."""
         for var, value in self._values:
             var.set(value)
 
     def __enter__(self) -> None:
-        """Sets them for the block. One block at a time."""
-        self._tokens = [var.set(value) for var, value in self._values]
+        """Sets what the code of the call finds in its context variables, for the block. One block at a time."""
+        self._before = [var.get() for var, _ in self._values]
+        self.apply()
         if self.claiming is not None:
-            self._tokens.append(under_way.set(self.claiming))
+            self._before.append(under_way.get())
+            under_way.set(self.claiming)
 
     def __exit__(self, *_: object) -> None:
-        tokens, self._tokens = self._tokens, None
-        for token in tokens or ():
-            token.var.reset(token)
+        before, self._before = self._before, None
+        if before is None:
+            return
+        if len(before) > len(self._values):
+            under_way.set(before.pop())
+        for (var, _value), value in zip(self._values, before, strict=True):
+            var.set(value)
 
-
-class Entered:
-    """One call, or a part of the call it is made in, from a plain thread (``with``) or a coroutine (``async with``).
-
-    The block begins when the call is admitted, and gets its marks. Raises Overloaded. Places that are held for a
-    component which makes the call inside of its own are given away for as long as the block.
-    """
-
-    __slots__ = ("_lent", "_marks", "_ticket")
-
-    def __init__(self, config: Any, runnable: Any) -> None:
-        self._ticket, self._marks = _begin(config, runnable)
-        self._lent = lend()
-
-    def __enter__(self) -> Marks:
-        if self._ticket is not None:
-            enter_sync(self._ticket)
-        if asyncio._get_running_loop() is not None:
-            self._marks.add(hurried, True)
-        return self._marks
-
-    async def __aenter__(self) -> Marks:
-        if self._ticket is not None:
-            await enter(self._ticket)
-        return self._marks
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._left(error)
-        for hold in self._lent:
-            hold.back_sync()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def ended(self, error: BaseException | None = None) -> None:
+        """The call is over. error: what it ended with."""
         self._left(error)
         for hold in self._lent:
             await hold.back()
+
+    def ended_sync(self, error: BaseException | None = None) -> None:
+        """The same for a plain thread."""
+        self._left(error)
+        for hold in self._lent:
+            hold.back_sync()
 
     def _left(self, error: BaseException | None) -> None:
         ticket = self._ticket
@@ -108,18 +112,34 @@ class Entered:
             log.debug("call ended", extra=told)
 
 
-def _begin(config: Any, runnable: Any) -> tuple[Ticket | None, Marks]:
+class InThread:
+    """One call by a plain thread. The block begins when it is admitted, and gets it. Raises Overloaded."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, config: Any, runnable: Any) -> None:
+        self._call = Entered(config, runnable)
+
+    def __enter__(self) -> Entered:
+        self._call.admitted_sync()
+        return self._call
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._call.ended_sync(error)
+
+
+def _begin(config: Any, runnable: Any) -> tuple[Ticket | None, _Values]:
     """The call at the door, or None inside of another one, and its marks. Raises ValueError for metadata of no use."""
     scope.check()
     tenant, priority = _metadata(config, runnable)
     within = inside.get()
     ticket = None if within else Ticket(tenant or "", priority or 0)
-    values: tuple[tuple[ContextVar[Any], Any], ...] = () if within else _OUTERMOST
+    values: _Values = () if within else _OUTERMOST
     if tenant is not None:
         values += ((asking.tenant, tenant), (asking.weight, door().limits.weight(tenant)))
     if priority is not None:
         values += ((asking.priority, priority),)
-    return ticket, Marks(values)
+    return ticket, values
 
 
 _OUTERMOST = ((inside, True),)
@@ -144,7 +164,7 @@ def _metadata(config: Any, runnable: Any) -> tuple[str | None, int | None]:
 class Steps(Iterator[Any]):
     """The chunks of a stream, each made under the marks of its call, which the reader's code does not see."""
 
-    def __init__(self, chunks: Chunks[Any], marks: Marks) -> None:
+    def __init__(self, chunks: Chunks[Any], marks: Entered) -> None:
         self._chunks = chunks
         self._marks = marks
 

@@ -14,7 +14,7 @@ import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.langchain.entering import Entered, Steps
+from fineflow.adapters.langchain.entering import Entered, InThread, Steps
 from fineflow.adapters.langchain.plan import Plan, Planner, rows
 from fineflow.adapters.langchain.resources import limited
 from fineflow.adapters.langchain.sessions import Session, semaphore
@@ -59,7 +59,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
     def _self_invoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
-        with Entered(config, self.__wrapped__) as marks:
+        with InThread(config, self.__wrapped__) as marks:
             if plan is None:
                 with marks:
                     return self.__wrapped__.invoke(input, config, **kwargs)
@@ -78,13 +78,28 @@ class Optimized(wrapt.ObjectProxy[Any]):
     async def _self_ainvoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
-        async with Entered(config, self.__wrapped__) as marks:
+        # Not by `async with`: what that keeps while a call waits is there for each of thousands of calls.
+        marks = Entered(config, self.__wrapped__)
+        await marks.admitted()
+        try:
             if plan is None:
                 with marks:
-                    return await self.__wrapped__.ainvoke(input, config, **kwargs)
-            async with self._self_session.on_loop(plan, input, config, marks, limit=limit) as shadow:
-                with marks:
-                    return await shadow.ainvoke(input, config)
+                    value = await self.__wrapped__.ainvoke(input, config, **kwargs)
+            else:
+                begun = self._self_session.on_loop(plan, input, config, marks, limit=limit)
+                try:
+                    shadow = begun.start()
+                    with marks:
+                        value = await shadow.ainvoke(input, config)
+                except BaseException as error:
+                    await begun.ended(error)
+                    raise
+                await begun.ended()
+        except BaseException as error:
+            await marks.ended(error)
+            raise
+        await marks.ended()
+        return value
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         plan = self._self_plan(input, kwargs, sync=True, streaming=True)
@@ -101,7 +116,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
     def _self_stream(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> Iterator[Any]:
-        with Entered(config, self.__wrapped__) as marks:
+        with InThread(config, self.__wrapped__) as marks:
             if plan is None:
                 with marks:
                     chunks: Any = self.__wrapped__.stream(input, config, **kwargs)
@@ -183,7 +198,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
         if not batches:
-            with Entered(config, self.__wrapped__) as marks, marks:
+            with InThread(config, self.__wrapped__) as marks, marks:
                 return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch: Any = _Batch(self, configs[0].get("max_concurrency"))

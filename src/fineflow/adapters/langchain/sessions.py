@@ -25,7 +25,7 @@ from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT, ensure_conf
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from fineflow.adapters.langchain.claiming import Claiming, under_way
-from fineflow.adapters.langchain.entering import Marks
+from fineflow.adapters.langchain.entering import Entered
 from fineflow.adapters.langchain.kernels import KERNELS
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.shadows import Shadows, Stale
@@ -57,7 +57,7 @@ class Session:
         plan: Plan,
         input: Any,
         config: RunnableConfig | None,
-        marks: Marks,
+        marks: Entered,
         *,
         streaming: bool = False,
         limit: asyncio.Semaphore | None = None,
@@ -94,7 +94,7 @@ class Session:
         plan: Plan,
         input: Any,
         config: RunnableConfig | None,
-        marks: Marks,
+        marks: Entered,
         *,
         streaming: bool = False,
         handlers: bool = False,
@@ -149,20 +149,18 @@ class OnLoop:
         self._call = None if execution is None else execution.call
         self._scope: Scope | None = None
 
-    async def __aenter__(self) -> Runnable[Any, Any]:
+    def start(self) -> Runnable[Any, Any]:
+        """Starts the graph; what stock is to run. To be ``ended`` then, also where it raises."""
         run, self._execution = self._execution, None
         if run is not None:
             if (scope := current.get()) is not None:
                 self._scope = scope
                 scope.add(self, partial(_stop, run.call))
-            try:
-                run.start()
-            except BaseException as error:
-                await self.__aexit__(type(error), error, None)
-                raise
+            run.start()
         return self._runnable
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def ended(self, error: BaseException | None = None) -> None:
+        """Stock has ended, in whatever way: so does the graph."""
         call, self._call = self._call, None
         if call is None:
             return
@@ -175,13 +173,23 @@ class OnLoop:
         if error is None:
             self._session._check(summary)
 
+    async def __aenter__(self) -> Runnable[Any, Any]:
+        try:
+            return self.start()
+        except BaseException as error:
+            await self.ended(error)
+            raise
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.ended(error)
+
 
 def _call(
     loop: asyncio.AbstractEventLoop,
     config: RunnableConfig | None,
     runnable: Runnable[Any, Any],
     limit: asyncio.Semaphore | None,
-    marks: Marks,
+    marks: Entered,
     *,
     sync: bool,
     streaming: bool,
@@ -201,7 +209,7 @@ def _call(
     )
 
 
-def _context(config: RunnableConfig | None, marks: Marks) -> contextvars.Context:
+def _context(config: RunnableConfig | None, marks: Entered) -> contextvars.Context:
     """The caller's context, in which components find what the config says; only its handlers are for stock."""
     context = contextvars.copy_context()
     context.run(marks.apply)
