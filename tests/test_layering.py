@@ -27,6 +27,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "backends.base": ("ir",),
     # An engine also reports its work, and reporting needs nothing but the standard library.
     "backends": ("ir", "backends.base", "runtime.events", *LEAVES),
+    "backends.sentence_transformers": ("ir", "backends.base", "runtime.events", "runtime.costs", *LEAVES),
     "runtime": ("ir", "backends.base", *LEAVES),
     "runtime.events": (),
     "passes": ("ir", "backends.base", "runtime.costs", *LEAVES),  # a pass asks what work costs, and runs nothing

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fineflow.backends.base import BatchEngine
 from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
 from fineflow.errors import BackendError
 from fineflow.ir import Op
+from fineflow.runtime.costs import Line, costs
 
 TEXTS = ["a cat purrs", "rockets fly\nto the moon", "", "the quick brown fox jumps over the lazy dog " * 20]
 
@@ -175,3 +177,34 @@ def test_missing_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 def test_they_are_batch_engines() -> None:
     assert isinstance(SentenceTransformerEngine("x"), BatchEngine)
     assert isinstance(CrossEncoderEngine("x"), BatchEngine)
+
+
+def test_the_maximum_efficient_batch_is_measured_and_kept(cross_encoder: Callable[..., str], one_core: None) -> None:
+    for engine, op in (
+        (SentenceTransformerEngine(bundled_minilm(), device="cpu", name="measured", max_batch="auto"), Op.EMBED),
+        (CrossEncoderEngine(cross_encoder(), device="cpu", name="measured", max_batch="auto"), Op.RERANK),
+    ):
+        start = time.perf_counter()
+        engine.load()
+        assert time.perf_counter() - start < 60
+        known = costs.efficient_batch("measured", op)
+        assert known is not None and engine.max_batch == known >= 1
+    assert '"measured"' in costs.to_json()
+
+
+def test_what_is_known_of_an_engine_is_not_measured_again() -> None:
+    lines: list[str] = []
+    costs.know("known", Op.EMBED, Line(0.009, 0.001, largest=32))
+    engine = SentenceTransformerEngine(
+        bundled_minilm(), device="cpu", name="known", max_batch="auto", on_progress=lines.append
+    )
+    assert engine.max_batch == 16  # until it is loaded
+    engine.load()
+    assert engine.max_batch == 64  # nine times the fixed part, a power of two, at most twice what was measured
+    assert lines[-1] == f"maximum efficient batch of embedding model: {engine.max_batch}"
+
+
+def test_a_maximum_batch_that_is_none_is_refused() -> None:
+    for wrong in (0, "all"):
+        with pytest.raises(ValueError, match="must be a number of at least 1, or 'auto'"):
+            SentenceTransformerEngine("x", max_batch=wrong)  # type: ignore[arg-type]

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from fineflow.errors import BackendError
 from fineflow.ir import Op
+from fineflow.runtime.costs import costs
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,11 @@ logger = logging.getLogger(__name__)
 # texts/s one by one, 410 in batches of 8, 417 of 16, 445 of 32; with 100 words 58, 64, 62, 58. Larger batches only
 # make the requests behind them wait (16 texts of 100 words: 0.26 s). A GPU gains up to larger batches: set max_batch.
 MAX_BATCH = 16
+# "auto": batches are doubled until that gains less than a tenth, or so much time has passed; each size runs twice.
+_MEASURED = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MEASURE_SECONDS = 2.0
+_WORTH = 1.1
+_WORDS = "the old bridge near the market of the town by the river"
 # The library pads a forward pass to its longest text. 16 short and 16 long texts, sorted by length: 0.34 s in passes of
 # 8 or 16, 0.67 s in one. A GPU runs its batch in one pass.
 _CPU_PASS = 8
@@ -44,14 +50,15 @@ class _ModelEngine:
         model: str | Path,
         *,
         device: str | None,
-        max_batch: int,
+        max_batch: int | Literal["auto"],
         name: str,
         on_progress: Callable[[str], None] | None,
     ) -> None:
-        if max_batch < 1:
-            raise ValueError(f"max_batch is {max_batch}; it must be at least 1")
+        if max_batch != "auto" and (not isinstance(max_batch, int) or max_batch < 1):
+            raise ValueError(f"max_batch is {max_batch!r}; it must be a number of at least 1, or 'auto'")
         self.name = name
-        self.max_batch = max_batch
+        self.max_batch = MAX_BATCH if max_batch == "auto" else max_batch
+        self._measures = max_batch == "auto"
         self._source = model
         self._device = device
         self._on_progress = on_progress
@@ -116,7 +123,34 @@ class _ModelEngine:
                     f"Expected {self.expected}. Give such a folder, or the id of a model on a hub that can be reached."
                 ) from error
             self._say(f"loaded {self.kind} in {time.perf_counter() - start:.1f} s on {self._model.device}")
+            if self._measures:
+                self._measure()
         return self._model
+
+    def _measure(self) -> None:
+        """Sets the maximum efficient batch: as the cost model knows it, from a profile say, or as measured now."""
+        (op,) = self.ops
+        if costs.efficient_batch(self.name, op) is None:
+            begun, rate = time.perf_counter(), 0.0
+            for size in _MEASURED:
+                seconds = min(self._timed(size) for _ in range(2))
+                costs.observe(self.name, op, size, seconds)
+                before, rate = rate, size / seconds
+                if rate < _WORTH * before or time.perf_counter() - begun > _MEASURE_SECONDS:
+                    break
+        self.max_batch = costs.efficient_batch(self.name, op) or 1
+        self._say(f"maximum efficient batch of {self.kind}: {self.max_batch}")
+
+    def _timed(self, size: int) -> float:
+        """Seconds that a batch of that size takes."""
+        items = [self._sample(i) for i in range(size)]
+        begun = time.perf_counter()
+        self._run(items)
+        return time.perf_counter() - begun
+
+    def _sample(self, number: int) -> Any:
+        """An item of a usual length."""
+        raise NotImplementedError
 
     def _find(self) -> str:
         if importlib.util.find_spec(_PACKAGE) is None:
@@ -152,6 +186,8 @@ class SentenceTransformerEngine(_ModelEngine):
     """A text embedding model. Serves EMBED: items ``("query" | "document", text)``, results lists of float.
 
     model: folder or hub id; loaded by the first batch or by ``load()``. device: as torch names it, None chooses.
+    max_batch: most texts that run together; "auto" takes what ``fineflow.costs`` knows of an engine of this ``name``,
+    or measures it after loading, which takes about 2 s at most and is kept there (``costs.to_json``).
     normalize: scale vectors to length 1 (many models do so themselves). use_prompts: prepend the model's own prompts
     for queries and documents; without, both are encoded as plain text, which is what LangChain's
     ``HuggingFaceEmbeddings`` does. on_progress: gets a line before and after loading, on the owner thread.
@@ -166,7 +202,7 @@ class SentenceTransformerEngine(_ModelEngine):
         model: str | Path,
         *,
         device: str | None = None,
-        max_batch: int = MAX_BATCH,
+        max_batch: int | Literal["auto"] = MAX_BATCH,
         name: str | None = None,
         normalize: bool = False,
         use_prompts: bool = False,
@@ -175,6 +211,9 @@ class SentenceTransformerEngine(_ModelEngine):
         super().__init__(model, device=device, max_batch=max_batch, name=name or "embedding", on_progress=on_progress)
         self.normalize = normalize
         self.use_prompts = use_prompts
+
+    def _sample(self, number: int) -> Any:
+        return "document", f"{_WORDS} {number}"
 
     def _open(self, source: str) -> Any:
         from sentence_transformers import SentenceTransformer
@@ -223,13 +262,16 @@ class CrossEncoderEngine(_ModelEngine):
         model: str | Path,
         *,
         device: str | None = None,
-        max_batch: int = MAX_BATCH,
+        max_batch: int | Literal["auto"] = MAX_BATCH,
         name: str | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(
             model, device=device, max_batch=max_batch, name=name or "cross-encoder", on_progress=on_progress
         )
+
+    def _sample(self, number: int) -> Any:
+        return f"{_WORDS}?", f"{_WORDS} {number} {_WORDS} {_WORDS}"
 
     def _open(self, source: str) -> Any:
         from sentence_transformers import CrossEncoder
