@@ -139,8 +139,8 @@ async def test_texts_of_special_tokens(engine: TransformersEngine, prompt: list[
     plain = await decoded(engine, prompt, max_tokens=8)
     assert text(await decoded(engine, prompt, max_tokens=8, special_tokens=True)) == text(plain)
     tokens = [marker, *engine.encode("Kelmora"), *engine._eos]
-    assert engine._decode(tokens) == "Kelmora"
-    assert engine._decode_special(tokens) == "<|user|>Kelmora"
+    assert engine._text.decode(tokens) == "Kelmora"
+    assert engine._text.decode_all(tokens, engine._eos) == "<|user|>Kelmora"
 
 
 def test_an_engine_that_holds_forms_says_so(engine: TransformersEngine) -> None:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from fineflow.backends.base import Delta, Sampling, TokenLogprob
 from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Alternatives
+from fineflow.backends.transformers.text import Text
 from fineflow.errors import RequestError
 
 
 class Answer:
-    """The output of one request as it comes. decode: the tokenizer's, to plain text; name: its text of one token.
+    """The output of one request as it comes. eos: tokens that end it. text: of the model.
 
     tokens: how many there are so far. reason: how it has ended, once it has.
     """
 
-    def __init__(
-        self,
-        sampling: Sampling,
-        eos: Sequence[int],
-        decode: Callable[[list[int]], str],
-        name: Callable[[int], str],
-    ) -> None:
+    def __init__(self, sampling: Sampling, eos: Sequence[int], text: Text) -> None:
         self.tokens = 0
         self.reason: str | None = None
         self._unstopped = sampling.min_tokens  # tokens at the beginning in which no stop string is looked for
         self._eos = eos
-        self._name = name
+        self._text = text
+        decode = partial(text.decode_all, eos=eos) if sampling.special_tokens else text.decode
         self._detokenizer, self._stops = Detokenizer(decode), StopStrings(sampling.stop)
         self._news: list[int] = []
         self._logprobs: list[TokenLogprob] = []
@@ -58,3 +55,6 @@ class Answer:
     def _logprob(self, token: int, found: Alternatives) -> TokenLogprob:
         logprob, best = found
         return TokenLogprob(self._name(token), logprob, tuple((self._name(other), value) for other, value in best))
+
+    def _name(self, token: int) -> str:
+        return self._text.decode_all([token])

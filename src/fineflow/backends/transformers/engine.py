@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers import grammars
@@ -34,6 +34,7 @@ from fineflow.backends.transformers.loading import batching_config, is_local, lo
 from fineflow.backends.transformers.manager import Manager
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Steering, check, steered
+from fineflow.backends.transformers.text import Text
 from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
@@ -84,9 +85,8 @@ class TransformersEngine:
         self.context = context
         self._ids = itertools.count()
         self._lock = threading.RLock()  # guards loading, starting and stopping
-        self._tokenizing = threading.RLock()  # fast tokenizers refuse to be borrowed by two threads at once
-        self._tokenizer: Any = None
-        self._grammars = grammars.Grammars(self._tokenizer_of_grammars)
+        self._text = Text(self.model_id)
+        self._grammars = grammars.Grammars(self._of_grammars)
         self._model: Any = None
         self._config: Any = None
         self._eos: tuple[int, ...] = ()
@@ -110,35 +110,15 @@ class TransformersEngine:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The prompt text of a conversation, by the model's chat template. RequestError when it has none."""
-        conversation = [message.as_dict() for message in messages]
-        tokenizer = self.tokenizer
-        if not getattr(tokenizer, "chat_template", None):
-            raise RequestError(f"LLM {self.model_id!r} has no chat template; use it for plain completions")
-        try:
-            text: str = tokenizer.apply_chat_template(
-                conversation,
-                tools=list(tools) or None,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-            )
-        except Exception as error:  # templates raise what they like
-            raise RequestError(f"the chat template of LLM {self.model_id!r} refuses the messages: {error}") from error
-        return text
+        return self._text.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
-        tokenizer = self.tokenizer
-        with self._tokenizing:
-            found: list[int] = tokenizer(text, add_special_tokens=False).input_ids
-        return found
+        return self._text.encode(text)
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded when first asked for; it does not wait for the model."""
-        if self._tokenizer is None:
-            with self._tokenizing, loading(self.model_id):
-                if self._tokenizer is None:
-                    self._tokenizer = AutoTokenizer.from_pretrained(self.model_id)
-        return self._tokenizer
+        return self._text.tokenizer
 
     # Requests
 
@@ -175,8 +155,7 @@ class TransformersEngine:
         steering = await self._steering(tokens, sampling)
         self._overtake(list(tokens))
         async with self._submitted(tokens, sampling, priority, steering=steering) as (request, outputs):
-            decode = self._decode_special if sampling.special_tokens else self._decode
-            answer = Answer(sampling, self._eos, decode, self._one)
+            answer = Answer(sampling, self._eos, self._text)
             first, before, ended = 0.0, 0, False
             while not ended:
                 output = await self._next(outputs)
@@ -258,13 +237,8 @@ class TransformersEngine:
         matcher = await in_thread(lambda: self._grammars.matcher(sampling)) if forms else None
         return Steering(sampling, tokens, self._eos, matcher)
 
-    def _tokenizer_of_grammars(self) -> Any:
-        with self._tokenizing:
-            return grammars.tokenizer_of(self.tokenizer, self._config.get_text_config().vocab_size, list(self._eos))
-
-    def _one(self, token: int) -> str:
-        text: str = self.tokenizer.decode([token])
-        return text
+    def _of_grammars(self) -> Any:
+        return self._text.of_grammars(self._config.get_text_config().vocab_size, self._eos)
 
     def _overtake(self, tokens: list[int]) -> None:
         """Withdraws the prefills of a prompt that is there as a whole now: both at once would compute it twice."""
@@ -303,14 +277,6 @@ class TransformersEngine:
                 "shorten it, or pass fewer or smaller documents"
             )
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
-
-    def _decode(self, tokens: list[int]) -> str:
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text
-
-    def _decode_special(self, tokens: list[int]) -> str:
-        text: str = self.tokenizer.decode([token for token in tokens if token not in self._eos])
-        return text
 
     # State
 
