@@ -88,3 +88,10 @@ def test_a_beginning_that_was_sent_ahead_saves_its_time(tmp_path: Path) -> None:
     pytest.importorskip("langchain_openai")
     shown, figures = run("servers", "--runs", "2", tmp_path=tmp_path)
     assert figures["median_s"]["sent ahead"] < figures["median_s"]["stock"], shown
+
+
+def test_searches_together_find_the_same(tmp_path: Path) -> None:
+    """How long they take depends on what else the machine does; the benchmark says it."""
+    shown, figures = run("searching", "--runs", "1", "--queries", "16", "--documents", "200", tmp_path=tmp_path)
+    assert figures["checks"]["both find the same documents in the same order"], shown
+    assert all(size > 1 for kind, size in figures["batches"].items() if kind.endswith("searches")), shown
