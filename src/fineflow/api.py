@@ -162,7 +162,7 @@ def _explained_index_object(obj: Any, options: Options) -> Explanation:
         obj, options = obj.__wrapped__, obj._self_options
     part = main_part(obj)
     plans = [plan_index_object(obj, part, sync, options) for sync in (True, False)]
-    gain = [made.gain or made.blocks or options.eager for made in plans]
+    gain = [made.used or options.eager for made in plans]
     made = plans[0] if gain[0] else plans[1]
     return Explanation(
         name=type(obj).__name__,

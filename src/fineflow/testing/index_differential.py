@@ -17,6 +17,7 @@ import contextvars
 import difflib
 import inspect
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ import fineflow
 QUERY = ("query", "aquery")
 RETRIEVE = ("retrieve", "aretrieve")
 SYNTHESIZE = ("synthesize", "asynthesize")
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Make = Callable[[CallbackManager], Any]
 
@@ -177,8 +180,14 @@ def _returned(response: Any, seen: Observation) -> None:
 
 
 def _differences(stock: Observation, seen: Observation) -> str:
-    left, right = (json.dumps(asdict(each), indent=1, default=repr).splitlines() for each in (stock, seen))
+    left, right = (_numbered(json.dumps(asdict(each), indent=1, default=repr)).splitlines() for each in (stock, seen))
     return "\n".join(difflib.unified_diff(left, right, "stock", "fineflow", lineterm="", n=2))
+
+
+def _numbered(text: str) -> str:
+    """Ids that nodes got during the call, by the order in which they occur."""
+    numbers: dict[str, str] = {}
+    return _UUID.sub(lambda found: numbers.setdefault(found[0], f"id {len(numbers)}"), text)
 
 
 # Spans and events

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,11 +75,15 @@ def part_of(leaf: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the user's object a shadow is being made. models: as the plan has met them. sync: of the call."""
+    """Where in the user's object a shadow is being made. models: as the plan has met them. sync: of the call.
+
+    nested: makes of a part one that runs sooner by itself.
+    """
 
     claims: Claiming
     sync: bool
     models: list[Any]
+    nested: Callable[[Any], Any]
     leaf: str = ""
 
     def part(self, name: str) -> Place:

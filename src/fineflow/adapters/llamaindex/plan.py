@@ -17,6 +17,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
 
 from fineflow.adapters.base import DOCUMENTS, TEXT, Builder, Leaf
+from fineflow.adapters.llamaindex.containers import container_of, shadow_container
 from fineflow.adapters.llamaindex.lowering import Place, Seen
 from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models import ASKING
@@ -24,6 +25,7 @@ from fineflow.adapters.llamaindex.retrieval import (
     as_written,
     lower_postprocessor,
     lower_retriever,
+    off_loop,
     shadow_postprocessor,
     shadow_retriever,
 )
@@ -50,6 +52,7 @@ class Plan:
     """How one part of an object runs. models: those that parts share, in the order in which leaves count them.
 
     gain: whether the graph is expected to be sooner than stock. blocks: whether stock would block the event loop.
+    parts: whether it is made of others, which run sooner by themselves.
     """
 
     p_graph: Graph
@@ -58,6 +61,12 @@ class Plan:
     models: Sequence[Any]
     gain: bool
     blocks: bool
+    parts: bool
+
+    @property
+    def used(self) -> bool:
+        """Whether calls go by it, and not to the user's object."""
+        return self.gain or self.blocks or self.parts
 
 
 Planner = Callable[[Any, str, bool, Options], Plan]
@@ -106,7 +115,12 @@ def lowered(obj: Any, part: str, sync: bool, options: Options) -> tuple[Graph, S
         inputs = ("input", "nodes")
         output = lower_synthesizer(obj, Leaf(Ref("nodes"), DOCUMENTS), query, seen)
     elif not as_written(obj, RetrieverQueryEngine, *_ENGINE):
-        output = seen.opaque(obj, {"query": query.ref}, "is not recognised: runs through its own methods")
+        why = (
+            "its parts run sooner by themselves"
+            if container_of(obj)
+            else "is not recognised: runs through its own methods"
+        )
+        output = seen.opaque(obj, {"query": query.ref}, why)
     else:
         seen.objects[""] = obj
         nodes = Leaf(Ref("nodes"), DOCUMENTS)
@@ -135,7 +149,8 @@ def decide(p_graph: Graph, e_graph: Graph, seen: Seen, obj: Any, part: str) -> P
     objects = list(seen.objects.values())
     gain = any(_pays(p, seen.one_by_one) for p in _running(e_graph))
     stuck = not seen.one_by_one and any(map(_blocking, _parts(obj, part)))
-    return Plan(p_graph, e_graph, Snapshot((*objects, *_models(objects))), tuple(seen.models), gain, stuck)
+    parts = container_of(obj) is not None
+    return Plan(p_graph, e_graph, Snapshot((*objects, *_models(objects))), tuple(seen.models), gain, stuck, parts)
 
 
 def _pays(p: Primitive, sync: bool) -> bool:
@@ -181,7 +196,14 @@ def _parts(obj: Any, part: str) -> Iterator[Any]:
         yield obj
 
 
-_ASYNC = ("_aretrieve", "_aget_query_embedding", "aquery", "_apostprocess_nodes", *(n for n in ASKING if n[0] == "a"))
+_ASYNC = (
+    "_aquery",
+    "_aretrieve",
+    "_aget_query_embedding",
+    "aquery",
+    "_apostprocess_nodes",
+    *(n for n in ASKING if n[0] == "a"),
+)
 
 
 def _blocking(component: Any) -> bool:
@@ -192,10 +214,12 @@ def shadow(obj: Any, place: Place) -> Any:
     """The copy of an object that stock runs for one call."""
     if is_synthesizer(obj):
         return shadow_synthesizer(obj, place)
+    if (row := container_of(obj)) is not None:
+        return shadow_container(obj, row, place)
     if isinstance(obj, BaseRetriever):
         return shadow_retriever(obj, place)
     if not as_written(obj, RetrieverQueryEngine, *_ENGINE):
-        return obj
+        return obj if place.sync else off_loop(obj, "_aquery")
     made = copy.copy(obj)
     made._retriever = shadow_retriever(obj._retriever, place.part("retriever"))
     made._response_synthesizer = shadow_synthesizer(obj._response_synthesizer, place.part("synthesizer"))

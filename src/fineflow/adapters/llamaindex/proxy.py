@@ -30,6 +30,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         self._self_options = options
         self._self_planner = planner
         self._self_plans: dict[tuple[str, bool], Plan | None] = {}
+        self._self_parts: dict[int, Optimized] = {}
         self._self_last: Summary | None = None  # of the call that ended last: figures, no values
 
     def _self_run(self, part: str, name: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,7 +68,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
             self._self_last = summary
 
         options = self._self_options
-        return Session(self.__wrapped__, plan, plan.gain or options.eager, options.strict, ended)
+        return Session(self.__wrapped__, plan, plan.gain or options.eager, options.strict, self._self_part, ended)
 
     def _self_plan(self, part: str, *, sync: bool) -> Plan | None:
         """The plan of a part, or None where the call goes to the user's object."""
@@ -75,7 +76,17 @@ class Optimized(wrapt.ObjectProxy[Any]):
         plan = plans[key] if key in plans else plans.setdefault(key, self._self_planned(part, sync))
         if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
             plan = plans[key] = self._self_planned(part, sync)
-        return plan if plan is not None and (plan.gain or plan.blocks or self._self_options.eager) else None
+        return plan if plan is not None and (plan.used or self._self_options.eager) else None
+
+    def _self_part(self, obj: Any) -> Any:
+        """A part of the object that is called by itself, optimized; the same one in every call."""
+        found = self._self_parts.get(id(obj))
+        if found is None or found.__wrapped__ is not obj:
+            made = None if isinstance(obj, Optimized) else optimized_class(obj)
+            if made is None:
+                return obj
+            found = self._self_parts[id(obj)] = made(obj, self._self_options, self._self_planner)
+        return found
 
     def _self_planned(self, part: str, sync: bool) -> Plan | None:
         try:

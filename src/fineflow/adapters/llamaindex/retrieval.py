@@ -318,18 +318,18 @@ def shadow_retriever(retriever: Any, place: Place) -> Any:
         made._vector_store = _Store(retriever._vector_store, place.leaf, place.claims)
         return made
     if isinstance(retriever, BaseRetriever) and not place.sync:
-        return _off_loop(retriever, "_aretrieve")
+        return off_loop(retriever, "_aretrieve")
     return retriever
 
 
 def shadow_postprocessor(processor: Any, place: Place) -> Any:
     """The postprocessor, or one that blocks no event loop where its own async method would."""
     if isinstance(processor, BaseNodePostprocessor) and not place.sync:
-        return _off_loop(processor, "_apostprocess_nodes")
+        return off_loop(processor, "_apostprocess_nodes")
     return processor
 
 
-def _off_loop(obj: Any, name: str) -> Any:
+def off_loop(obj: Any, name: str) -> Any:
     """A copy of an object whose async method ``name`` is done in a thread, by the object itself; where it blocks."""
     found = method(type(obj), name)
     if found is None or name in vars(obj) or not blocks(type(obj), name):

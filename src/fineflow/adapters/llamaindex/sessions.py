@@ -38,13 +38,14 @@ _numbers = itertools.count(1)
 class Session:
     """How one call of an object is run. ahead: whether the graph runs, or only what would block an event loop is moved.
 
-    ended: told what is left to know of the call.
+    nested: makes of a part of the object one that runs sooner by itself. ended: told what is left to know of the call.
     """
 
     obj: Any
     plan: Plan
     ahead: bool
     strict: bool
+    nested: Callable[[Any], Any]
     ended: Callable[[Summary], None]
 
     @contextmanager
@@ -85,7 +86,7 @@ class Session:
     def _shadow(self, call: Call) -> Any:
         """The copy of the object that stock runs, or the object where that cannot be made."""
         try:
-            return shadow(self.obj, Place(Claiming(call), call.sync, list(self.plan.models)))
+            return shadow(self.obj, Place(Claiming(call), call.sync, list(self.plan.models), self.nested))
         except Exception as error:
             text = f"{type(self.obj).__name__} could not be prepared ({type(error).__name__}: {error})"
             if self.strict:
