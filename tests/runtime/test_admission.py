@@ -360,3 +360,23 @@ def test_outputs_count_as_what_is_usual_where_an_engine_recovers() -> None:
         costs.observe("recovering", Op.DECODE, 2, 0.2)
         costs.observe_size("recovering", Op.DECODE, "", 2)
     virtual.run(run())
+
+
+def test_a_prefill_that_waits_is_overtaken_by_the_request_for_the_whole_prompt() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=16)
+        admission = Admission(engine, by_depth)
+        running = ask(admission, prompt(9, 12))
+        await turns()
+        beginning, other = prompt(1, 8), prompt(2, 8)
+        prefills = [asyncio.ensure_future(admission.prefill(tokens)) for tokens in (beginning, other)]
+        await turns()
+        assert admission.waiting == 2 and not engine.prefilled
+        whole = ask(admission, [*beginning, 7])
+        await turns()
+        assert prefills[0].done() and not prefills[1].done() and admission.waiting == 2
+        await asyncio.gather(running, whole, *prefills)
+        assert engine.prefilled == [tuple(other)]
+        assert (admission.waiting, admission.running, admission.tokens) == (0, 0, 0)
+
+    virtual.run(run())

@@ -39,6 +39,10 @@ _MILLISECONDS = 1000
 _USUAL = 4  # times the mean length of outputs: about one in fifty is longer, if their lengths are exponential
 
 
+class _Overtaken(Exception):
+    """A prefill that waited for room when a request for the whole prompt came, which computes all of it."""
+
+
 class _Request:
     """A prompt that wants to be prefilled or decoded from; ``seat`` is where."""
 
@@ -72,6 +76,7 @@ class Admission:
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: dict[int, _Request] = {}  # those that are not admitted
+        self._prefills: dict[int, _Request] = {}  # of them
         self._full = False  # whether they wait for room, and not only for their turn of the event loop
         self._readings: set[Reading] = set()
         self._shares = Shares()
@@ -98,14 +103,18 @@ class Admission:
         return sum(instance.load for instance in self.instances)
 
     async def prefill(self, tokens: Sequence[int]) -> None:
-        """``LLMEngine.prefill`` when there is room, with a priority by the policy. Only on the runtime's loop."""
-        for attempt in itertools.count():
-            async with self._seated(tokens, 0) as (instance, request):
-                try:
-                    await instance.engine.prefill(tokens, priority=self._priority(request))
-                    return
-                except BackendError as error:
-                    self._lost(instance, error, again=not attempt)
+        """``LLMEngine.prefill`` when there is room, with a priority by the policy. Only on the runtime's loop.
+
+        Returns as well when a request for a prompt that begins with ``tokens`` comes while it waits.
+        """
+        with suppress(_Overtaken):
+            for attempt in itertools.count():
+                async with self._seated(tokens, 0) as (instance, request):
+                    try:
+                        await instance.engine.prefill(tokens, priority=self._priority(request))
+                        return
+                    except BackendError as error:
+                        self._lost(instance, error, again=not attempt)
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
         """``LLMEngine.generate`` when there is room, with a priority by the policy. Only on the runtime's loop.
@@ -158,6 +167,10 @@ class Admission:
         more = self._reckoned(len(tokens), more)
         request = _Request(next(self._numbers), tokens, more, size=size, shares=shares, admitted=self._admitted)
         self._requests[request.seen.number] = request
+        if label == "prefill":
+            self._prefills[request.seen.number] = request
+        else:
+            self._overtake(tokens)
         self._decide_soon()
         service = events.Service(request.seen.number, events.now())
         seated, failed = None, False
@@ -180,9 +193,16 @@ class Admission:
                 served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)
             if loop is self._loop:  # else its loop has ended under it, and all of that loop is forgotten already
                 self._requests.pop(request.seen.number, None)
+                self._prefills.pop(request.seen.number, None)
                 if request.seat.done() and not request.seat.cancelled() and request.seat.exception() is None:
                     request.seat.result().end(request.alone, request.blocks, request.size)
                 self._decide_soon()
+
+    def _overtake(self, tokens: Sequence[int]) -> None:
+        """Ends prefills of a prompt that is there as a whole now, if they wait still."""
+        for prefill in self._prefills.values():
+            if not prefill.seat.done() and tokens[: len(prefill.tokens)] == prefill.tokens:
+                prefill.seat.set_exception(_Overtaken())
 
     def _reckoned(self, prompt: int, more: int) -> int:
         """How many tokens of output a request counts with, which may have ``more``."""
@@ -199,6 +219,7 @@ class Admission:
         if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
             self._loop, self._turns = loop, 0
             self._requests.clear()
+            self._prefills.clear()
             self._readings.clear()
             for instance in self.instances:
                 instance.reset()
