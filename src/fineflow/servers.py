@@ -29,8 +29,8 @@ def engine(
     the model's own key and headers, so that the server has it in its prefix cache. Costs its tokens; off by default.
     priority: requests say how urgent they are, in the field ``priority`` of vLLM (``--scheduling-policy priority``).
     A server that refuses the field is asked again without it, and not told any more.
-    max_requests: how many fineflow has under way at that server at once (None: any number); the others wait, the
-    deepest of a query first.
+    max_requests: how many requests for answers optimized objects have under way there at once, of all models (None: any
+    number); the others wait, the deepest of a query first. A stream that stock makes itself counts while it is read.
 
     model: its name there, for components on this engine (None: the only one that is served). vllm: whether the server
     is vLLM (None: it is asked when that matters). options: of ``openai.AsyncOpenAI``, as ``api_key``, ``timeout``
@@ -41,8 +41,8 @@ def engine(
     """
     from fineflow.engines import OpenAIServerEngine
 
-    made = OpenAIServerEngine(
-        base_url, model, warm=warm, priority=priority, max_requests=max_requests, vllm=vllm, **options
-    )
-    servers.register(base_url, made)
+    if max_requests is not None and (isinstance(max_requests, bool) or not max_requests >= 1):
+        raise ValueError(f"max_requests is at least 1, or None for no bound; got {max_requests!r}")
+    made = OpenAIServerEngine(base_url, model, warm=warm, priority=priority, vllm=vllm, **options)
+    servers.register(base_url, made, max_requests)
     return made

@@ -20,8 +20,9 @@ from typing import Any, cast
 from fineflow.backends.base import Delta, LLMEngine, Sampling
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.runtime import events
+from fineflow.runtime import events, servers
 from fineflow.runtime.asking import asks
+from fineflow.runtime.calling import placed
 from fineflow.runtime.costs import costs
 from fineflow.runtime.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
 from fineflow.runtime.policy import PATIENCE, Policy, Shares, Waiting, app_fifo, by_depth, by_path, decide, mixes
@@ -136,8 +137,8 @@ class Admission:
             await reading.aclose()
 
     def _awaited(self) -> bool:
-        """Whether somebody waits for room."""
-        return self._full and bool(self._requests)
+        """Whether somebody waits for room, or may wait for a place at the server."""
+        return (self._full and bool(self._requests)) or servers.component_of(self.engine) is not None
 
     async def _decode(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
         said, spoken = "", 0
@@ -145,7 +146,7 @@ class Admission:
             async with self._seated(tokens, sampling.max_tokens) as (instance, request):
                 try:
                     source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
-                    async with aclosing(cast(Any, source)) as deltas:
+                    async with placed(servers.component_of(instance.engine)), aclosing(cast(Any, source)) as deltas:
                         async for delta in beyond(said, spoken, deltas, instance.name) if attempt else deltas:
                             said, spoken = said + delta.text, spoken + len(delta.tokens)
                             if spoken > request.more:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -220,6 +221,29 @@ class Pieces:
     def ended(self) -> None:
         """It was read to its end, or closed."""
         self._counted.ended(self._begun, failed=self._failed)
+
+
+@contextmanager
+def ending(pieces: Pieces | None) -> Iterator[Pieces | None]:
+    """Says at the end of the block that it has ended, in whatever way."""
+    try:
+        yield pieces
+    finally:
+        if pieces is not None:
+            pieces.ended()
+
+
+@asynccontextmanager
+async def placed(component: Component | None) -> AsyncIterator[None]:
+    """A place for one call of a component, for the block; none where it has no limit."""
+    hold = hold_of(component)
+    try:
+        if hold is not None:
+            await hold.take()
+        yield
+    finally:
+        if hold is not None:
+            hold.leave()
 
 
 def hold_of(component: Component | None) -> Hold | None:

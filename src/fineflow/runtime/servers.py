@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from fineflow.runtime.places import Component
+
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -13,14 +15,13 @@ class Server(Protocol):
     """A model on a server that clients of the user's ask, too: an ``LLMEngine`` that can send prompts ahead for them.
 
     name: lane in plans and timelines. block_size: characters from which on it does. can_prefill: whether it may.
-    priority: whether requests may say how urgent they are. max_requests: how many may be under way (None: any number).
-    own_http: whether it has an HTTP client of the user's, so that no other one has settings that it lacks.
+    priority: whether requests say how urgent they are. own_http: whether it has an HTTP client of the user's, so that
+    no other one has settings that it lacks.
     """
 
     name: str
     block_size: int
     can_prefill: bool
-    max_requests: int | None
 
     @property
     def priority(self) -> bool: ...
@@ -49,14 +50,21 @@ class Server(Protocol):
 
 
 _servers: dict[str, Server] = {}
+_components: dict[str, Component] = {}  # what stands for a server in queues, once it has had a limit
 _told = 0
 
 
-def register(url: str, server: Server) -> None:
-    """Plans that are made from now on know the server; one that was there under the address is replaced."""
+def register(url: str, server: Server, max_requests: int | None = None) -> None:
+    """Plans that are made from now on know the server; one that was there under the address is replaced.
+
+    max_requests: how many requests calls that run ahead may have under way there, of all models (None: any number).
+    """
     global _told
-    _servers[normal(url)] = server
+    key = normal(url)
+    _servers[key] = server
     _told += 1
+    if max_requests is not None or key in _components:
+        _components.setdefault(key, Component(address(url))).limit(max_requests)
 
 
 def forget(url: str) -> None:
@@ -64,11 +72,30 @@ def forget(url: str) -> None:
     global _told
     _servers.pop(normal(url), None)
     _told += 1
+    if (component := _components.pop(normal(url), None)) is not None:
+        component.limit(None)
+
+
+def bounded() -> bool:
+    """Whether any server has, or had, a limit."""
+    return bool(_components)
+
+
+def component_at(url: str) -> Component | None:
+    """What stands in queues for the server at an address, if it has a limit."""
+    found = _components.get(normal(url)) if _components else None
+    return None if found is None or found.places is None else found
 
 
 def at(url: str) -> Server | None:
     """What was registered for an address."""
     return _servers.get(normal(url)) if _servers else None
+
+
+def component_of(engine: Any) -> Component | None:
+    """The same for an engine, if it is one on a server."""
+    url = getattr(engine, "base_url", None) if _components else None
+    return component_at(url) if isinstance(url, str) else None
 
 
 def told() -> int:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.runtime.bridge import Bridge, Unreachable
+from fineflow.runtime.calling import Pieces
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Call
 from fineflow.runtime.scope import check
@@ -114,25 +115,28 @@ class Claiming:
         """The same on the event loop of the call."""
         return self.call.claims.claim(leaf, Arguments(key), usable)
 
-    def paced(self, chunks: Iterator[T]) -> Iterator[T]:
-        """Pieces of what stock streams itself, where it may be bounded how many components work at a time."""
+    def paced(self, chunks: Iterator[T], pieces: Pieces | None = None) -> Iterator[T]:
+        """Pieces of what stock streams itself, where it may be bounded how many components work at a time.
+
+        pieces: of a component that has a limit of its own.
+        """
         # A place for each piece: between them the reader decides who works, and that may be another stream.
         chunks = iter(chunks)
         while True:
             check()
             with self.bridge.place():
-                chunk = next(chunks, _END)
+                chunk = next(chunks, _END) if pieces is None else pieces.next(chunks, _END)
             if chunk is _END:
                 return
             yield cast(T, chunk)
 
-    async def apaced(self, chunks: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    async def apaced(self, chunks: AsyncIterator[T], pieces: Pieces | None = None) -> AsyncGenerator[T, None]:
         """The same for async leaves. To be closed, which closes what it reads."""
-        chunks = aiter(chunks)
+        chunks, take = aiter(chunks), anext if pieces is None else pieces.anext
         try:
             while True:
                 check()
-                chunk = await self.call.for_stock(lambda: anext(chunks, _END))
+                chunk = await self.call.for_stock(lambda: take(chunks, _END))
                 if chunk is _END:
                     return
                 yield cast(T, chunk)

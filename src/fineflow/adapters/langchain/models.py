@@ -19,12 +19,14 @@ from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.local_models import one_at_a_time
 from fineflow.adapters.langchain.recorder import clean, starts_runs
+from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.servers import lane, served, warmed
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.structure import RUN
 from fineflow.adapters.recognition import NotLowered, Row, believed, keeps_promise
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.bridge import Bridge, Unreachable
+from fineflow.runtime.calling import ending
 from fineflow.runtime.claims import Entry
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
@@ -224,10 +226,11 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                 return
             entry, _ = here.claim_stream(leaf, key, _never)
         pieces = []
-        for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs)):
-            pieces.append(chunk)
-            if len(pieces) > given:
-                yield chunk
+        with ending(streamed(model, leaf)) as counted:
+            for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs), counted):
+                pieces.append(chunk)
+                if len(pieces) > given:
+                    yield chunk
         entry.chunked = True
         here.bridge.post(entry.finish, pieces)
 
@@ -249,11 +252,13 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                 return
             entry = here.own_entry(leaf, key)
         pieces = []
-        async with aclosing(here.apaced(model._astream(messages, stop=stop, **manager, **kwargs))) as own:
-            async for chunk in own:
-                pieces.append(chunk)
-                if len(pieces) > given:
-                    yield chunk
+        with ending(streamed(model, leaf)) as counted:
+            source = here.apaced(model._astream(messages, stop=stop, **manager, **kwargs), counted)
+            async with aclosing(source) as own:
+                async for chunk in own:
+                    pieces.append(chunk)
+                    if len(pieces) > given:
+                        yield chunk
         entry.chunked = True
         entry.finish(pieces)
 

@@ -13,11 +13,13 @@ from types import MethodType
 from typing import Any, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
+from langchain_core.language_models import BaseLanguageModel
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
+from fineflow.adapters.langchain.servers import bound, lane
 from fineflow.adapters.langchain.stores import contents, known, overridden
 from fineflow.adapters.langchain.together import Outcome, Search, Together
 from fineflow.ir import Op
@@ -69,11 +71,15 @@ def shown(obj: Any) -> str:
         return obj.name
     if isinstance(obj, (VectorStore, BaseRetriever, BaseDocumentCompressor)):
         return type(obj).__name__
+    if isinstance(obj, BaseLanguageModel):
+        return lane(obj, {}) if bound(obj) is not None else ""
     return getattr(obj, "__name__", type(obj).__name__) if callable(obj) and not isinstance(obj, Runnable) else ""
 
 
 def find(obj: Any) -> Component | None:
     """What stands for a component, if anything does so far."""
+    if isinstance(obj, BaseLanguageModel):
+        return bound(obj)
     if not _of:
         return None
     obj = _meant(obj)
@@ -111,7 +117,7 @@ def standing(obj: Any) -> Component:
 
 def limited(objects: Mapping[str, Any]) -> frozenset[str]:
     """The paths of components with a limit."""
-    if not _of or not places.in_use:
+    if not places.in_use:
         return frozenset()
     return frozenset(path for path, obj in objects.items() if (found := find(obj)) is not None and found.places)
 

@@ -20,6 +20,7 @@ from fineflow.adapters.recognition import keeps_promise
 from fineflow.runtime import servers
 from fineflow.runtime.asking import depth
 from fineflow.runtime.loop import run_async
+from fineflow.runtime.places import Component
 from fineflow.runtime.servers import Server
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream")
@@ -93,6 +94,13 @@ def served(model: Any, options: Mapping[str, Any]) -> Served | None:
     if client is None or (found := servers.at(str(client.base_url))) is None:
         return None
     return Served(model, found.of(_name(model, options)), options, client)
+
+
+def bound(obj: Any) -> Component | None:
+    """What stands in queues for the server of a model, if it has a limit."""
+    if not servers.bounded() or (client := _client(obj)) is None:
+        return None
+    return servers.component_at(str(client.base_url))
 
 
 def lane(model: Any, options: Mapping[str, Any]) -> str:

@@ -26,17 +26,16 @@ class OpenAIServerEngine:
     """A model that an OpenAI-compatible server serves. ``fineflow.engine`` makes one and has chains use it.
 
     base_url: address, as ``http://localhost:8000/v1``. model: its name there; None: the only one that is served. warm:
-    whether prefixes of prompts may be sent ahead, in requests for one token. priority: whether requests may say how
-    urgent they are, as vLLM with ``--scheduling-policy priority`` understands it. max_requests: how many fineflow makes
-    at once (None: any number). vllm: whether the server is vLLM (None: it is asked when that matters). options: of
-    ``openai.AsyncOpenAI``, as ``api_key``, ``timeout`` (seconds), ``max_retries``, ``default_headers``,
-    ``http_client``.
+    whether prefixes of prompts may be sent ahead, in requests for one token. priority: whether requests say how urgent
+    they are, as vLLM with ``--scheduling-policy priority`` understands it. vllm: whether the server is vLLM (None: it
+    is asked when that matters). options: of ``openai.AsyncOpenAI``, as ``api_key``, ``timeout`` (seconds),
+    ``max_retries``, ``default_headers``, ``http_client``.
 
     Messages go to ``/chat/completions``, texts to ``/completions``; both are streamed, and broken off by closing the
     connection. ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``regex`` and ``choices`` need vLLM.
     Tokens in deltas are -1 where the server does not tell them.
 
-    Raises: ValueError for an address or a bound that is none. Requests raise RequestError where the server refuses
+    Raises: ValueError for an address that is none. Requests raise RequestError where the server refuses
     one, BackendError where it cannot be reached, breaks off or fails; the openai library's exception is chained.
     """
 
@@ -49,19 +48,15 @@ class OpenAIServerEngine:
         *,
         warm: bool = False,
         priority: bool = False,
-        max_requests: int | None = None,
         vllm: bool | None = None,
         **options: Any,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
-        if max_requests is not None and (isinstance(max_requests, bool) or max_requests < 1):
-            raise ValueError(f"max_requests is at least 1, or None for no bound; got {max_requests!r}")
         self.connection = Connection(base_url.rstrip("/"), vllm, options, priority)
         self.model = model
         self.name = self._lane(model)
         self.can_prefill = warm
-        self.max_requests = max_requests
         self.warmed = Warmed()
         self._siblings: dict[str, OpenAIServerEngine] = {} if model is None else {model: self}
 
@@ -74,6 +69,11 @@ class OpenAIServerEngine:
         """The server has refused a priority, and is told none any more."""
         self.connection.priority = False
         log.warning("%s takes no priorities, and is told none from now on: %s", self.connection.address, why)
+
+    @property
+    def base_url(self) -> str:
+        """The address of the server."""
+        return self.connection.url
 
     @property
     def own_http(self) -> bool:
