@@ -153,6 +153,33 @@ SHAPES: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    "fields", [{"output_version": "v1"}, {"disable_streaming": "tool_calling"}, {"logprobs": True}]
+)
+def test_same_answer_whatever_the_model_is_told(fields: dict[str, Any]) -> None:
+    def make() -> Runnable[Any, Any]:
+        llm = ChatEngine(engine=GatedLLM(said), **fields)
+        called = llm.bind_tools([look_up]) | JsonOutputToolsParser(first_tool_only=True) | itemgetter("args")
+        return facts(llm) | ask("{history} {geography} {x}") | called | ask("{city}") | llm.bind_tools([Answer])
+
+    assert_same(make, {"x": "Kelmora"})
+
+
+def test_prompts_with_other_tools_begin_otherwise() -> None:
+    """The same messages with different tools have no beginning in common, though their templates look alike."""
+
+    def make() -> Runnable[Any, Any]:
+        llm = model()
+        rules = ChatPromptTemplate.from_messages([("system", "Rules. " * 60), ("human", "{history} {x}")])
+        branches = {"a": rules | llm.bind_tools([look_up]), "b": rules | llm.bind_tools([Answer]), "c": rules | llm}
+        return facts(llm) | RunnableParallel(branches)  # type: ignore[arg-type]
+
+    assert_same(make, {"x": "Kelmora"})
+    plan = fineflow.explain(make(), input={"x": "Kelmora"})
+    assert plan.e_graph is not None
+    assert not [p.name for p in plan.e_graph if p.params.get("shares")]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_same_answer(shape: str) -> None:
     assert_same(SHAPES[shape], {"x": "Kelmora"})

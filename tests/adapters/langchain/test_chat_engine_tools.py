@@ -254,7 +254,7 @@ async def test_a_template_without_tools() -> None:
     plain = ChatEngine(engine=Silent(text))
     assert not plain.calls_tools
     with pytest.raises(
-        ValueError, match="'gated-llm' shows no tools, so none of the forms hermes, llama3_json, mistral"
+        ValueError, match="'gated-llm' shows no tools; give tool_format=, one of hermes, llama3_json, mistral"
     ):
         await plain.bind_tools([add]).ainvoke("x")
     told = ChatEngine(engine=Silent(text), tool_format="mistral")

@@ -91,10 +91,10 @@ class Conversation:
         kinds = ", ".join(FORMATS)
         if self.name:
             raise ValueError(f"expected a tool_format that is one of {kinds}; got {self.name!r}")
-        lack = "writes calls in none of the forms" if self._template.shows else "shows no tools, so none of the forms"
+        lack = f"writes calls in another form than {kinds}" if self._template.shows else "shows no tools"
         raise ValueError(
-            f"the chat template of LLM {self.engine.name!r} {lack} {kinds} is known to be its model's; "
-            "give tool_format=, one of these, if the model was trained on it"
+            f"the chat template of LLM {self.engine.name!r} {lack}; give tool_format=, one of {kinds}, "
+            "if the model was trained on calls of that form"
         )
 
     def forced(self, tools: Tools) -> tuple[str, str | None]:
