@@ -100,7 +100,7 @@ async def run(folder: Path, runs: int, layers: int) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=7)
-    parser.add_argument("--layers", type=positive, default=8, help="of the model (8: 27 million parameters)")
+    parser.add_argument("--layers", type=positive, default=8, help="of the model (8: 21 million parameters)")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(run(Path(folder), given.runs, given.layers))
