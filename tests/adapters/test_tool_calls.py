@@ -190,9 +190,11 @@ def template(form: str, *, shows: bool = True) -> Any:
     ("form", "expected"),
     [
         ('<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>', HERMES),
+        ('<tool_call>\n{ "x": {"y": 1}, "name": "%s", "arguments": %s}\n</tool_call> ', HERMES),
         ('{"name": "%s", "parameters": %s}', LLAMA3_JSON),
         ('[TOOL_CALLS] [{"name": "%s", "arguments": %s}]', MISTRAL),
         ("<tool_call>\n<function=%s>%s</function>\n</tool_call>", None),
+        ("[TOOL_CALLS]%.0s%.0s</s>", None),  # it leaves the calls out
     ],
 )
 def test_the_format_is_seen_from_the_template(form: str, expected: ToolFormat | None) -> None:

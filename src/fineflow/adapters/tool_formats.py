@@ -83,8 +83,8 @@ _TOOL = {
     },
 }
 _WRITTEN = (
-    (HERMES, re.compile(rf'<tool_call>\s*\{{\s*"name":\s*"{_PROBE}"')),
-    (MISTRAL, re.compile(r"\[TOOL_CALLS\]")),
+    (HERMES, re.compile(rf'<tool_call>\s*\{{(?:(?!</tool_call>).)*"name":\s*"{_PROBE}"', re.DOTALL)),
+    (MISTRAL, re.compile(rf"\[TOOL_CALLS\].*{_PROBE}", re.DOTALL)),
     (LLAMA3_JSON, re.compile(rf'\{{\s*"name":\s*"{_PROBE}",\s*"parameters"')),
 )
 
