@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -100,6 +102,7 @@ class Places:
         self._admitted = 0
         self._warned = False
         watch(self)
+        _all.add(self)
 
     def __repr__(self) -> str:
         return f"{self.running} of {self.at_once} places taken, {self.waiting} waiting"
@@ -127,7 +130,7 @@ class Places:
     def leave(self) -> None:
         """A place is free again."""
         with self._lock:
-            self.running -= 1
+            self.running = max(self.running - 1, 0)  # of a parent process that has forked inside of a call
         self._fill()
 
     def withdraw(self, waiter: _Waiter) -> None:
@@ -186,6 +189,24 @@ class Places:
             self._warned = True
             text = f"the policy of {self.engine.name!r} {what}; calls are served in the order of their arrival instead"
             warnings.warn(text, FineflowWarning, stacklevel=2)
+
+    def forget(self) -> None:
+        """In a forked child the calls of other threads do not exist, nor do those who hold the lock."""
+        self._lock = threading.RLock()
+        self._waiting.clear()
+        self.running = 0
+
+
+_all: weakref.WeakSet[Places] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for places in tuple(_all):
+        places.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 async def wait(places: Places) -> None:

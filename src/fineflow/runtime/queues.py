@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,6 +26,16 @@ _lock = threading.RLock()  # Python may collect an abandoned stream inside, whos
 def itself(engine: Any) -> Any:
     """The engine that an object stands for (``backends.base.Shares``), else the object."""
     return getattr(engine, "shared", engine)
+
+
+def _forget() -> None:
+    # In a forked child a thread that holds the lock does not exist.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers import ContextualCompressionRetriever, MergerRetriever
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
@@ -16,9 +16,10 @@ from langchain_core.tools import StructuredTool
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import find, standing
 from fineflow.adapters.langchain.together import Search
-from fineflow.engines import limit, set_policy
+from fineflow.engines import BatchProfile, EmulatedEmbedding, limit, set_policy
 from fineflow.runtime import events
 from fineflow.runtime.calling import Hold
 from fineflow.runtime.places import Places
@@ -226,9 +227,7 @@ def test_the_policy_decides_who_is_next() -> None:
         places, seen[:] = places_of(found), []
         hold = Hold(places)
         hold.take_sync()
-        thread = threading.Thread(
-            target=optimized.invoke, args=({"deep": "deep", "shallow": "shallow"},)
-        )
+        thread = threading.Thread(target=optimized.invoke, args=({"deep": "deep", "shallow": "shallow"},))
         thread.start()
         while places.waiting < 2:
             threading.Event().wait(0.001)
@@ -373,6 +372,44 @@ def test_searches_that_are_made_together_hold_one_place(monkeypatch: pytest.Monk
     assert places_of(found).running == 0
 
 
+def test_a_write_whose_vectors_are_made_ahead_has_a_place() -> None:
+    found = InMemoryVectorStore(EngineEmbeddings(EmulatedEmbedding(BatchProfile(call=0.0, item=0.0, max_batch=4))))
+    seen: list[int] = []
+
+    class Noted(dict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            seen.append(places_of(found).running)
+            super().__setitem__(key, value)
+
+    found.store = Noted()
+    limit(found, at_once=1)
+    docs = RunnableLambda(lambda given: [Document(page_content=given["q"], id=given["q"])])
+    chain = RunnablePassthrough.assign(ids=docs | RunnableLambda(found.add_documents))
+    optimized = fineflow.optimize(chain)
+    at_once([lambda i=i: optimized.invoke({"q": f"alpha {i}"}) for i in range(CALLS)])  # type: ignore[misc]
+    assert seen == [1] * CALLS
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_writes_of_a_store_are_calls_of_it(entry: str) -> None:
+    work = Work()
+
+    found = InMemoryVectorStore(FakeEmbeddings())
+    embed = found.embedding.embed_documents
+    found.embedding.embed_documents = lambda texts: [work(texts), embed(texts)][1]  # type: ignore[method-assign,misc]
+    found.embedding.aembed_documents = lambda texts: asyncio.to_thread(found.embedding.embed_documents, texts)  # type: ignore[method-assign]
+    write: Any = RunnableLambda(found.add_documents, afunc=found.aadd_documents)
+    docs = RunnableLambda(lambda given: [Document(page_content=given["q"], id=given["q"])])
+    chain = RunnablePassthrough.assign(ids=docs | write) | RunnablePassthrough.assign(
+        found=RunnablePick("q") | found.as_retriever()
+    )
+    limit(found, at_once=1)
+    optimized = fineflow.optimize(chain)
+    at_once([lambda i=i: run(optimized, entry, f"alpha {i}") for i in range(CALLS)])  # type: ignore[misc]
+    assert work.calls == CALLS and work.most == 1
+    assert sorted(found.store) == [f"alpha {i}" for i in range(CALLS)]
+
+
 def test_what_is_limited_is_forgotten_with_its_object() -> None:
     limited = tool(False)
     limit(limited.obj, at_once=1)
@@ -410,6 +447,7 @@ class Engine:
         (FakeChat(), 1, TypeError, "got FakeChat"),
         (FakeChat().invoke, 1, TypeError, "of a method its object"),
         (Engine(), 1, TypeError, "has a queue of its own: set max_batch"),
+        (MergerRetriever(retrievers=[]), 1, TypeError, "taken apart into what it is made of: limit that"),
     ],
 )
 def test_what_cannot_be_limited_is_said(obj: Any, at_once: Any, error: type[Exception], match: str) -> None:

@@ -6,6 +6,7 @@ its store. What stands for a resource exists as long as one of the objects that 
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from fineflow.ir import Op
 from fineflow.runtime import places
 from fineflow.runtime.calling import Hold, Pieces, acalled, called
 from fineflow.runtime.places import Component, finders
+from fineflow.runtime.scheduler import EngineQueue, queue_of
 from fineflow.runtime.threads import in_thread
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class StoreEngine(Component):
     def __init__(self, name: str, together: Together) -> None:
         super().__init__(name)
         self._together = together
+        self.queue: EngineQueue = queue_of(self)  # which would be made anew for every search else
 
     async def execute(self, op: Op, items: Sequence[Search]) -> list[Outcome]:
         """The outcomes of the searches. A store with a limit is asked in one of its places."""
@@ -59,9 +62,29 @@ class StoreEngine(Component):
         """There is nothing to close: the store is the user's."""
 
 
+_OF_PARTS = frozenset(
+    [
+        "MultiQueryRetriever",
+        "ContextualCompressionRetriever",
+        "MergerRetriever",
+        "EnsembleRetriever",
+        "DocumentCompressorPipeline",
+    ]
+)
+
 _of: dict[int, Component] = {}  # by the id of each of the user's objects that something stands for, while it exists
 _by_contents: weakref.WeakValueDictionary[Any, Component] = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask what stands for something
+
+
+def _forget() -> None:
+    # In a forked child a thread that holds the lock does not exist.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def shown(obj: Any) -> str:
@@ -100,6 +123,8 @@ def standing(obj: Any) -> Component:
         found = find(obj)
         if found is None:
             obj = _meant(obj)
+            if any(kind.__name__ in _OF_PARTS for kind in type(obj).__mro__):
+                raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
             if not shown(obj) or isinstance(obj, MethodType):
                 raise TypeError(
                     "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
@@ -147,6 +172,11 @@ def streamed(obj: Any, leaf: str) -> Pieces | None:
     """For what stock streams of a component itself; None for what is not shown."""
     name = shown(obj)
     return Pieces(name, leaf, find(obj)) if name else None
+
+
+def writes(obj: Any) -> bool:
+    """Whether a step is a method of a store."""
+    return isinstance(obj, RunnableLambda) and isinstance(_meant(obj), VectorStore)
 
 
 def _meant(obj: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from langchain_core.runnables import Runnable
 
 from fineflow.adapters.langchain.claiming import Claiming, Usable, nobodys, under_way
-from fineflow.adapters.langchain.resources import acounted, counted
+from fineflow.adapters.langchain.resources import acounted, counted, writes
 from fineflow.adapters.langchain.taps import Tap
 from fineflow.adapters.recognition import Row, find
 from fineflow.runtime.claims import Entry
@@ -93,7 +93,9 @@ class Shadows:
             elif type(obj) is not row.base:
                 self._methods += [(type(obj), name) for name in row.methods]
             shadow = row.shadow(obj, self)
-            return Tap(shadow, leaf, self, None if self._has_parts(leaf) else obj) if self.tapped else shadow
+            if not self.tapped:
+                return shadow
+            return Tap(shadow, leaf, self, obj if writes(obj) or not self._has_parts(leaf) else None)
         finally:
             self._path = outer
 

@@ -28,7 +28,6 @@ from fineflow.adapters.langchain.together import Outcome, Search
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
-from fineflow.runtime.scheduler import queue_of
 from fineflow.runtime.threads import in_thread
 
 
@@ -106,7 +105,7 @@ async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: R
         return None
     asked = Search(retriever, query, recorder.retriever(sync=True))
     with suppress(Exception):  # of the queue, not of a search: then it is made alone
-        found: list[Outcome] = await queue_of(engine).submit_async(Op.SEARCH, [asked])
+        found: list[Outcome] = await engine.queue.submit_async(Op.SEARCH, [asked])
         return found[0]
     return None
 
