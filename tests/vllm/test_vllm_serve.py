@@ -169,8 +169,9 @@ async def test_the_answer_of_chat_openai_finds_its_beginning(url: str) -> None:
     made = RunnablePassthrough.assign(found=found | StrOutputParser()) | prompt | model
     call = asyncio.create_task(fineflow.optimize(made, strict=True).ainvoke(VALUE))
     await gate.arrived()
-    while not server.of("tiny").warmed.known(server.write([{"role": "system", "content": rules}])):
-        await asyncio.sleep(0.01)
+    sent = server.of("tiny").warmed
+    while sent.under_way or not sent.known(server.write([{"role": "system", "content": rules}])):
+        await asyncio.sleep(0)  # until it has been there and back
     gate.open()
     usage = (await call).response_metadata["token_usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] >= 0.8 * usage["prompt_tokens"]

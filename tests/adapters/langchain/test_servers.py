@@ -195,6 +195,9 @@ async def sent_ahead(server: OpenAIServer, make: Callable[[Gate], Runnable[Any, 
     await gate.arrived()
     await asyncio.to_thread(server.wait, lambda s: [each.ended for each in s.warmed] == ["answered"] * expected)
     assert not server.answered
+    async with asyncio.timeout(10):
+        while servers.at(server.url).of("tiny").warmed.under_way:  # type: ignore[union-attr]
+            await asyncio.sleep(0)  # lets it hear of that
     gate.open()
     await call
     assert len(server.answered) == 1
@@ -276,6 +279,20 @@ async def test_the_same_beginning_is_sent_once(server: OpenAIServer) -> None:
     await chain.ainvoke(VALUE)
     await chain.ainvoke({**VALUE, "question": "Another one?"})
     assert len(server.answered) == 2 and not server.warmed
+
+
+async def test_queries_at_the_same_time_send_it_once(server: OpenAIServer) -> None:
+    server.ahead_gate = Gate()
+    fineflow.engine(server.url, warm=True)
+    gate = Gate()
+    chain = fineflow.optimize(answers(chat(server), gate), strict=True)
+    calls = [asyncio.create_task(chain.ainvoke(VALUE)) for _ in range(4)]
+    await gate.arrived(4)
+    await server.ahead_gate.arrived()
+    server.ahead_gate.open()
+    gate.open()
+    await asyncio.gather(*calls)
+    assert len(server.warmed) == 1 and len(server.answered) == 4
 
 
 async def test_a_cancelled_query_takes_back_what_it_has_sent(server: OpenAIServer) -> None:

@@ -125,10 +125,10 @@ class OpenAIServerEngine:
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Sends a beginning of a prompt ahead, in a request for one token."""
         try:
-            await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
+            with self.warmed.sending(_text(tokens)):
+                await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
         except openai.APIError as error:
             raise told(self.name, error) from error
-        self.warmed.add(_text(tokens))
 
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
         """Sends a beginning of a prompt ahead for a client of the user's; returns its characters, 0 where not.
@@ -141,11 +141,11 @@ class OpenAIServerEngine:
         if not self.can_prefill or self.warmed.resting() or len(text) - self.warmed.known(text, about) < BLOCK:
             return 0
         try:
-            await self._send_ahead(text, body, self.connection.like(user), priority)
+            with self.warmed.sending(text, about):
+                await self._send_ahead(text, body, self.connection.like(user), priority)
         except Exception as error:  # whatever it is: nobody has asked for this
             self.warmed.refused(self.name, error)
             return 0
-        self.warmed.add(text, about)
         return len(text)
 
     async def _send_ahead(self, text: str, body: Mapping[str, Any], client: openai.AsyncOpenAI, priority: int) -> None:

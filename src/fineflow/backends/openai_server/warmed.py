@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fineflow.runtime import events
 
@@ -20,15 +21,19 @@ log = logging.getLogger("fineflow")
 
 
 class Warmed:
-    """The beginnings of prompts that a server was given for its prefix cache. Seconds are those of ``events.now``."""
+    """The beginnings of prompts that a server was given for its prefix cache. Seconds are those of ``events.now``.
+
+    under_way: how many it is being given now.
+    """
 
     def __init__(self) -> None:
+        self.under_way = 0
         self._until: OrderedDict[int, float] = OrderedDict()
         self._refusals = 0
         self._rests_until = 0.0
 
     def known(self, text: str, about: str = "") -> int:
-        """Characters at the beginning of a text that were added not long ago; about: what else was said."""
+        """Characters at the beginning of a text that were sent not long ago; about: what else was said."""
         now, found = events.now(), 0
         for key in _keys(text, about):
             if self._until.get(key, 0.0) <= now:
@@ -36,15 +41,27 @@ class Warmed:
             found += BLOCK
         return found
 
-    def add(self, text: str, about: str = "") -> None:
-        """The server has computed it."""
-        self._refusals = 0
-        until = events.now() + _KEPT_SECONDS
-        for key in _keys(text, about):
+    @contextmanager
+    def sending(self, text: str, about: str = "") -> Iterator[None]:
+        """The block has the server compute a beginning: known from now on, unless that fails or is broken off."""
+        until, now = events.now() + _KEPT_SECONDS, events.now()
+        keys = list(_keys(text, about))
+        fresh = [key for key in keys if self._until.get(key, 0.0) <= now]
+        for key in keys:
             self._until[key] = until
             self._until.move_to_end(key)
         while len(self._until) > _REMEMBERED:
             self._until.popitem(last=False)
+        self.under_way += 1
+        try:
+            yield
+        except BaseException:
+            for key in fresh:
+                self._until.pop(key, None)
+            raise
+        finally:
+            self.under_way -= 1
+        self._refusals = 0
 
     def refused(self, name: str, error: Exception) -> None:
         """The server has refused a beginning, or could not be reached."""
