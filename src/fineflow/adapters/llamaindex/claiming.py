@@ -7,7 +7,7 @@ coroutines in a new one (``use_async``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from typing import Any
 
@@ -18,22 +18,24 @@ from fineflow.runtime.scope import check
 
 
 class Claiming:
-    """Stock's side of one call."""
+    """Stock's side of one call. leaves: those at which the graph may have something, or wants to be told something."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, leaves: Set[str]) -> None:
         self.call = call
+        self._leaves = leaves
         self._bridge = Bridge(call)
 
     def claim(self, leaf: str, key: Any, own: Callable[[], Any]) -> Any:
         """For sync leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
         check()
-        if self._bridge.here:  # may not wait for itself
+        if leaf not in self._leaves or self._bridge.here:  # which may not wait for itself
             return own()
         try:
             entry, mine = self._bridge.outcome(self._take(leaf, key))
         except Unreachable:
             return own()
         if not mine:
+            _raise_stop(entry.error)
             return entry.result()
         check()
         try:
@@ -47,6 +49,8 @@ class Claiming:
 
     async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]]) -> Any:
         """For async leaves, on any event loop."""
+        if leaf not in self._leaves:
+            return await own()
         if not self._bridge.here:
             return await self._claim_from_elsewhere(leaf, key, own)
         entry, mine = await self._take(leaf, key)
@@ -94,6 +98,8 @@ class Claiming:
 
     def feed(self, leaf: str, value: Any) -> None:
         """Tells the graph what stock has got to. From any thread."""
+        if leaf not in self._leaves:
+            return
         if self._bridge.here:
             self.call.feed(leaf, value)
             return
@@ -103,6 +109,12 @@ class Claiming:
 
 class _Failed(Exception):
     """What the graph sees of a failure that stock has seen itself."""
+
+
+def _raise_stop(error: BaseException | None) -> None:
+    """Raises the StopIteration that an exception stands for, as no future can carry it."""
+    if isinstance(error, RuntimeError) and str(error) == "a component raised StopIteration" and error.__cause__:
+        raise error.__cause__
 
 
 def _usable(entry: Entry) -> bool:

@@ -183,10 +183,15 @@ def _with_cell(function: FunctionType, name: str, value: Any) -> FunctionType:
     return made
 
 
+@lru_cache(maxsize=1024)
+def _signature(function: FunctionType) -> inspect.Signature:
+    return inspect.signature(function, follow_wrapped=False)
+
+
 def _named(function: Any, like: FunctionType) -> Any:
     """``function`` under the name and with the signature of another one, as spans tell them."""
     function.__name__, function.__qualname__ = like.__name__, like.__qualname__
     function.__module__, function.__doc__ = like.__module__, like.__doc__
     if function.__code__ is not like.__code__:
-        function.__signature__ = inspect.signature(like, follow_wrapped=False)
+        function.__signature__ = _signature(like)
     return function

@@ -49,7 +49,10 @@ _ENGINE = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How one part of an object runs. models: those that parts share, in the order in which leaves count them.
+    """How one part of an object runs.
+
+    leaves: where stock may claim, or tells the graph what it has got to. models: those that parts share, in the order in
+    which leaves count them.
 
     gain: whether the graph is expected to be sooner than stock. blocks: whether stock would block the event loop.
     parts: whether it is made of others, which run sooner by themselves.
@@ -57,6 +60,7 @@ class Plan:
 
     p_graph: Graph
     e_graph: Graph
+    leaves: frozenset[str]
     snapshot: Snapshot
     models: Sequence[Any]
     gain: bool
@@ -150,7 +154,8 @@ def decide(p_graph: Graph, e_graph: Graph, seen: Seen, obj: Any, part: str) -> P
     gain = any(_pays(p, seen.one_by_one) for p in _running(e_graph))
     stuck = not seen.one_by_one and any(map(_blocking, _parts(obj, part)))
     parts = container_of(obj) is not None
-    return Plan(p_graph, e_graph, Snapshot((*objects, *_models(objects))), tuple(seen.models), gain, stuck, parts)
+    snapshot = Snapshot((*objects, *_models(objects)))
+    return Plan(p_graph, e_graph, _leaves(e_graph), snapshot, tuple(seen.models), gain, stuck, parts)
 
 
 def _pays(p: Primitive, sync: bool) -> bool:
@@ -167,6 +172,13 @@ def _running(graph: Graph) -> Iterator[Primitive]:
             yield p
             for _, body in bodies(p):
                 yield from _running(body)
+
+
+def _leaves(e_graph: Graph) -> frozenset[str]:
+    running = list(_running(e_graph))
+    read = {ref.name for p in running for ref in p.args.values()}
+    told = {p.meta["leaf"] for p in e_graph if p.op is Op.CALL and p.name in read}
+    return told.union(p.meta["leaf"] for p in running)
 
 
 def _models(objects: Iterable[Any]) -> Iterator[Any]:

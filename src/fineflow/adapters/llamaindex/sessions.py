@@ -85,8 +85,9 @@ class Session:
 
     def _shadow(self, call: Call) -> Any:
         """The copy of the object that stock runs, or the object where that cannot be made."""
+        claims = Claiming(call, self.plan.leaves if self.ahead else frozenset())
         try:
-            return shadow(self.obj, Place(Claiming(call), call.sync, list(self.plan.models), self.nested))
+            return shadow(self.obj, Place(claims, call.sync, list(self.plan.models), self.nested))
         except Exception as error:
             text = f"{type(self.obj).__name__} could not be prepared ({type(error).__name__}: {error})"
             if self.strict:
