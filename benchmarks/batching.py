@@ -4,12 +4,17 @@ The model is all-MiniLM-L6-v2, which comes as a package, on this machine. Stock 
 text, which is what LangChain's ``HuggingFaceEmbeddings.embed_query`` calls, from one thread for each query. The engine
 gets the same queries from as many threads, each through LangChain's ``embed_query``; they meet in its queue.
 
+Then a pipeline over ``HuggingFaceEmbeddings``, as it is and optimized: a question is rewritten to three others (by a
+scripted model that takes no time), and all four are searched. As many of them at once as make the same number of
+searches. The optimized one drives the same model object through an engine, and has to give the same answers.
+
 Both are told: the time until all are answered, and the processor time of this process. On a machine that is busy with
 other things, many threads get a larger share of it than one, and only the processor time compares the two.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import sys
@@ -18,6 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.engines import SentenceTransformerEngine, bundled_minilm
 from fineflow.langchain import EngineEmbeddings
@@ -61,6 +67,67 @@ def differ(one: list[list[float]], other: list[list[float]]) -> float:
     return max(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
 
 
+def pipeline() -> tuple[Any, Callable[[Any, list[str]], tuple[tuple[float, float], list[Any]]]]:
+    """The stock pipeline, and what asks one all of some questions at once: the two times, and the answers."""
+    from langchain_classic.retrievers import MultiQueryRetriever
+    from langchain_core.vectorstores import InMemoryVectorStore
+    from langchain_huggingface import HuggingFaceEmbeddings
+
+    from fineflow.testing.langchain import FakeChat, prompt_text
+
+    def rewritten(messages: list[Any]) -> str:
+        town = prompt_text(messages).split("of town ")[1].split(",")[0]
+        return "\n".join(
+            f"{what} of town {town}" for what in ("Who built the oldest mill", "When did people", "Towers")
+        )
+
+    embeddings = HuggingFaceEmbeddings(model_name=bundled_minilm())
+    stored = [f"In town {i} the {what} was built in {1500 + i}." for i in range(50) for what in ("mill", "tower")]
+    store = InMemoryVectorStore.from_texts(stored, embeddings, ids=[str(i) for i in range(len(stored))])
+    model = FakeChat(answers=rewritten)
+    chain = MultiQueryRetriever.from_llm(store.as_retriever(), model, include_original=True)
+
+    def ask(runnable: Any, questions: list[str]) -> tuple[tuple[float, float], list[Any]]:
+        async def all_of_them() -> list[Any]:
+            return list(await asyncio.gather(*(runnable.ainvoke(question) for question in questions)))
+
+        start, used = time.perf_counter(), time.process_time()
+        found = asyncio.run(all_of_them())
+        return (time.perf_counter() - start, time.process_time() - used), found
+
+    return chain, ask
+
+
+Times = dict[str, list[tuple[float, float]]]
+
+
+def in_turns(
+    sides: dict[str, Callable[[], tuple[tuple[float, float], Any]]], runs: int
+) -> tuple[Times, dict[str, Any]]:
+    """The times of each side, and what it gave last."""
+    took: Times = {name: [] for name in sides}
+    results: dict[str, Any] = {}
+    for run in range(runs + 1):  # the first one warms up
+        for name in list(sides)[:: 1 if run % 2 else -1]:
+            seconds, results[name] = sides[name]()
+            took[name] += [seconds] * bool(run)
+    return took, results
+
+
+def told(took: Times, last: str) -> list[float]:
+    """Prints a table; returns the two ratios."""
+    first, second = took.values()
+    ratios = [statistics.median(b[kind] / a[kind] for a, b in zip(first, second, strict=True)) for kind in (0, 1)]
+    rows = [("", "all answered after", "processor time")]
+    for name, runs in took.items():
+        rows.append(
+            (name, *(f"{statistics.median(run[kind] for run in runs) * 1e3:.0f} ms" for kind in (ELAPSED, USED)))
+        )
+    rows.append((last, *(f"{ratio:.2f}" for ratio in ratios)))
+    print(table(rows), end="\n\n")
+    return ratios
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=5)
     parser.add_argument("--queries", type=positive, default=QUERIES, help=f"queries at once ({QUERIES})")
@@ -73,45 +140,47 @@ def main(argv: list[str] | None = None) -> int:
     model: Any = SentenceTransformer(bundled_minilm())
     engine = SentenceTransformerEngine(bundled_minilm())
     engine.load()
-    sides: dict[str, Callable[[str], list[float]]] = {
-        "stock, in threads": lambda text: model.encode([text], show_progress_bar=False)[0].tolist(),
-        "one engine": EngineEmbeddings(engine).embed_query,
-    }
     queries = texts(given.queries)
-    took: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    vectors: dict[str, list[list[float]]] = {}
+    print(f"{given.queries} short queries at once, all-MiniLM-L6-v2. {hardware()}")
+    print(f"Medians of {given.runs} runs, the two in turns.\n")
+    batched = EngineEmbeddings(engine).embed_query
     with events.record() as seen:
-        for run in range(given.runs + 1):  # the first one warms up
-            for name in list(sides)[:: 1 if run % 2 else -1]:
-                seconds, vectors[name] = at_once(sides[name], queries)
-                took[name] += [seconds] * bool(run)
+        took, vectors = in_turns(
+            {
+                "stock, in threads": lambda: at_once(
+                    lambda text: model.encode([text], show_progress_bar=False)[0].tolist(), queries
+                ),
+                "one engine": lambda: at_once(batched, queries),
+            },
+            given.runs,
+        )
     run_sync(engine.aclose)
     batches: dict[int, int] = {}
     for interval in seen:
         batches[interval.batch] = batches.get(interval.batch, 0) + interval.items
-    ratios = [
-        statistics.median(b[kind] / a[kind] for a, b in zip(*took.values(), strict=True)) for kind in (ELAPSED, USED)
-    ]
-    print(f"{given.queries} short queries at once, all-MiniLM-L6-v2. {hardware()}")
-    print(f"Medians of {given.runs} runs, the two in turns.\n")
-    rows = [("", "all answered after", "processor time")]
-    for name, runs in took.items():
-        rows.append(
-            (name, *(f"{statistics.median(run[kind] for run in runs) * 1e3:.0f} ms" for kind in (ELAPSED, USED)))
-        )
-    rows.append(("engine / stock", *(f"{ratio:.2f}" for ratio in ratios)))
-    print(table(rows), end="\n\n")
+    ratios = told(took, "engine / stock")
     print(f"Batches of {statistics.mean(batches.values()):.1f} queries on average.\n")
     worst = differ(*vectors.values())
+
+    questions = texts(max(1, given.queries // 4))
+    chain, ask = pipeline()
+    optimized = fineflow.optimize(chain)
+    print(f"HuggingFaceEmbeddings: {len(questions)} questions at once, each with four searches.\n")
+    chains, answers = in_turns(
+        {"stock chain": lambda: ask(chain, questions), "optimized": lambda: ask(optimized, questions)}, given.runs
+    )
+    in_chains = told(chains, "optimized / stock")
     checks = {
         "the engine needs less of the processor than stock": ratios[USED] < 1,
         f"the vectors are the same, to {TOLERANCE:g} per component": worst <= TOLERANCE,
+        "the optimized chain finds what stock finds": answers["optimized"] == answers["stock chain"],
     }
     figures = {
         "seconds": took,
         "ratios": {"elapsed": ratios[ELAPSED], "processor": ratios[USED]},
         "batches": list(batches.values()),
         "largest_difference": worst,
+        "chains": {"seconds": chains, "ratios": {"elapsed": in_chains[ELAPSED], "processor": in_chains[USED]}},
     }
     return finish(figures, checks, given.json)
 

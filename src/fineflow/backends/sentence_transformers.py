@@ -54,7 +54,8 @@ class _ModelEngine:
         name: str,
         on_progress: Callable[[str], None] | None,
     ) -> None:
-        if max_batch != "auto" and (not isinstance(max_batch, int) or max_batch < 1):
+        given: Any = max_batch
+        if given != "auto" and not (type(given) is int and given >= 1):
             raise ValueError(f"max_batch is {max_batch!r}; it must be a number of at least 1, or 'auto'")
         self.name = name
         self.max_batch = MAX_BATCH if max_batch == "auto" else max_batch

@@ -33,7 +33,13 @@ from langchain_huggingface import HuggingFaceEmbeddings
 import fineflow
 from fineflow.adapters.langchain import local_models
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.local_models import LocalCrossEncoder, LocalEmbeddings, encoder_of, scorer_in
+from fineflow.adapters.langchain.local_models import (
+    LocalCrossEncoder,
+    LocalEmbeddings,
+    encoder_of,
+    local_engine,
+    scorer_in,
+)
 from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
 from fineflow.ir import Op
 from fineflow.runtime import events
@@ -167,6 +173,20 @@ def test_components_are_known_by_their_methods_and_their_model(monkeypatch: pyte
     monkeypatch.setattr(HuggingFaceEmbeddings, "_embed", lambda self, texts, kwargs: [[0.5]])
     assert encoder_of(Renamed(**given)) is None
     assert asyncio.run(found.aembed_query("a mill")) == [0.5]
+
+
+def test_the_engine_of_a_component_can_be_set_up(
+    embeddings: HuggingFaceEmbeddings, encoder: HuggingFaceCrossEncoder, cross_encoder: Callable[..., str]
+) -> None:
+    engine = local_engine(embeddings)
+    assert engine is local(embeddings).engine is local_engine(embeddings)
+    assert local_engine(encoder).ops == {Op.RERANK}
+    with pytest.raises(ValueError, match=r"can drive, got str; see docs/engines.md"):
+        local_engine("a model")
+    other = HuggingFaceCrossEncoder(model_name=cross_encoder(), model_kwargs={"device": "cpu"})
+    other.client.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="HuggingFaceCrossEncoder: CrossEncoder in its model has a hook"):
+        local_engine(other)
 
 
 def test_two_components_over_one_model_share_its_engine(embeddings: HuggingFaceEmbeddings) -> None:

@@ -228,7 +228,8 @@ KNOWN = (
 
 def row_of(store: Any) -> Known | None:
     """The row of a store's class, whatever a subclass has made of it."""
-    return _row_of(type(store))  # asked several times in every search
+    kind: Any = type(store)
+    return _row_of(kind)  # asked several times in every search
 
 
 @lru_cache(maxsize=512)

@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.recognition import plain, same_method
@@ -197,6 +197,27 @@ def scorer_in(model: Any) -> LocalCrossEncoder | None:
         return None
     found: LocalCrossEncoder | None = _local(model, row, LocalCrossEncoder, LoadedCrossEncoder)
     return found
+
+
+def local_engine(component: Any) -> LoadedEmbedding | LoadedCrossEncoder:
+    """The engine that drives the model in a ``HuggingFaceEmbeddings`` or ``HuggingFaceCrossEncoder``: one for each
+    model object, for as long as that exists.
+
+    It can be given another ``max_batch``, another policy (``set_policy``), and as one that embeds ``exact = False``:
+    texts of any length then share passes, and vectors differ from the component's own in the last bits.
+
+    Raises ValueError, saying why, for a component that is asked itself.
+    """
+    found = encoder_of(component) or scorer_in(component)
+    if isinstance(found, _Local):
+        return cast("LoadedEmbedding | LoadedCrossEncoder", found.engine)
+    row = next((row for row in (*_EMBEDDINGS, *_CROSS_ENCODERS) if row.made(component)), None)
+    kind = LocalCrossEncoder.kind if row in _CROSS_ENCODERS else LocalEmbeddings.kind
+    why = loaded.refusal(vars(component).get(row.model), kind) or "its settings ask for more" if row else ""
+    raise ValueError(
+        "expected a HuggingFaceEmbeddings or HuggingFaceCrossEncoder whose model fineflow can drive, got "
+        f"{type(component).__name__}{why and ': '}{why}; see docs/engines.md"
+    )
 
 
 def one_at_a_time(model: Any) -> str:
