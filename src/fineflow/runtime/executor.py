@@ -15,8 +15,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import first_args
+from fineflow.ir import Graph, Primitive, Ref
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.costs import costs
 from fineflow.runtime.places import component_of
@@ -25,10 +24,10 @@ from fineflow.runtime.query import Call as Call
 from fineflow.runtime.query import LeftToStock, Place
 from fineflow.runtime.streams import Stream
 from fineflow.runtime.trace import JOINED, LEFT, STOCK, Stamp, Stamps
-from fineflow.runtime.wiring import Slot, after, foreseen, slot, wiring
+from fineflow.runtime.values import Failed as Failed
+from fineflow.runtime.values import Values
+from fineflow.runtime.wiring import Slot, foreseen, slot, wiring
 
-_ABSENT: Any = object()
-_SPENT: Any = object()  # in place of a value that nobody will read any more
 _SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
@@ -38,7 +37,7 @@ IN_HAND = object()
 """What a kernel returns that completes the primitive itself, now or later."""
 
 
-class Execution:
+class Execution(Values):
     """One graph (or a body of a MAP or CONDITION) with the values it has so far.
 
     late: inputs that are not known yet, see ``give``.
@@ -46,7 +45,6 @@ class Execution:
 
     __slots__ = (
         "_ahead",
-        "_failures",
         "_finished",
         "_missing",
         "_open",
@@ -58,10 +56,7 @@ class Execution:
         "_wiring",
         "beyond",
         "call",
-        "graph",
         "level",
-        "released",
-        "values",
     )
 
     def __init__(
@@ -74,19 +69,16 @@ class Execution:
         late: Iterable[str] = (),
         beyond: float = 0.0,
     ) -> None:
-        self.graph = graph
+        super().__init__(graph, inputs)
         self.level = level  # depth of the primitive that this graph is the body of
         self.beyond = beyond  # predicted seconds of what comes behind that primitive
         self.call = call
-        self.values: dict[str, Any] = dict(inputs)
-        self.released: dict[Slot, Any] = {}
         self._finished = finished
         self._wiring = wiring(graph)
         self._ahead = foreseen(graph)
         self._missing = dict(self._wiring.missing)
         self._open = self._wiring.count  # primitives that are not over yet
         self._unended = None if finished is None else set(self._wiring.ending)
-        self._failures = any(isinstance(value, Failed) for value in self.values.values())
         for name in late:
             for p in self._wiring.followers.get(name, ()):
                 self._missing[p.name] += 1
@@ -132,15 +124,13 @@ class Execution:
                 self.call.want(p.meta["leaf"], partial(self.complete, p))
             return
         self._stamps.ready(p.name)
-        failed = self._failed(p)
+        failed = self.failed(p)
         if failed is not None:
             self.complete(p, failed)
             return
         try:
             args = self.arguments(p)
-            for name in self._wiring.spent.get(p.name, ()):
-                if name in self.values:
-                    self.values[name] = _SPENT
+            self.spent(self._wiring.spent.get(p.name, ()))
             value = self.call.kernels[p.op](p, args, self)
             if isinstance(value, CoroutineType):
                 value = self.spawn(value, p, placed=True)
@@ -202,8 +192,7 @@ class Execution:
         """A primitive is finished: keeps its value and dispatches whom it was missing for."""
         if self.call.claims.closed:
             return
-        self.values[p.name] = value
-        self._failures = self._failures or isinstance(value, Failed)
+        self.keep(p.name, value)
         self._stamps.ended(p.name)
         if p.name in self._wiring.fed and not isinstance(value, Failed):
             stamp = self._stamps.at(p.name)
@@ -223,8 +212,7 @@ class Execution:
         """An input is known now that was not when the graph started."""
         if self.call.claims.closed:
             return
-        self.values[name] = value
-        self._failures = self._failures or isinstance(value, Failed)
+        self.keep(name, value)
         self._arrived(name)
         self._over(name, value)
         self._drain()
@@ -265,52 +253,10 @@ class Execution:
         value = self.values[self.graph.output.name]
         if not isinstance(value, Failed):
             try:
-                value = self._value(self.graph.output)
+                value = self.value(self.graph.output)
             except Exception as error:  # a record without that key
                 value = Failed(error)
         self._finished(value)
-
-    def _failed(self, p: Primitive) -> Failed | None:
-        """The failure of a step before: then this one has failed too, as stock would never get to it."""
-        if not self._failures:
-            return None
-        slots = (slot(ref) for ref in first_args(p).values())
-        for each in (*(each for each in slots if each not in self.released), *after(p, self.graph)):
-            found = self.values.get(each if isinstance(each, str) else each[0])
-            if isinstance(found, Failed):
-                return found
-        return None
-
-    def arguments(self, p: Primitive) -> dict[str, Any]:
-        """The values of the arguments; of a CONDITION those known so far, as its arms may do without the others."""
-        if p.op is not Op.CONDITION:
-            return {name: self._value(ref) for name, ref in p.args.items()}
-        slots = {name: slot(ref) for name, ref in p.args.items()}
-        there = [name for name, each in slots.items() if each in self.released or p.args[name].name in self.values]
-        return {name: self._value_or_failure(p.args[name]) for name in there}
-
-    def _value_or_failure(self, ref: Ref) -> Any:
-        if isinstance(found := self.values.get(ref.name), Failed):
-            return found
-        try:
-            return self._value(ref)
-        except Exception as error:
-            return Failed(error)
-
-    def _value(self, ref: Ref) -> Any:
-        if ref.key is None and not ref.stream:
-            return self.values[ref.name]
-        part = (ref.name, ref.key)
-        if ref.stream and part in self.released:
-            return self.released[part]
-        value = self.values[ref.name]
-        if ref.key is None:
-            return value
-        # Whatever a class of the user's does besides when it is asked: a dict may grow by it.
-        found = dict.get(value, ref.key, _ABSENT) if isinstance(value, dict) else self.released.get(part, _ABSENT)
-        if found is _ABSENT:
-            raise LeftToStock(f"{ref.name} is not a dict with {ref.key!r}")
-        return found
 
     def work(
         self,
@@ -400,7 +346,7 @@ class Execution:
         inner.start()
 
     def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
-        inner.give(name, self._value_or_failure(ref))
+        inner.give(name, self.value_or_failure(ref))
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,10 +355,3 @@ class Work:
 
     entry: Entry
     view: Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Stands for the value of a primitive that raised."""
-
-    error: BaseException

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,8 @@ from langchain_core.runnables.config import get_config_list
 from fineflow.adapters.langchain.entering import Entered, InThread, Steps
 from fineflow.adapters.langchain.plan import Plan, Planner, rows
 from fineflow.adapters.langchain.resources import limited
-from fineflow.adapters.langchain.sessions import Session, semaphore
+from fineflow.adapters.langchain.sessions import Session
+from fineflow.adapters.langchain.several import Batch, abatch
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime import deadline
@@ -201,7 +202,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
             with InThread(config, self.__wrapped__) as marks, marks:
                 return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
-        batch: Any = _Batch(self, configs[0].get("max_concurrency"))
+        batch: Any = Batch(self, configs[0].get("max_concurrency"))
         return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
@@ -218,8 +219,8 @@ class Optimized(wrapt.ObjectProxy[Any]):
                 with marks:
                     return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
-        batch = _Batch(self, configs[0].get("max_concurrency"))
-        return await _abatch(batch, inputs, configs, return_exceptions)
+        batch = Batch(self, configs[0].get("max_concurrency"))
+        return await abatch(batch, inputs, configs, return_exceptions)
 
     # How they work.
 
@@ -305,57 +306,6 @@ class Optimized(wrapt.ObjectProxy[Any]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Optimized, (self.__wrapped__, self._self_options, self._self_planner)
-
-
-class _Batch:
-    """The object in one batch: ``max_concurrency`` bounds the work of all its inputs together.
-
-    Stock runs at most so many steps of a batch at a time; a bound for each input would allow the square of it.
-    """
-
-    def __init__(self, optimized: Optimized, max_concurrency: int | None) -> None:
-        self.optimized = optimized
-        self.max_concurrency = max_concurrency
-        self._limit = semaphore(max_concurrency)
-
-    def invoke(self, input: Any, config: RunnableConfig) -> Any:
-        plan = self.optimized._self_plan(input, {}, sync=True)
-        if plan is None and not self.optimized._self_governed:
-            return self.optimized.__wrapped__.invoke(input, config)
-        return self.optimized._self_invoke(plan, input, config, self._limit)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig) -> Any:
-        plan = self.optimized._self_plan(input, {}, sync=False)
-        if plan is None and not self.optimized._self_governed:
-            return await self.optimized.__wrapped__.ainvoke(input, config)
-        return await self.optimized._self_ainvoke(plan, input, config, self._limit)
-
-
-async def _abatch(
-    batch: _Batch, inputs: Sequence[Any], configs: Sequence[RunnableConfig], return_exceptions: bool
-) -> list[Any]:
-    """Each input as a call of its own, at most ``max_concurrency`` at a time; results in the order of the inputs.
-
-    When one fails, and exceptions are not to be returned, the others are cancelled, and have ended when it is raised.
-    """
-    turn = semaphore(batch.max_concurrency) or contextlib.nullcontext()
-
-    async def one(input: Any, config: RunnableConfig) -> Any:
-        async with turn:
-            try:
-                return await batch.ainvoke(input, config)
-            except Exception as error:
-                if return_exceptions:
-                    return error
-                raise
-
-    tasks = [asyncio.create_task(one(input, config)) for input, config in zip(inputs, configs, strict=True)]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def is_constant(value: Any) -> bool:

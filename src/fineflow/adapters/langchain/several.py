@@ -1,0 +1,66 @@
+"""A batch of an optimized object: each input is a call of its own, and all of them share one bound."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableConfig
+
+from fineflow.adapters.langchain.sessions import semaphore
+
+if TYPE_CHECKING:
+    from fineflow.adapters.langchain.proxy import Optimized
+
+
+class Batch:
+    """The object in one batch: ``max_concurrency`` bounds the work of all its inputs together.
+
+    Stock runs at most so many steps of a batch at a time; a bound for each input would allow the square of it.
+    """
+
+    def __init__(self, optimized: Optimized, max_concurrency: int | None) -> None:
+        self.optimized = optimized
+        self.max_concurrency = max_concurrency
+        self._limit = semaphore(max_concurrency)
+
+    def invoke(self, input: Any, config: RunnableConfig) -> Any:
+        plan = self.optimized._self_plan(input, {}, sync=True)
+        if plan is None and not self.optimized._self_governed:
+            return self.optimized.__wrapped__.invoke(input, config)
+        return self.optimized._self_invoke(plan, input, config, self._limit)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig) -> Any:
+        plan = self.optimized._self_plan(input, {}, sync=False)
+        if plan is None and not self.optimized._self_governed:
+            return await self.optimized.__wrapped__.ainvoke(input, config)
+        return await self.optimized._self_ainvoke(plan, input, config, self._limit)
+
+
+async def abatch(
+    batch: Batch, inputs: Sequence[Any], configs: Sequence[RunnableConfig], return_exceptions: bool
+) -> list[Any]:
+    """Each input as a call of its own, at most ``max_concurrency`` at a time; results in the order of the inputs.
+
+    When one fails, and exceptions are not to be returned, the others are cancelled, and have ended when it is raised.
+    """
+    turn = semaphore(batch.max_concurrency) or contextlib.nullcontext()
+
+    async def one(input: Any, config: RunnableConfig) -> Any:
+        async with turn:
+            try:
+                return await batch.ainvoke(input, config)
+            except Exception as error:
+                if return_exceptions:
+                    return error
+                raise
+
+    tasks = [asyncio.create_task(one(input, config)) for input, config in zip(inputs, configs, strict=True)]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
