@@ -58,6 +58,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.base",
         "adapters.recognition",
         "adapters.decoding",
+        "adapters.json_items",
         "adapters.tool_calls",
         "adapters.tool_formats",
         *LEAVES,

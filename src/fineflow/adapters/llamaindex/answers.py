@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from llama_index.core.prompts.prompt_utils import get_biggest_prompt
@@ -11,8 +13,8 @@ from llama_index.core.response_synthesizers.compact_and_accumulate import Compac
 
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.models import Request, ask, request, text_of
-from fineflow.adapters.llamaindex.prompts import beginning, repacked, selected, settled
-from fineflow.adapters.llamaindex.synthesis import ACCUMULATE, TREE, Given
+from fineflow.adapters.llamaindex.prompts import beginning, repacked, selected, settled, truncated
+from fineflow.adapters.llamaindex.synthesis import ACCUMULATE, REFINE, SIMPLE, TREE, Given
 from fineflow.ir import Primitive
 from fineflow.runtime.executor import Execution
 from fineflow.runtime.query import LeftToStock
@@ -20,14 +22,19 @@ from fineflow.runtime.streams import Stream
 from fineflow.runtime.threads import in_thread
 
 _HIGHEST = 16  # levels of a tree: where summaries do not get shorter, stock goes on until Python's stack ends
+_MOST = 64  # steps of a refinement: where no text ever fits, stock goes on for ever
 _WARMED = 4  # prompts of a refinement that are prefilled before their answers are due: more may not fit the cache
 
 
 def answers(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
     """All answers of a synthesizer. Its value is nobody's: stock puts them together."""
+    how = p.params["how"]
+    if "prompt" in args:  # known ahead of stock
+        if args["prompt"] is None:
+            raise LeftToStock("what was found is not known to be all that stock will read")
+        return run.spawn(_WORK[how](p, args["prompt"], run), p)
     given: Given = args["cache"]
-    work = {ACCUMULATE: _each, TREE: _tree}.get(p.params["how"], _warm)
-    return run.spawn(work(p, given, run), p)
+    return run.spawn(_warm(p, given, run) if how == REFINE else _WORK[how](p, given, run), p)
 
 
 def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
@@ -68,7 +75,7 @@ async def _each(p: Primitive, given: Given, run: Execution) -> None:
     if isinstance(synthesizer, CompactAndAccumulate):
         texts = await in_thread(lambda: packed(given.texts))
     for text in texts:
-        for each in await in_thread(lambda text=text: wanted(text)):  # type: ignore[misc]
+        for each in await in_thread(partial(wanted, text)):
             begin(p, each, run)
 
 
@@ -137,6 +144,42 @@ def _all(texts: Sequence[str]) -> Stream[Any]:
         found.put(text)
     found.close()
     return found
+
+
+async def _refine(p: Primitive, given: Given, run: Execution) -> None:
+    """One answer after the other, each with the one before in its prompt, as ``Refine`` asks for them."""
+    synthesizer = p.component
+    helper, llm = synthesizer._prompt_helper, synthesizer._llm
+    chunks = deque(await in_thread(lambda: _refined(synthesizer, given)))
+    said = ""
+    for _ in range(_MOST):
+        if not chunks:
+            return
+        chunk = chunks.popleft()
+        if not said:
+            template, arguments = synthesizer._text_qa_template.partial_format(query_str=given.query), "context_str"
+        else:
+            template = synthesizer._refine_template.partial_format(query_str=given.query, existing_answer=said)
+            arguments = "context_msg"
+            parts = await in_thread(partial(repacked, helper, template, [chunk], llm))
+            if len(parts) > 1:
+                chunks.extendleft(parts)
+                continue
+            chunk = parts[0]
+        wanted = request(llm, template, {arguments: chunk, **given.arguments})
+        said = await begin(p, wanted, run) or said
+
+
+async def _simple(p: Primitive, given: Given, run: Execution) -> None:
+    """The one answer of ``SimpleSummarize``."""
+    synthesizer = p.component
+    helper, llm = synthesizer._prompt_helper, synthesizer._llm
+    template = synthesizer._text_qa_template.partial_format(query_str=given.query)
+    text = await in_thread(lambda: truncated(helper, template, "\n".join(given.texts), llm))
+    begin(p, request(llm, template, {"context_str": [text], **given.arguments}), run)
+
+
+_WORK = {ACCUMULATE: _each, TREE: _tree, REFINE: _refine, SIMPLE: _simple}
 
 
 async def _warm(p: Primitive, given: Given, run: Execution) -> None:

@@ -25,6 +25,10 @@ class Claiming:
         self._leaves = leaves
         self._bridge = Bridge(call)
 
+    def any_at(self, leaf: str) -> bool:
+        """Whether the graph may have something at a leaf, or at a part of it."""
+        return any(each == leaf or each.startswith(f"{leaf}/") for each in self._leaves)
+
     def claim(self, leaf: str, key: Any, own: Callable[[], Any]) -> Any:
         """For sync leaves: the graph's result for these arguments, or ``own()``, which the graph may then use."""
         check()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.query_engine import SubQuestionQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever
 
 from fineflow.adapters.llamaindex.answers import answers
-from fineflow.adapters.llamaindex.models import Request, ask
+from fineflow.adapters.llamaindex.models import Request, ask, text_of
 from fineflow.adapters.llamaindex.prompts import beginning
-from fineflow.adapters.llamaindex.retrieval import embed, queries_of, query_prompt, search
+from fineflow.adapters.llamaindex.retrieval import Queries, embed, query_prompt, search
+from fineflow.adapters.llamaindex.subquestions import Questions, Tool, question_request, texts_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import bodies
 from fineflow.runtime.executor import Execution, Kernel, Work
@@ -22,9 +24,11 @@ Args = Mapping[str, Any]
 
 
 def render(p: Primitive, args: Args, run: Execution) -> Any:
-    """The prompt for more queries; of a synthesizer, what its prompts are made of."""
+    """What a model is asked for more queries or for questions; of a synthesizer, what its prompts are made of."""
     if isinstance(p.component, QueryFusionRetriever):
-        return query_prompt(p.component, args["key:query"])
+        return Request("complete", query_prompt(p.component, args["key:query"]), formatted=False)
+    if isinstance(p.component, SubQuestionQueryEngine):
+        return question_request(p.component, args["key:query_str"])
     return next(value for name, value in args.items() if name != "key:query_str")
 
 
@@ -48,60 +52,59 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
     """All answers of a synthesizer; or one text of a model."""
     if "how" in p.params:
         return answers(p, args, run)
-    llm, wanted = p.component, Request("complete", args["cache"], formatted=False)
+    llm, wanted = p.component, args["cache"]
 
     async def start(entry: Any) -> Any:
         entry.begun = True
         return await ask(llm, wanted, sync=run.call.sync)
 
-    return Work(run.work(p, wanted.key, start), lambda response: response.text)
+    return Work(run.work(p, wanted.key, start), partial(text_of, wanted.family))
 
 
 def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
     """One text of a model on an engine, released while it is written: each time all of it so far."""
-    llm, wanted = p.component, Request("complete", args["cache"], formatted=False)
+    llm, wanted = p.component, args["cache"]
     written: Stream[str] = Stream()
     run.release(p, None, written)
 
     async def start(entry: Any) -> Any:
         entry.begun = True
-        last = CompletionResponse(text="")
-        async for piece in llm._adeltas(llm._completed(wanted.prompt, False), {}):
-            last = piece
-            written.put(piece.text)
-        return last.model_copy(update={"delta": None})
+        return await llm.written(wanted.family, wanted.prompt, wanted.formatted, written.put)
 
     entry = run.work(p, wanted.key, start)
 
     def ended(done: Any) -> None:
         error = None if done.cancelled() else done.exception()
         if error is None and not done.cancelled():
-            written.put(done.result().text)
+            written.put(text_of(wanted.family, done.result()))
         written.close(error)
 
     entry.done.add_done_callback(ended)
-    return Work(entry, lambda response: response.text)
+    return Work(entry, partial(text_of, wanted.family))
 
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
-    """The queries in what a model has written, each released when it is final."""
-    source, fusion = args["text"], p.component
+    """The queries or questions in what a model has written, each released when it is final; what a search has found."""
+    if "found" in args:
+        return texts_of(p.component, args["query"], args["found"])
+    reader = Questions(p.component) if isinstance(p.component, Tool) else Queries(p.component)
+    source = args["text"]
     if isinstance(source, str):
-        return queries_of(fusion, source)
+        return reader.all(source)
     items: Stream[str] = Stream()
     run.release(p, None, items)
-    return run.spawn(_lines(fusion, source, items), p)
+    return run.spawn(_read(reader, source, items), p)
 
 
-async def _lines(fusion: Any, source: Stream[str], items: Stream[str]) -> list[str]:
+async def _read(reader: Questions | Queries, source: Stream[str], items: Stream[str]) -> list[str]:
     text, found = "", list[str]()
     try:
         async for text in source.read():
-            final = queries_of(fusion, text, ended=False)
+            final = list(reader.so_far(text))
             for query in final[len(found) :]:
                 items.put(query)
             found = final
-        whole = queries_of(fusion, text)
+        whole = reader.all(text)
         if whole[: len(found)] != found:
             raise LeftToStock("the whole text says something else than its beginning did")
         for query in whole[len(found) :]:

@@ -13,14 +13,14 @@ from operator import is_
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.query_engine import RetrieverQueryEngine, SubQuestionQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
 
 from fineflow.adapters.base import DOCUMENTS, TEXT, Builder, Leaf
 from fineflow.adapters.llamaindex.containers import container_of, shadow_container
 from fineflow.adapters.llamaindex.lowering import Place, Seen
 from fineflow.adapters.llamaindex.methods import blocks
-from fineflow.adapters.llamaindex.models import ASKING
+from fineflow.adapters.llamaindex.models import ASKING, shadow_llm
 from fineflow.adapters.llamaindex.retrieval import (
     as_written,
     lower_postprocessor,
@@ -29,6 +29,8 @@ from fineflow.adapters.llamaindex.retrieval import (
     shadow_postprocessor,
     shadow_retriever,
 )
+from fineflow.adapters.llamaindex.subquestions import ASKING as ASKED
+from fineflow.adapters.llamaindex.subquestions import TOOL, lower_sub_questions
 from fineflow.adapters.llamaindex.synthesis import (
     ACCUMULATE,
     is_synthesizer,
@@ -51,8 +53,8 @@ _ENGINE = (
 class Plan:
     """How one part of an object runs.
 
-    leaves: where stock may claim, or tells the graph what it has got to. models: those that parts share, in the order in
-    which leaves count them.
+    leaves: where stock may claim, or tells the graph what it has got to. models: those that parts share, in the order
+    in which leaves count them.
 
     gain: whether the graph is expected to be sooner than stock. blocks: whether stock would block the event loop.
     parts: whether it is made of others, which run sooner by themselves.
@@ -119,6 +121,11 @@ def lowered(obj: Any, part: str, sync: bool, options: Options) -> tuple[Graph, S
         inputs = ("input", "nodes")
         output = lower_synthesizer(obj, Leaf(Ref("nodes"), DOCUMENTS), query, seen)
     elif not as_written(obj, RetrieverQueryEngine, *_ENGINE):
+        if isinstance(obj, SubQuestionQueryEngine) and container_of(obj) is not None:
+            seen.objects[""] = obj
+            ahead = lower_sub_questions(obj, query, seen, _ENGINE)
+            if ahead is not None:
+                return Graph(tuple(b.primitives), ahead.ref, inputs, tuple(b.notes)), seen
         why = (
             "its parts run sooner by themselves"
             if container_of(obj)
@@ -177,7 +184,7 @@ def _running(graph: Graph) -> Iterator[Primitive]:
 def _leaves(e_graph: Graph) -> frozenset[str]:
     running = list(_running(e_graph))
     read = {ref.name for p in running for ref in p.args.values()}
-    told = {p.meta["leaf"] for p in e_graph if p.op is Op.CALL and p.name in read}
+    told = frozenset(p.meta["leaf"] for p in e_graph if p.op is Op.CALL and p.name in read)
     return told.union(p.meta["leaf"] for p in running)
 
 
@@ -227,7 +234,10 @@ def shadow(obj: Any, place: Place) -> Any:
     if is_synthesizer(obj):
         return shadow_synthesizer(obj, place)
     if (row := container_of(obj)) is not None:
-        return shadow_container(obj, row, place)
+        made = shadow_container(obj, row, place)
+        if isinstance(obj, SubQuestionQueryEngine):
+            _with_tools(made, obj, place)
+        return made
     if isinstance(obj, BaseRetriever):
         return shadow_retriever(obj, place)
     if not as_written(obj, RetrieverQueryEngine, *_ENGINE):
@@ -237,3 +247,15 @@ def shadow(obj: Any, place: Place) -> Any:
     made._response_synthesizer = shadow_synthesizer(obj._response_synthesizer, place.part("synthesizer"))
     made._node_postprocessors = [shadow_postprocessor(each, place) for each in obj._node_postprocessors]
     return made
+
+
+def _with_tools(made: Any, obj: Any, place: Place) -> None:
+    """Has the tools of a shadow claim what was answered ahead, where the graph answers for them."""
+    for name, engine in obj._query_engines.items():
+        tool = place.part(f"{TOOL}{name}")
+        if place.claims.any_at(tool.part("synthesizer").leaf):
+            made._query_engines[name] = shadow(engine, tool)
+    if place.claims.any_at(ASKED):
+        made._question_gen = copy.copy(obj._question_gen)
+        asked = place.part(ASKED).part("llm").leaf
+        made._question_gen._llm = shadow_llm(obj._question_gen._llm, asked, place.claims, sync=place.sync)

@@ -64,6 +64,12 @@ def repacked(
     return _split(splitter, _joined(texts))
 
 
+def truncated(helper: PromptHelper, template: Any, text: str, llm: Any) -> str:
+    """``helper.truncate(template, [text], llm=llm)[0]``. Raises ValueError where the prompt has no room."""
+    splitter = helper.get_text_splitter_given_prompt(template, num_chunks=1, padding=DEFAULT_PADDING, llm=llm)
+    return _split(splitter, text)[0]
+
+
 def settled(helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any) -> list[str]:
     """The chunks that ``repacked`` will begin with, whatever texts follow; each is followed by at least one more.
 

@@ -102,7 +102,7 @@ def _searches(fusion: Any, query: Leaf, seen: Seen) -> list[Leaf]:
     for i, retriever in enumerate(fusion._retrievers):
         with seen.b.inside(str(i)):
             try:
-                found_here, made = _search(retriever, query, vector, seen)
+                found_here, made = lower_search(retriever, query, vector, seen)
             except NotLowered as why:
                 seen.objects[seen.b.leaf] = retriever
                 seen.b.note(seen.b.leaf, False, f"{why}; what comes behind it waits for it")
@@ -113,7 +113,7 @@ def _searches(fusion: Any, query: Leaf, seen: Seen) -> list[Leaf]:
     return found
 
 
-def _search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tuple[Leaf, Leaf | None]:
+def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tuple[Leaf, Leaf | None]:
     """EMBED and SEARCH, run ahead of stock; the vector too, where one was made. Raises NotLowered."""
     b = seen.b
     if not as_written(retriever, VectorIndexRetriever, *_QUERYING, *_NODES):
@@ -277,6 +277,21 @@ def queries_of(fusion: Any, text: str, *, ended: bool = True) -> list[str]:
     """
     lines = text.strip("`").split("\n") if ended else text.lstrip("`").split("\n")[:-1]
     return [line.strip() for line in lines if line.strip()][: fusion.num_queries - 1]
+
+
+class Queries:
+    """The queries in what a model writes for a fusion."""
+
+    def __init__(self, fusion: Any) -> None:
+        self._fusion = fusion
+
+    def so_far(self, text: str) -> list[str]:
+        """Those that are final in a text that has not ended."""
+        return queries_of(self._fusion, text, ended=False)
+
+    def all(self, text: str) -> list[str]:
+        """Those in the whole text."""
+        return queries_of(self._fusion, text)
 
 
 # Shadows

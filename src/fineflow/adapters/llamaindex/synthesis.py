@@ -128,6 +128,29 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
         return seen.opaque(synthesizer, args, str(why))
 
 
+def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf:
+    """All answers for texts that are known ahead of stock. Raises NotLowered."""
+    b, llm = seen.b, synthesizer._llm
+    _check(synthesizer, kind)
+    effects = model_effects(llm, b, "predict")
+    seen.objects[b.leaf] = synthesizer
+    ours = isinstance(llm, EngineLLM)
+    made = b.add(
+        Op.DECODE,
+        {"prompt": texts.ref},
+        name="answers",
+        component=synthesizer,
+        engine=llm.engine.name if ours else type(llm).__name__,
+        effects=effects,
+        kind=TEXT,
+        how=kind.how,
+        foreign=not ours,
+        pieces=False,
+    )
+    seen.at(part_of(b.leaf, "llm"))
+    return made
+
+
 def _prompt(template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, seen: Seen) -> Leaf:
     b = seen.b
     parts = segments(template)

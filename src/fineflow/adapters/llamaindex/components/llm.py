@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import fields
 from typing import Any
@@ -87,6 +87,19 @@ class EngineLLM(LLM):
     async def awarm(self, text: str) -> int:
         """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""
         return await decoding.awarm(self.engine, text)
+
+    async def written(
+        self, family: str, prompt: Any, formatted: bool, told: Callable[[str], object]
+    ) -> ChatResponse | CompletionResponse:
+        """What ``achat`` (family "chat") or ``acomplete`` returns, without callbacks; ``told`` gets the text so far."""
+        last = CompletionResponse(text="")
+        pieces = self._adeltas(prompt if family == "chat" else self._completed(prompt, formatted), {})
+        async with aclosing(pieces):
+            async for piece in pieces:
+                last = piece
+                told(piece.text)
+        last = last.model_copy(update={"delta": None})
+        return _chat_response(last) if family == "chat" else last
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:

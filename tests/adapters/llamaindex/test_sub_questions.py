@@ -1,0 +1,162 @@
+"""Sub-questions are searched and answered while the model still writes the others; the answer is stock's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from index_shapes import QUESTION, answer, index
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.query_engine import SubQuestionQueryEngine
+from llama_index.core.question_gen import LLMQuestionGenerator
+from llama_index.core.response_synthesizers import get_response_synthesizer
+from llama_index.core.tools import QueryEngineTool
+
+import fineflow
+from fineflow.llamaindex import EngineEmbedding, EngineLLM
+from fineflow.testing.engines import GatedBatches, GatedLLM
+from fineflow.testing.gates import Gate
+from fineflow.testing.index_differential import assert_same_index
+from fineflow.testing.llamaindex import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+
+ASKED = [
+    {"sub_question": "where is the tower", "tool_name": "north"},
+    {"sub_question": "where is the mill", "tool_name": "south"},
+    {"sub_question": "where is the church", "tool_name": "north"},
+    {"sub_question": "where is the mill", "tool_name": "south"},
+    {"sub_question": "where is the school", "tool_name": "nowhere"},
+]
+WRITTEN = {
+    "list": json.dumps(ASKED),
+    "fenced": f"```json\n{json.dumps(ASKED, indent=2)}\n```",
+    "items": json.dumps({"items": ASKED}, indent=4),
+    "text around": f"Here they are: {json.dumps(ASKED)} and that is all",
+    "one more": json.dumps(ASKED)[:-1] + ', {"sub_question": 3, "tool_name": "north"}]',
+    "cut short": json.dumps(ASKED)[:100],
+    "nothing": "I do not know",
+    "empty": "[]",
+}
+WRITERS: dict[str, Callable[[str], Any]] = {
+    "remote": lambda text: FakeLLM(default=text),
+    "blocking": lambda text: BlockingLLM(default=text),
+    "engine": lambda text: EngineLLM(engine=GatedLLM(text), max_tokens=400),
+}
+LLMS: dict[str, Callable[[], Any]] = {
+    "remote": lambda: FakeLLM(answers=answer, context_window=900, num_output=60),
+    "completion": lambda: FakeLLM(answers=answer, context_window=900, num_output=60, is_chat=False),
+    "blocking": lambda: BlockingLLM(answers=answer, context_window=900, num_output=60),
+    "engine": lambda: EngineLLM(engine=GatedLLM(answer), context_window=900, max_tokens=60),
+}
+
+
+def engine_of(
+    written: str = "list",
+    *,
+    mode: str = "compact",
+    llm: str = "remote",
+    writer: str = "remote",
+    use_async: bool = False,
+    **settings: Any,
+) -> Callable[[CallbackManager], Any]:
+    def make(manager: CallbackManager) -> Any:
+        tools = []
+        for name, count in (("north", 8), ("south", 5)):
+            made = index(FakeEmbedding(), count=count)
+            part = made.as_query_engine(llm=LLMS[llm](), response_mode=mode, similarity_top_k=4, **settings)
+            part.callback_manager = part._retriever.callback_manager = manager
+            part._response_synthesizer.callback_manager = manager
+            tools.append(QueryEngineTool.from_defaults(part, name=name, description=f"about the {name}"))
+        asking = WRITERS[writer](WRITTEN[written])
+        asking.callback_manager = manager
+        return SubQuestionQueryEngine(
+            LLMQuestionGenerator.from_defaults(llm=asking),
+            get_response_synthesizer(llm=FakeLLM(answers=answer), callback_manager=manager),
+            tools,
+            callback_manager=manager,
+            verbose=False,
+            use_async=use_async,
+        )
+
+    return make
+
+
+BOTH = ("query", "aquery")
+
+
+@pytest.mark.parametrize("llm", LLMS)
+@pytest.mark.parametrize(
+    "mode", ["compact", "refine", "simple_summarize", "tree_summarize", "accumulate", "compact_accumulate"]
+)
+def test_every_synthesizer_on_every_kind_of_model(mode: str, llm: str) -> None:
+    assert_same_index(engine_of(mode=mode, llm=llm), QUESTION, entries=BOTH)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("written", WRITTEN)
+def test_whatever_the_model_writes(written: str, writer: str) -> None:
+    assert_same_index(engine_of(written, writer=writer), QUESTION, entries=BOTH)
+
+
+@pytest.mark.parametrize("mode", ["compact", "refine", "tree_summarize"])
+def test_in_a_loop_of_their_own(mode: str) -> None:
+    assert_same_index(engine_of(mode=mode, use_async=True), QUESTION, entries=BOTH, ordered=False)
+
+
+def test_a_tool_that_is_not_known_from_end_to_end_is_left_to_stock() -> None:
+    make = engine_of(node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.1)])
+    assert_same_index(make, QUESTION, entries=BOTH)
+    assert "not known from end to end" in str(fineflow.explain(make(CallbackManager([]))))
+
+
+def test_answers_are_claimed_and_none_is_given_in_vain() -> None:
+    made = fineflow.optimize(engine_of(mode="refine")(CallbackManager([])), strict=True)
+    made.query(QUESTION)
+    assert made._self_last.unclaimed == 0
+    assert made._self_last.claimed > 4 * 3  # a vector, a search and answers for each question
+
+
+def test_sync_calls_answer_questions_side_by_side() -> None:
+    gate = Gate()
+    made = engine_of()(CallbackManager([]))
+    for part in made._query_engines.values():
+        part._response_synthesizer._llm = FakeLLM(answers=answer, gate=gate)
+    call = threading.Thread(target=fineflow.optimize(made, strict=True).query, args=(QUESTION,))
+    call.start()
+    gate.wait_arrived(4)  # stock asks for the second when the first has been answered
+    gate.open()
+    call.join(10)
+    assert not call.is_alive()
+
+
+def test_a_question_is_answered_while_the_next_is_written() -> None:
+    tokens, answered, store = Gate(), threading.Event(), FakeStore()
+
+    def said(prompt: str) -> str:
+        if "where is the tower" in prompt:
+            answered.set()
+        return answer(prompt)
+
+    part = index(EngineEmbedding(GatedBatches()), store).as_query_engine(llm=FakeLLM(answers=said))
+    writer = EngineLLM(engine=GatedLLM(json.dumps(ASKED[:3:2]), token_gate=tokens), max_tokens=200)
+    made = SubQuestionQueryEngine(
+        LLMQuestionGenerator.from_defaults(llm=writer),
+        get_response_synthesizer(llm=FakeLLM()),
+        [QueryEngineTool.from_defaults(part, name="north", description="north")],
+        verbose=False,
+    )
+    call = threading.Thread(target=fineflow.optimize(made, strict=True).query, args=(QUESTION,))
+    call.start()
+    tokens.let(7)  # the first object is closed, the second has not begun
+    assert answered.wait(10), "the first question was not answered before the second was written"
+    assert store.meter.labels == ["where is the tower"]
+    tokens.open()
+    call.join(10)
+    assert not call.is_alive()
+    assert store.meter.calls == 2
