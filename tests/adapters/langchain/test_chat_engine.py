@@ -24,6 +24,7 @@ from langchain_core.messages import (
     HumanMessage,
     SystemMessage,
     ToolMessage,
+    trim_messages,
 )
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -184,6 +185,16 @@ def test_metadata(model: ChatEngine) -> None:
     assert message.usage_metadata["total_tokens"] == prompt + message.usage_metadata["output_tokens"]
     again = model.invoke(LINES)  # now with everything cached
     assert stripped(again) == stripped(message)
+
+
+def test_tokens_are_counted_by_the_models_own_tokenizer(model: ChatEngine) -> None:
+    message = model.invoke(LINES)
+    assert message.usage_metadata is not None
+    assert model.get_num_tokens_from_messages(LINES) == message.usage_metadata["input_tokens"]
+    assert model.get_token_ids(message.text) == engine().encode(message.text)
+    kept = trim_messages([*LINES * 3], max_tokens=2 * model.get_num_tokens_from_messages(LINES), token_counter=model)
+    assert len(kept) == 2
+    assert EngineLLM(engine=engine()).get_num_tokens("Kelmora Bridge") == len(engine().encode("Kelmora Bridge"))
 
 
 def test_tokens_are_reported_when_streaming_only(model: ChatEngine) -> None:

@@ -76,6 +76,10 @@ class ChatEngine(EngineBacked, BaseChatModel):
         """
         return self._conversation.text(messages, Tools.of(tools, tool_choice), open_ended=open_ended)
 
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """The tokens of the prompt that the messages make, with what the chat template puts around them."""
+        return self.get_num_tokens(self.prompt_text(messages, tools=tools))
+
     @property
     def calls_tools(self) -> bool:
         """Whether it is known how the model writes calls of tools. May load the tokenizer."""

@@ -92,6 +92,11 @@ class EngineBacked(BaseModel):
             **{name: settings[name] for name in _DIRECT},
         )
 
+    def get_token_ids(self, text: str) -> list[int]:
+        """The tokens of a text, by the engine's tokenizer if no other was given; ``get_num_tokens`` counts them."""
+        own: Callable[[str], list[int]] | None = getattr(self, "custom_get_token_ids", None)
+        return (own or self.engine.encode)(text)
+
     @property
     def holds_schemas(self) -> bool:
         """Whether the engine can hold its output to a JSON schema."""
