@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -356,6 +357,23 @@ def test_a_thread_on_which_a_loop_runs_waits_for_nobody() -> None:
 
     asyncio.run(main())
     assert places.running == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_forked_child_has_all_places() -> None:
+    component, places = limited(1)
+    hold = Hold(places)
+    hold.take_sync()
+    child = os.fork()
+    if not child:
+        free = (places.running, places.waiting) == (0, 0)
+        called("tool", "", component, lambda: None)  # would wait for ever
+        hold.leave()
+        os._exit(0 if free and places.running == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert places.running == 1
+    hold.leave()
 
 
 def test_without_a_limit_calls_are_counted() -> None:

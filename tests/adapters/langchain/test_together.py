@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("langchain_chroma")
 
 from chroma_client import CLIENT
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_chroma import Chroma
 from langchain_core.documents import Document
@@ -108,13 +108,14 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+@settings(deadline=None)
 @given(data=st.data(), store=st.sampled_from(list(STORES)))
 def test_together_they_find_what_each_finds_alone(data: st.DataObject, store: str) -> None:
     """Any mixture of settings: what cannot be asked together is not."""
     searches = []
     for query in data.draw(st.lists(st.sampled_from(QUERIES), min_size=1, max_size=6)):
-        settings, kind = data.draw(st.sampled_from(SETTINGS[store])), data.draw(st.sampled_from(KINDS))
-        given_ = {**kind.get("search_kwargs", {}), **settings, "k": data.draw(st.sampled_from([1, 4, 69, 100]))}
+        setting, kind = data.draw(st.sampled_from(SETTINGS[store])), data.draw(st.sampled_from(KINDS))
+        given_ = {**kind.get("search_kwargs", {}), **setting, "k": data.draw(st.sampled_from([1, 4, 69, 100]))}
         retriever = shared(store).as_retriever(**{**kind, "search_kwargs": given_})
         searches.append(search(retriever, query))
     found = run(searches)
