@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -189,6 +190,23 @@ def test_the_engine_of_a_component_can_be_set_up(
         local_engine(other)
 
 
+def test_a_wrapper_of_somebodys_sees_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings = HuggingFaceEmbeddings(model_name=bundled_minilm(), model_kwargs={"device": "cpu"})
+    seen: list[str] = []
+    embed_query = HuggingFaceEmbeddings.embed_query
+
+    @functools.wraps(embed_query)
+    def traced(self: Any, text: str) -> list[float]:
+        seen.append(text)
+        return embed_query(self, text)
+
+    planned = local(embeddings)
+    monkeypatch.setattr(HuggingFaceEmbeddings, "embed_query", traced)
+    assert encoder_of(embeddings) is None
+    asyncio.run(planned.aembed_query("a mill"))
+    assert seen == ["a mill"]
+
+
 def test_two_components_over_one_model_share_its_engine(embeddings: HuggingFaceEmbeddings) -> None:
     other = HuggingFaceEmbeddings(model_name=bundled_minilm(), model_kwargs={"device": "cpu"})
     assert local(other).engine is not local(embeddings).engine
@@ -222,6 +240,17 @@ def test_queries_of_a_chain_meet_in_one_batch_of_the_model(embeddings: HuggingFa
     assert sum(interval.items for interval in embedded) == 4  # the lines and the question
     graph = fineflow.explain(chain).e_graph
     assert graph is not None and any(p.op is Op.EMBED for p in graph)
+
+
+def test_calls_at_the_same_time_give_what_each_gives_alone(
+    embeddings: HuggingFaceEmbeddings, encoder: HuggingFaceCrossEncoder
+) -> None:
+    stock = multi_query(embeddings, CrossEncoderReranker(model=encoder, top_n=4))
+    questions = [f"{'Where ' * (i % 4)}do towers {i % 5} stand near mill {i}?" for i in range(12)]
+    expected = [stock.invoke(question) for question in questions]
+    chain = fineflow.optimize(stock)
+    assert asyncio.run(chain.abatch(questions)) == expected
+    assert chain.batch(questions) == expected
 
 
 def test_a_chain_gives_the_same_answer(embeddings: HuggingFaceEmbeddings) -> None:

@@ -26,7 +26,8 @@ _READ = (
     *("transformers", "model", "embeddings", "get_session_history"),
 )
 # Where an object holds a component, and the methods of a component's class that somebody may put others in place of.
-_HELD = ("vectorstore", "embedding", "_embedding_function")
+_EMBEDDING = ("embedding", "_embedding_function", "embedding_function", "embedding_service")
+_HELD = ("vectorstore", "_PGVectorStore__vs", *_EMBEDDING)
 _CALLED = (
     *("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall"),
     *("_get_relevant_documents", "_aget_relevant_documents", "similarity_search", "asimilarity_search"),

@@ -7,6 +7,7 @@ outside of claims goes through their own methods, as ever. Read: langchain-huggi
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import weakref
@@ -55,8 +56,11 @@ class _Known:
 
 
 def _as_written(kind: type, name: str) -> bool:
-    """Whether a method is LangChain's own, and none that was put in its place (by ``unittest.mock.patch``, say)."""
-    return str(getattr(plain(kind, name), "__module__", "")).startswith("langchain")
+    """Whether a method is LangChain's own: none put in its place (by ``unittest.mock.patch``, say), and without a
+    wrapper, which would not see what goes past it.
+    """
+    found = plain(kind, name)
+    return inspect.getattr_static(kind, name) is found and found.__module__.startswith("langchain")
 
 
 _EMBEDDINGS = (
