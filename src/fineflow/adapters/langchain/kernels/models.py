@@ -73,9 +73,11 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
     """Whether the decode has to be run through the component's streaming method."""
     if not isinstance(model, BaseChatModel):
         return False
+    early = p.op is Op.PARTIAL_DECODE or bool(p.meta.get("leads"))  # whose pieces, or first one, others wait for
+    if not (early or run.call.streaming or run.call.handlers):
+        return bool(model._should_stream(async_api=not run.call.sync, **options))
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
-    early = p.op is Op.PARTIAL_DECODE or "leads" in p.meta  # whose pieces, or first one, others wait for
     if (early or run.call.streaming) and assembles(model):
         return True  # the whole result can be had from the pieces, so pieces serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
