@@ -31,7 +31,7 @@ import fineflow
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.openai_server import OpenAIServerEngine
 from fineflow.errors import RequestError
-from fineflow.runtime import servers
+from fineflow.runtime import events, servers
 from fineflow.testing.differential import observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
@@ -167,11 +167,12 @@ async def test_the_answer_of_chat_openai_finds_its_beginning(url: str) -> None:
     prompt = ChatPromptTemplate.from_messages([("system", rules), ("human", "{question}\n{found}")])
     model = ChatOpenAI(base_url=url, api_key="none", model="tiny", temperature=0, timeout=next(SECONDS))
     made = RunnablePassthrough.assign(found=found | StrOutputParser()) | prompt | model
-    call = asyncio.create_task(fineflow.optimize(made, strict=True).ainvoke(VALUE))
-    await gate.arrived()
-    sent = server.of("tiny").warmed
-    while sent.under_way or not sent.known(server.write([{"role": "system", "content": rules}])):
-        await asyncio.sleep(0)  # until it has been there and back
+    with events.record() as intervals:
+        call = asyncio.create_task(fineflow.optimize(made, strict=True).ainvoke(VALUE))
+        await gate.arrived()
+        async with asyncio.timeout(60):
+            while not any("prefill" in each.label for each in intervals):
+                await asyncio.sleep(0)  # until it has been there and back
     gate.open()
     usage = (await call).response_metadata["token_usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] >= 0.8 * usage["prompt_tokens"]
