@@ -45,5 +45,6 @@ def engine(folder: Path) -> Iterator[VLLMEngine]:
     from helpers_vllm import SETTINGS
 
     engine = VLLMEngine(folder, name="tiny", **SETTINGS)
+    asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.aclose())
