@@ -86,9 +86,11 @@ def explain(
     valid graph; ValueError, with ``last_run``, if there was no call that ran ahead, or the object is not optimized.
     """
     options = Options(passes, assume_pure=assume_pure)
-    trace = _last(obj) if last_run else None
     if _is_index_object(obj):
+        if last_run:
+            raise ValueError("explain(..., last_run=True) expects an optimized LangChain object, got one of LlamaIndex")
         return _explained_index_object(obj, options)
+    trace = _last(obj) if last_run else None
     if not _is_runnable(obj):
         return Explanation(name=type(obj).__name__, fallback="it is not a LangChain Runnable, and is left as it is")
     from fineflow.adapters.langchain.proxy import Optimized, is_constant

@@ -105,6 +105,21 @@ def test_models_of_the_users_own_are_not_run_ahead() -> None:
     assert len(calls) == 4
 
 
+def test_a_subclass_of_a_component_on_an_engine_is_the_users_own() -> None:
+    calls = []
+
+    class Counting(EngineLLM):
+        def _sampling(self, given: dict[str, Any]) -> Any:
+            calls.append(given)
+            return super()._sampling(given)
+
+    engine = index().as_query_engine(llm=Counting(engine=GatedLLM("ok")), response_mode="accumulate")
+    found = fineflow.optimize(engine, strict=True, eager=True)
+    found.query(QUESTION)
+    assert len(calls) == 2
+    assert "is a class of your own" in str(fineflow.explain(found))
+
+
 class Plain(CustomQueryEngine):
     """A query engine of the user's."""
 

@@ -14,9 +14,10 @@ pytest.importorskip("llama_index.core")
 from index_shapes import QUESTION, answer, index
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor import SimilarityPostprocessor
-from llama_index.core.query_engine import SubQuestionQueryEngine
+from llama_index.core.query_engine import CustomQueryEngine, SubQuestionQueryEngine
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.response_synthesizers import get_response_synthesizer
+from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.tools import QueryEngineTool
 
 import fineflow
@@ -113,6 +114,35 @@ def test_a_tool_that_is_not_known_from_end_to_end_is_left_to_stock() -> None:
     make = engine_of(node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.1)])
     assert_same_index(make, QUESTION, entries=BOTH)
     assert "not known from end to end" in str(fineflow.explain(make(CallbackManager([]))))
+
+
+def test_nothing_overtakes_a_tool_that_may_be_user_code() -> None:
+    class Own(CustomQueryEngine):
+        def custom_query(self, query_str: str) -> str:
+            return f"said of {query_str}"
+
+    def make(manager: CallbackManager) -> Any:
+        made = engine_of()(manager)
+        made._query_engines["south"] = Own(callback_manager=manager)
+        return made
+
+    assert_same_index(make, QUESTION, entries=BOTH)
+    plan = fineflow.explain(make(CallbackManager([])))
+    assert [p.name for p in plan.e_graph or ()] == ["SubQuestionQueryEngine"]
+
+
+def test_a_docstore_that_may_be_anywhere_is_read_by_stock_alone() -> None:
+    class Remote(SimpleKVStore):
+        """Of an integration."""
+
+    def make(manager: CallbackManager) -> Any:
+        made = engine_of()(manager)
+        for part in made._query_engines.values():
+            part._retriever._docstore._kvstore.__class__ = Remote
+        return made
+
+    assert_same_index(make, QUESTION, entries=BOTH)
+    assert "once more than stock reads them" in str(fineflow.explain(make(CallbackManager([]))))
 
 
 def test_answers_are_claimed_and_none_is_given_in_vain() -> None:

@@ -57,7 +57,7 @@ def asked(kind: type, name: str) -> str | None:
             name = name[1:]
         if name == "chat" and same(kind, CustomLLM, name):
             name = "complete"
-    return name if issubclass(kind, EngineLLM) or quiet(kind, name) else None
+    return name if kind is EngineLLM or quiet(kind, name) else None
 
 
 def request(llm: LLM, template: Any, arguments: Mapping[str, Any]) -> Request:
@@ -87,7 +87,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         raise NotLowered("the model has an output parser or a wrapper of its own around prompts")
     if not all(map(_ours, (llm.messages_to_prompt, llm.completion_to_prompt))):
         raise NotLowered("how the model writes prompts is user code")
-    if isinstance(llm, EngineLLM):
+    if type(llm) is EngineLLM:
         return Effects(PURE.kind, "", "model in this process")
     believed_class(llm, b)
     believed(llm, ASKING, b)
@@ -111,7 +111,7 @@ def text_of(family: str, response: Any) -> str:
 async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     """The response, from inside of the LLM's own method: nobody is told. Raises what the LLM raises."""
     args, kwargs = wanted.arguments
-    if isinstance(llm, EngineLLM):
+    if type(llm) is EngineLLM:
         sync = False  # its async methods work on every loop
     name = asked(type(llm), wanted.family if sync else f"a{wanted.family}") or wanted.family
     found = method(type(llm), name)

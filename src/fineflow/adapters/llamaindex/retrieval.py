@@ -145,7 +145,7 @@ def _vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
     if model.embeddings_cache is not None or model.rate_limiter is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")
-    ours = isinstance(model, EngineEmbedding)
+    ours = type(model) is EngineEmbedding
     if not ours:
         believed_class(model, seen.b)
         believed(model, _EMBEDDING, seen.b)
@@ -176,7 +176,7 @@ def _generated(fusion: Any, query: Leaf, seen: Seen) -> Leaf | None:
     except NotLowered as why:
         b.note(b.leaf, False, str(why))
         return None
-    ours = isinstance(llm, EngineLLM)
+    ours = type(llm) is EngineLLM
     with b.inside("llm"):
         seen.objects[b.leaf] = llm
         engine = llm.engine.name if ours else type(llm).__name__
@@ -206,7 +206,7 @@ def lower_postprocessor(processor: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
 
 
 def _engine(model: Any) -> str:
-    return str(model.engine.name) if isinstance(model, EngineEmbedding) else type(model).__name__
+    return str(model.engine.name) if type(model) is EngineEmbedding else type(model).__name__
 
 
 # Running ahead
@@ -215,7 +215,7 @@ def _engine(model: Any) -> str:
 def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     """The vector of a query."""
     model, text = p.component, _text(p, "texts", args, run)
-    ours = isinstance(model, EngineEmbedding)  # its async methods work on every loop
+    ours = type(model) is EngineEmbedding  # its async methods work on every loop
 
     async def start(entry: Any) -> Any:
         entry.begun = True

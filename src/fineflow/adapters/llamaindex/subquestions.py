@@ -1,7 +1,7 @@
 """Sub-questions: each is searched and answered ahead of stock, as soon as the model has written it.
 
-Only for tools whose query engine is known from end to end: a vector search without postprocessors, and a synthesizer
-whose answers are those of its model. What of a tool is not known is left to stock, with all of that tool.
+Only where the query engine of every tool is known from end to end: a vector search without postprocessors, nodes in
+this process, and a synthesizer whose answers are those of its model.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from llama_index.core.query_engine import RetrieverQueryEngine, SubQuestionQuery
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
 from llama_index.core.question_gen.prompts import build_tools_text
+from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import IndexNode, MetadataMode
-from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
 from fineflow.adapters.base import TEXT, VALUE, Leaf
@@ -62,8 +64,10 @@ def lower_sub_questions(engine: SubQuestionQueryEngine, query: Leaf, seen: Seen,
             try:
                 output = _lower_tool(part, inner, around)
             except NotLowered as why:
-                b.note(b.leaf, False, str(why))
-                continue
+                # It may be user code, which nothing overtakes; and which questions come first is not known here.
+                del b.primitives[mark:]
+                b.note(b.leaf, False, f"{why}; so all questions are stock's")
+                return None
             questions = b.add(
                 Op.PARSE, {"text": written.ref}, name="questions", component=Tool(name), kind=VALUE, items="questions"
             )
@@ -88,7 +92,7 @@ def _asked(engine: Any, generator: Any, query: Leaf, seen: Seen) -> Leaf:
         raise NotLowered("its prompt has mappings of its own")
     llm = generator._llm
     effects = model_effects(llm, b, "predict")
-    ours = isinstance(llm, EngineLLM)
+    ours = type(llm) is EngineLLM
     name = llm.engine.name if ours else type(llm).__name__
     with b.inside(ASKING):
         seen.objects[b.leaf] = generator
@@ -116,11 +120,12 @@ def _lower_tool(engine: Any, seen: Seen, around: Sequence[str]) -> Leaf:
     retriever, synthesizer = engine._retriever, engine._response_synthesizer
     with b.inside("retriever"):
         found, _ = lower_search(retriever, question, None, seen)
-        if not as_written(retriever, type(retriever), *_RETRIEVED) or retriever.object_map:
+        if not as_written(retriever, VectorIndexRetriever, *_RETRIEVED) or retriever.object_map:
             raise NotLowered("its retriever makes its own of what it has found")
-        if not isinstance(retriever._docstore, KVDocumentStore):
-            raise NotLowered(f"{type(retriever._docstore).__name__} may be anywhere")
-        effects = Effects(Effect.READ, b.resource(retriever._docstore), "reads nodes")
+        store = retriever._docstore
+        if type(store) is not SimpleDocumentStore or type(store._kvstore) is not SimpleKVStore:
+            raise NotLowered(f"nodes are read from {type(store).__name__}, once more than stock reads them")
+        effects = Effects(Effect.READ, b.resource(store), "reads nodes")
         args = {"found": found.ref, "query": question.ref}
         texts = b.add(Op.PARSE, args, name="texts", component=retriever, effects=effects, kind=VALUE)
     with b.inside("synthesizer"):

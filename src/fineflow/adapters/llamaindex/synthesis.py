@@ -100,7 +100,7 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
     try:
         _check(synthesizer, kind)
         effects = model_effects(llm, b, "predict")
-        engine = llm.engine.name if isinstance(llm, EngineLLM) else type(llm).__name__
+        engine = llm.engine.name if type(llm) is EngineLLM else type(llm).__name__
         texts = seen.fed(synthesizer, args, "texts")
         template = selected(getattr(synthesizer, kind.templates[0]), llm)
         cache = _prompt(template, query, texts, llm, engine, effects, seen)
@@ -115,7 +115,7 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
             effects=effects,
             kind=TEXT,
             how=kind.how,
-            foreign=not isinstance(llm, EngineLLM),
+            foreign=type(llm) is not EngineLLM,
             pieces=False,
             **stock,
         )
@@ -134,7 +134,7 @@ def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf
     _check(synthesizer, kind)
     effects = model_effects(llm, b, "predict")
     seen.objects[b.leaf] = synthesizer
-    ours = isinstance(llm, EngineLLM)
+    ours = type(llm) is EngineLLM
     made = b.add(
         Op.DECODE,
         {"prompt": texts.ref},
@@ -164,7 +164,7 @@ def _prompt(template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effe
 
 
 def _prefills(llm: Any) -> bool:
-    return isinstance(llm, EngineLLM) and bool(llm.engine.can_prefill)
+    return type(llm) is EngineLLM and bool(llm.engine.can_prefill)
 
 
 def _check(synthesizer: Any, kind: Kind) -> None:
