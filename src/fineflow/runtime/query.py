@@ -168,9 +168,12 @@ class Call:
             task.cancel()
         _cancel(self.stocks)
         self.claims.close()
+        # What a task of the user's leaves behind may hold the call for long: in its context, stock's side of it.
         self.waiting.clear()
         self.fed.clear()
         self.tables.clear()
+        self.awaited.clear()
+        self.context = _NOTHING
         return summary
 
     def stop(self) -> None:

@@ -79,6 +79,8 @@ class Entered:
         if before is None:
             return
         if len(before) > len(self._values):
+            if under_way.get() is not self.claiming:
+                return  # a coroutine that Python collects, in whatever context: there is nothing to take back
             under_way.set(before.pop())
         for (var, _value), value in zip(self._values, before, strict=True):
             var.set(value)
