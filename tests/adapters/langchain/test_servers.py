@@ -187,6 +187,13 @@ def test_the_plan_says_why_nothing_is_sent_ahead(server: OpenAIServer) -> None:
     assert "what comes before {found} is prefilled at once" in shown(chain)
 
 
+async def heard(server: OpenAIServer) -> None:
+    """Returns when nothing is on its way to the server and back that was sent ahead."""
+    async with asyncio.timeout(10):
+        while servers.at(server.url).of("tiny").warmed.under_way:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+
+
 async def sent_ahead(server: OpenAIServer, make: Callable[[Gate], Runnable[Any, Any]], expected: int = 1) -> str:
     """The prompt that is sent ahead while what the rest needs is under way."""
     gate = Gate()
@@ -195,9 +202,7 @@ async def sent_ahead(server: OpenAIServer, make: Callable[[Gate], Runnable[Any, 
     await gate.arrived()
     await asyncio.to_thread(server.wait, lambda s: [each.ended for each in s.warmed] == ["answered"] * expected)
     assert not server.answered
-    async with asyncio.timeout(10):
-        while servers.at(server.url).of("tiny").warmed.under_way:  # type: ignore[union-attr]
-            await asyncio.sleep(0)  # lets it hear of that
+    await heard(server)
     gate.open()
     await call
     assert len(server.answered) == 1
@@ -322,20 +327,19 @@ async def test_an_answer_does_not_wait_for_what_is_sent_ahead(server: OpenAIServ
 @pytest.mark.parametrize("fault", [Fault(400, "no user message"), Fault(500), Fault(0)])
 async def test_a_beginning_that_is_refused_costs_nothing(server: OpenAIServer, fault: Fault) -> None:
     fineflow.engine(server.url, warm=True)
-    chain = fineflow.optimize(answers(chat(server, max_retries=2)), strict=True)
-    for _ in range(5):
+    for number in range(1, 6):
         gate = Gate()
         server.faults[:] = [fault]
         chain = fineflow.optimize(answers(chat(server, max_retries=2), gate), strict=True)
         call = asyncio.create_task(chain.ainvoke(VALUE))
         await gate.arrived()
-        if len(server.warmed) < 3:
-            count = len(server.warmed)
-            await asyncio.to_thread(server.wait, lambda s, n=count: len(s.warmed) > n and s.warmed[-1].ended)  # type: ignore[misc]
+        if number <= 3:  # after which it is left alone for a while
+            await asyncio.to_thread(server.wait, lambda s, n=number: len(s.warmed) == n and s.warmed[-1].ended)  # type: ignore[misc]
+            await heard(server)
         server.faults.clear()
         gate.open()
         assert "Answer" in (await call).content
-    assert len(server.warmed) == 3  # after which it is left alone for a while
+    assert len(server.warmed) == 3
     assert len(server.answered) == 5
 
 
