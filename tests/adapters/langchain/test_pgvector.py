@@ -26,8 +26,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.resources import limited
 from fineflow.adapters.langchain.stores import contents, known, own_function, unready, with_vector
 from fineflow.backends.emulated import BatchProfile, EmulatedEmbedding
+from fineflow.engines import limit
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, prompt_text
@@ -104,6 +106,22 @@ def test_sync_searches_give_the_same_answer(sync_store: Any, settings: dict[str,
     graph = fineflow.explain(answer(store.as_retriever(**settings))).e_graph
     assert graph is not None and any(p.op is Op.EMBED for p in graph)
     assert_same(lambda: answer(store.as_retriever(**settings)), QUESTION, entries=("invoke", "stream", "batch"))
+
+
+def test_no_more_searches_than_connections_are_at_work(url: str, sync_store: Any) -> None:
+    """Stock's sync searches need one connection, one after the other; a second one would wait in vain."""
+    engine = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.01)
+    try:
+        store = PGVector(embeddings(), connection=engine, collection_name=sync_store(embeddings()).collection_name)
+        chain = fineflow.optimize(answer(store.as_retriever()))
+        assert [chain.invoke(QUESTION) for _ in range(5)] == [answer(store.as_retriever()).invoke(QUESTION)] * 5
+        retriever = store.as_retriever()
+        fineflow.explain(retriever)
+        assert limited({"": retriever}) == frozenset()  # not one that calls have to keep which gain nothing else
+        limit(store, at_once=2)
+        assert limited({"": retriever}) == {""}
+    finally:
+        engine.dispose()
 
 
 def test_a_sync_store_refuses_async_calls_as_it_does_in_stock(sync_store: Any) -> None:

@@ -50,6 +50,7 @@ class Known:
     store. contents: what it shares with another object that is another way to the same documents.
 
     early: what speaks against searching this store before stock does, given the settings of the search; "" if nothing.
+    connections: how many of its searches can be at work at once; a further one may fail. None: any number.
     copied: what speaks against using a copy of it, with other embeddings, through its sync or its async methods.
     """
 
@@ -64,6 +65,7 @@ class Known:
     able: Callable[[Any], bool] = lambda store: True
     contents: Callable[[Any], Any] = lambda store: store
     early: Callable[[Any, Mapping[str, Any]], str] = lambda store, settings: ""
+    connections: Callable[[Any], int | None] = lambda store: None
     copied: Callable[[Any, bool], str] = lambda store, sync: ""
 
     @property
@@ -137,6 +139,16 @@ def _pgvector_contents(store: Any) -> Any:
     return f"pgvector:{engine.url}:{store.collection_name}"
 
 
+def _pooled(store: Any) -> int | None:
+    """The connections of SQLAlchemy's pool: who waits for one longer than its timeout gets an error."""
+    store = getattr(store, "_PGVectorStore__vs", store)
+    engine = getattr(store, "_engine", None) or getattr(store, "_async_engine", None) or store.engine
+    size, overflow = getattr(engine.pool, "size", None), getattr(engine.pool, "_max_overflow", None)
+    if not callable(size) or not isinstance(overflow, int) or overflow < 0 or size() < 1:
+        return None  # no pool, or one without a limit
+    return int(size()) + overflow
+
+
 def _pgvector_copied(store: Any, sync: bool) -> str:
     if sync != (not store.async_mode):
         return "it is asked in a way that it refuses"
@@ -199,6 +211,7 @@ KNOWN = (
         asynchronous=True,
         inner=("_PGVector__query_collection", "_PGVector__aquery_collection", "_results_to_docs_and_scores"),
         contents=_pgvector_contents,
+        connections=_pooled,
         copied=_pgvector_copied,
     ),
     Known(
@@ -211,6 +224,7 @@ KNOWN = (
         able=_no_inline,
         contents=_table,
         early=_hybrid,
+        connections=_pooled,
     ),
     Known(
         "langchain_postgres.v2.async_vectorstore",
@@ -222,6 +236,7 @@ KNOWN = (
         able=_no_inline,
         contents=_table,
         early=_hybrid,
+        connections=_pooled,
     ),
 )
 

@@ -74,6 +74,7 @@ _OF_PARTS = frozenset(
 
 _of: dict[int, Component] = {}  # by the id of each of the user's objects that something stands for, while it exists
 _by_contents: weakref.WeakValueDictionary[Any, Component] = weakref.WeakValueDictionary()
+_implied: weakref.WeakKeyDictionary[Component, int] = weakref.WeakKeyDictionary()  # limits that nobody has asked for
 _lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask what stands for something
 
 
@@ -141,10 +142,27 @@ def standing(obj: Any) -> Component:
 
 
 def limited(objects: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of components with a limit."""
+    """The paths of components that were given a limit."""
     if not places.in_use:
         return frozenset()
-    return frozenset(path for path, obj in objects.items() if (found := find(obj)) is not None and found.places)
+    return frozenset(path for path, obj in objects.items() if (found := find(obj)) is not None and _given(found))
+
+
+def _given(component: Component) -> bool:
+    given = component.places
+    return given is not None and given.at_once != _implied.get(component)
+
+
+def keep_to_connections(store: VectorStore) -> None:
+    """Has no more searches of a known store at work than it has connections for: stock asks for fewer at once.
+
+    No limit that calls would have to keep that have nothing to gain otherwise.
+    """
+    row = known(store)
+    most = row.connections(store) if row is not None else None
+    if most is not None and (found := standing(store)).places is None:
+        _implied[found] = most
+        found.limit(most)
 
 
 def engine_of(store: VectorStore) -> StoreEngine | None:

@@ -11,6 +11,7 @@ from fineflow.adapters.base import DOCUMENTS, TEXT, VALUE, Builder, Leaf, Record
 from fineflow.adapters.langchain.known_stores import SEARCHES
 from fineflow.adapters.langchain.local_models import encoder_of
 from fineflow.adapters.langchain.recorder import clean, starts_runs
+from fineflow.adapters.langchain.resources import keep_to_connections
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS, own_function, query_embeddings, same_if
 from fineflow.adapters.langchain.structure import RUN
@@ -45,6 +46,7 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
             Op.EMBED, {"texts": query.ref}, component=encoder, engine=encoder.engine.name, kind=VALUE, of="query"
         )
         args["vector"] = vector.ref
+    keep_to_connections(store)
     effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
     return b.add(
         Op.SEARCH,
