@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import operator
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 
 pytest.importorskip("openai")
 
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 
 import fineflow
 from fineflow.backends.base import Delta, LLMEngine, Message, PrefixCache, Sampling
@@ -267,6 +270,46 @@ def test_components_on_a_server(server: OpenAIServer) -> None:
     assert "".join(chunk.text for chunk in chat.stream("Why?")) == "Torstad is known for salt."
     assert EngineLLM(engine=engine).invoke("Why?") == "Torstad is known for salt."
     run_sync(engine.aclose)
+
+
+@tool
+def look(place: str) -> str:
+    """Looks it up."""
+    return place
+
+
+def test_components_call_tools_on_a_server() -> None:
+    call = '<tool_call>{"name": "look", "arguments": {"place": "Torstad"}}</tool_call>'
+    with OpenAIServer({"<tool>": "Done.", "call": call}) as server:
+        engine = OpenAIServerEngine(server.url)
+        model = ChatEngine(engine=engine).bind_tools([look])
+        for message in (model.invoke("call"), sum_of(model.stream("call"))):
+            assert [(each["name"], each["args"]) for each in message.tool_calls] == [("look", {"place": "Torstad"})]
+            assert message.content == "" and message.response_metadata["finish_reason"] == "tool_calls"
+        told = [HumanMessage("call"), model.invoke("call"), ToolMessage("salt", tool_call_id="1")]
+        assert model.invoke(told).content == "Done."
+        body = server.received[-1].body
+        assert body["tools"][0]["function"]["name"] == "look"
+        assert body["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"place": "Torstad"}'
+        run_sync(engine.aclose)
+
+
+def sum_of(chunks: Iterator[Any]) -> Any:
+    return functools.reduce(operator.add, chunks)
+
+
+def test_a_call_is_forced_in_vllm() -> None:
+    with OpenAIServer('{"name": "look", "arguments": {"place": "Torstad"}}\n</tool_call>', vllm=True) as server:
+        engine = OpenAIServerEngine(server.url)
+        message = ChatEngine(engine=engine).bind_tools([look], tool_choice="look").invoke("call")
+        assert message.tool_calls[0]["args"] == {"place": "Torstad"}
+        body = server.received[-1].body
+        assert body["messages"][-1] == {"role": "assistant", "content": "<tool_call>\n"}
+        assert body["continue_final_message"] is True and body["add_generation_prompt"] is False
+        server.vllm = False
+        with pytest.raises(RequestError, match="cannot have its answer begin"):
+            ChatEngine(engine=OpenAIServerEngine(server.url)).bind_tools([look], tool_choice="look").invoke("call")
+        run_sync(engine.aclose)
 
 
 def test_another_event_loop_gets_connections_of_its_own(server: OpenAIServer) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.backends.base import LLMEngine, Message, ToolCall
+from fineflow.backends.base import LLMEngine, Message, ReadsCalls, ToolCall
 from fineflow.errors import RequestError
 
 
@@ -106,6 +106,8 @@ class Template:
     @staticmethod
     def of(engine: LLMEngine) -> Template:
         """That of an engine; found out once, by asking it for a conversation with a call in it, and one with a tool."""
+        if isinstance(engine, ReadsCalls):
+            return Template(FORMATS[engine.tool_format], True)
         kept = _templates.get(id(engine))
         if kept is None:
             kept = detect(engine.render_chat)
@@ -117,7 +119,7 @@ class Template:
     @staticmethod
     def known(engine: LLMEngine) -> bool:
         """Whether that has been found out."""
-        return id(engine) in _templates
+        return isinstance(engine, ReadsCalls) or id(engine) in _templates
 
 
 _templates: dict[int, Template] = {}

@@ -200,6 +200,16 @@ class PrefixCache(Protocol):
 
 
 @runtime_checkable
+class ReadsCalls(Protocol):
+    """An ``LLMEngine`` whose tools and calls something behind it writes and reads, in whatever form its model wants.
+
+    tool_format: the form in which it hands on the calls, a name in ``adapters.tool_formats``.
+    """
+
+    tool_format: str
+
+
+@runtime_checkable
 class Constrains(Protocol):
     """An ``LLMEngine`` that can hold its output to a form.
 

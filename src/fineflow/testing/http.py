@@ -172,6 +172,8 @@ def whole(chunks: list[Mapping[str, Any]]) -> dict[str, Any]:
     if "delta" in choices[0]:
         text = "".join(choice["delta"]["content"] for choice in choices)
         made["message"] = {"role": "assistant", "content": text}
+        if calls := choices[-1]["delta"].get("tool_calls"):
+            made["message"]["tool_calls"] = calls
     else:
         made["text"] = "".join(choice["text"] for choice in choices)
     kind = first["object"].removesuffix(".chunk")

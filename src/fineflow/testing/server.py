@@ -63,7 +63,8 @@ class OpenAIServer:
     """A context manager; ``url`` is the base address inside of it.
 
     answers: a text, a mapping (the first key that occurs in the prompt decides; "ok" where none does) or a function of
-    the prompt. models: what it serves. vllm: whether it answers as vLLM. priorities: whether it accepts a priority, as
+    the prompt; one that is nothing but calls of tools, as Hermes writes them, is told as such where tools were offered.
+    models: what it serves. vllm: whether it answers as vLLM. priorities: whether it accepts a priority, as
     that server does only where it was started so. slots: requests that it works on at once (None: any number); those
     that wait for one go by priority, then by arrival. prefill: seconds that a character takes that is not cached.
     gate: waited at before the first token; ahead_gate: the same in requests for one token; token_gate: before each
@@ -194,6 +195,9 @@ class OpenAIServer:
                     await asyncio.sleep(self.prefill * (len(seen.prompt) - seen.cached))
                 self._cache.update(blocks)
                 words = self._words(seen)
+                if seen.body.get("tools") and (calls := _calls("".join(words))):
+                    yield _called(seen, calls)
+                    words = []
                 for i, word in enumerate(words):
                     if fault is not None and i == fault.tokens:
                         self._ends(seen, "dropped")
@@ -328,6 +332,23 @@ def _chunk(seen: Received, word: str, reason: str | None) -> dict[str, Any]:
     choice = {"index": 0, **said, "finish_reason": reason, "logprobs": logprobs}
     kind = "chat.completion.chunk" if chat else "text_completion"
     return {**_head(seen), "object": kind, "choices": [choice]}
+
+
+def _calls(said: str) -> list[str]:
+    """The calls in an answer that is nothing but calls, as Hermes writes them."""
+    found = said.split("<tool_call>")[1:] if said.startswith("<tool_call>") else []
+    return [call.partition("</tool_call>")[0] for call in found]
+
+
+def _called(seen: Received, calls: list[str]) -> dict[str, Any]:
+    """The chunk of an answer that calls tools."""
+    told = []
+    for i, call in enumerate(map(json.loads, calls)):
+        function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        told.append({"index": i, "id": f"call-{i}", "type": "function", "function": function})
+    choice = {"index": 0, "delta": {"role": "assistant", "content": "", "tool_calls": told}}
+    chunk = {**choice, "finish_reason": "tool_calls", "logprobs": None}
+    return {**_head(seen), "object": "chat.completion.chunk", "choices": [chunk]}
 
 
 def _logprobs(word: str, *, chat: bool) -> dict[str, Any]:

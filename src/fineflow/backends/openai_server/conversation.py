@@ -23,12 +23,16 @@ _TOOLS = "tools"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a text says. messages and tools: in OpenAI's form. open: the last message goes on. asks: for an answer."""
+    """What a text says. messages and tools: in OpenAI's form. open: the last message goes on. asks: for an answer.
+
+    begun: what the answer begins with, which is not said again.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     open: bool = False
     asks: bool = False
+    begun: str = ""
 
 
 def written(
@@ -62,7 +66,7 @@ def read(text: str) -> Conversation | None:
     """What ``written`` wrote, or the beginning of it; None for another text. A header that was cut is left out."""
     if not text.startswith(_BEGIN):
         return None
-    body = text.removesuffix(_ANSWER)
+    body, asks, begun = text.partition(_ANSWER)
     messages: list[Mapping[str, Any]] = []
     tools: tuple[Mapping[str, Any], ...] = ()
     cut = False
@@ -82,7 +86,7 @@ def read(text: str) -> Conversation | None:
     if cut and messages and not messages[-1]["content"]:
         messages.pop()
         cut = False
-    return Conversation(tuple(messages), tools, open=cut and bool(messages), asks=text.endswith(_ANSWER))
+    return Conversation(tuple(messages), tools, open=cut and bool(messages), asks=bool(asks), begun=begun)
 
 
 def as_openai(message: Message) -> dict[str, Any]:

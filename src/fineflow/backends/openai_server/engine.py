@@ -40,6 +40,7 @@ class OpenAIServerEngine:
     """
 
     block_size = BLOCK  # characters
+    tool_format = "hermes"  # in which ``deltas`` writes the calls that the server has read
 
     def __init__(
         self,

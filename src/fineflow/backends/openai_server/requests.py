@@ -11,8 +11,9 @@ from fineflow.backends.openai_server.conversation import Conversation, read
 from fineflow.errors import RequestError
 
 # Fields of Sampling that OpenAI's interface does not know, and where vLLM has them.
-_OF_VLLM = ("top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "choices")
+_OF_VLLM = ("top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "choices", "special_tokens")
 _STRUCTURED = {"regex": "regex", "choices": "choice"}
+_NAMES = {"special_tokens": "skip_special_tokens"}
 _DEFAULT = Sampling()
 
 
@@ -35,7 +36,7 @@ def ahead(text: str, *, vllm: bool) -> dict[str, Any] | None:
     body = _messages(found)
     body["max_tokens"] = 1
     if vllm:
-        add(body, {"add_generation_prompt": found.asks, "continue_final_message": found.open})
+        add(body, {"add_generation_prompt": found.asks, "continue_final_message": found.open} | _goes_on(found))
     return body
 
 
@@ -46,13 +47,17 @@ def _needs_vllm(sampling: Sampling) -> tuple[str, ...]:
 
 def decode(text: str, sampling: Sampling, *, vllm: bool, name: str) -> dict[str, Any]:
     """The request for an answer. RequestError for what only vLLM can do and the server ``name`` is another one."""
+    found = read(text)
     foreign = _needs_vllm(sampling)
+    if found is not None and found.tools:  # whose calls the server takes out of the text itself
+        foreign = tuple(name for name in foreign if name != "special_tokens")
+    if found is not None and found.begun and not vllm:
+        raise RequestError(f"{name} cannot have its answer begin with {found.begun!r}, as it is not vLLM")
     if foreign and not vllm:
         raise RequestError(
             f"{name} cannot follow {', '.join(foreign)} of Sampling, as it is not vLLM; leave them out, or give what "
             "it calls them as extra"
         )
-    found = read(text)
     body: dict[str, Any] = {"prompt": text} if found is None else _messages(found)
     body.update(stream=True, stream_options={"include_usage": True})
     body.update(max_tokens=sampling.max_tokens, temperature=sampling.temperature)
@@ -67,17 +72,25 @@ def decode(text: str, sampling: Sampling, *, vllm: bool, name: str) -> dict[str,
     if sampling.schema is not None:
         add(body, {"response_format": _form(sampling.schema)})
     structured = {_STRUCTURED[key]: getattr(sampling, key) for key in foreign if key in _STRUCTURED}
-    add(body, {key: getattr(sampling, key) for key in foreign if key not in _STRUCTURED})
+    add(body, {_NAMES.get(key, key): _said(sampling, key) for key in foreign if key not in _STRUCTURED})
     if structured:
         add(body, {"structured_outputs": structured})
     if vllm:
         add(body, {"return_token_ids": True})
-    if vllm and sampling.special_tokens:  # elsewhere the server itself knows what to do with them
-        add(body, {"skip_special_tokens": False})
-    if vllm and found is not None and not found.asks:
-        add(body, {"add_generation_prompt": False, "continue_final_message": found.open})
+    if vllm and found is not None and (found.begun or not found.asks):
+        add(body, {"add_generation_prompt": False, "continue_final_message": found.open} | _goes_on(found))
     add(body, dict(sampling.extra))
     return body
+
+
+def _said(sampling: Sampling, key: str) -> Any:
+    value = getattr(sampling, key)
+    return not value if key == "special_tokens" else value
+
+
+def _goes_on(found: Conversation) -> dict[str, Any]:
+    """The fields with which vLLM goes on with an answer that was begun; it is the last message then."""
+    return {"add_generation_prompt": False, "continue_final_message": True} if found.begun else {}
 
 
 def _form(schema: str) -> dict[str, Any]:
@@ -86,6 +99,8 @@ def _form(schema: str) -> dict[str, Any]:
 
 def _messages(found: Conversation) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": [dict(message) for message in found.messages]}
+    if found.begun:
+        body["messages"].append({"role": "assistant", "content": found.begun})
     if found.tools:
         body["tools"] = [dict(tool) for tool in found.tools]
     return body
