@@ -94,6 +94,16 @@ def test_texts_of_one_length_share_a_pass_once_that_was_seen_to_change_nothing(
     assert passes == [8]
 
 
+def test_what_was_seen_elsewhere_does_not_count(model: SentenceTransformer, passes: list[int]) -> None:
+    engine = LoadedEmbedding(model, name="minilm")
+    some = texts(4, 30, 30)
+    embed(engine, single(*some))
+    passes.clear()
+    engine._seen_on = "cuda:0"  # before somebody moved the model
+    embed(engine, single(*some))
+    assert sorted(passes) == [1] * 4 + [4]  # looked at again
+
+
 def test_lengths_whose_passes_round_differently_stay_apart(
     model: SentenceTransformer, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

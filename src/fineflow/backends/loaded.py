@@ -180,6 +180,7 @@ class LoadedEmbedding(_LoadedEngine):
         self.exact = exact
         self._alike: set[tuple[int, int]] = set()  # (tokens, texts) of passes that give what the texts give alone
         self._apart: set[int] = set()  # tokens of texts whose passes were seen not to
+        self._seen_on: Any = None  # the device on which all that was seen
 
     def _work(self, model: Any, items: list[Any]) -> list[Any]:
         results: list[Any] = [None] * len(items)
@@ -199,6 +200,10 @@ class LoadedEmbedding(_LoadedEngine):
         """The result of each text: a list with its vector."""
         if len(texts) > 1 and not self.exact:
             return _one_each(model, texts, settings, _CPU_PASS if model.device.type == "cpu" else len(texts))
+        if self._seen_on != model.device:
+            self._seen_on = model.device
+            self._alike.clear()
+            self._apart.clear()
         shared, alone = self._passes(_lengths(model, texts, settings))
         pool = self._threads() if len(alone) + len(shared) > 1 else None
         results: list[Any] = [None] * len(texts)

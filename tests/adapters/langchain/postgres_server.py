@@ -64,16 +64,19 @@ def _unprivileged() -> str:
 
 
 def _run(user: str | None, *command: object) -> None:
-    done = subprocess.run(
-        [str(part) for part in command],
-        user=user,
-        env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    )
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            user=user,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    except OSError as error:  # of another user's, who may not read the folder of the virtual environment
+        raise LookupError(f"{command[0]} cannot be run as {user or 'this user'}: {error}") from error
     if done.returncode:
         raise LookupError(f"{Path(str(command[0])).name} failed: {done.stderr.strip()[-500:]}")
