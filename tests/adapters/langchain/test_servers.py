@@ -234,7 +234,9 @@ async def test_completions_are_sent_as_text(server: OpenAIServer) -> None:
     assert prompt == f"{RULES}{VALUE['question']} " and server.warmed[0].path == "/completions"
 
 
-async def test_what_decides_how_a_prompt_is_read_is_sent_with_it(server: OpenAIServer) -> None:
+@pytest.mark.parametrize("vllm", [False, True])
+async def test_what_decides_how_a_prompt_is_read_is_sent_with_it(server: OpenAIServer, vllm: bool) -> None:
+    server.vllm = vllm
     fineflow.engine(server.url, warm=True)
     model = chat(
         server,
@@ -249,6 +251,7 @@ async def test_what_decides_how_a_prompt_is_read_is_sent_with_it(server: OpenAIS
     ahead, answer = server.received
     assert ahead.body["tools"] == answer.body["tools"]
     assert ahead.body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert ahead.body.get("continue_final_message") is (True if vllm else None)
     assert ahead.headers["x-team"] == "blue"
     assert not {"temperature", "store", "metadata", "stream"} & ahead.body.keys()
 

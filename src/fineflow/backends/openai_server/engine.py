@@ -153,9 +153,10 @@ class OpenAIServerEngine:
         given = requests.ahead(text, vllm=await self.connection.is_vllm(client))
         if given is None:
             return
-        sent = {"model": await self._model(), **body, **given}
-        if self.priority:
-            requests.add(sent, {"priority": -priority})
+        sent = {"model": await self._model(), **given, **body}
+        urgency = {"priority": -priority} if self.priority else {}
+        # What is for vLLM, besides what the user's own request has there.
+        sent["extra_body"] = urgency | (body.get("extra_body") or {}) | (given.get("extra_body") or {})
         start = events.now()
         resource: Any = client.chat.completions if "messages" in sent else client.completions
         await resource.create(**sent)
