@@ -12,7 +12,7 @@ import pytest
 
 psutil = pytest.importorskip("psutil")
 
-from helpers_vllm import LONG, QUERIES, SETTINGS, busy, chat, collect, processes, until  # noqa: E402
+from helpers_vllm import LONG, QUERIES, SETTINGS, busy, chat, collect, processes, turns, until  # noqa: E402
 
 from fineflow.backends.vllm import VLLMEngine  # noqa: E402
 from fineflow.errors import BackendError, RequestError  # noqa: E402
@@ -74,10 +74,9 @@ async def test_killed_while_at_work_then_closed(mine: VLLMEngine) -> None:
     assert (await collect(mine, prompt, max_tokens=8)).text == starting[0].text
 
     asking = asyncio.ensure_future(collect(mine, prompt, max_tokens=1500, extra=(("ignore_eos", True),)))
-    until_busy = mine.shared.host
-    assert until_busy is not None
-    while not until_busy.busy:
-        await asyncio.sleep(0)
+    host = mine.shared.host
+    assert host is not None
+    await turns(lambda: host.llm.get_num_unfinished_requests() == 1)
     await mine.aclose()
     with pytest.raises(BackendError, match="'mine' was closed while a request was under way"):
         await asking
@@ -115,3 +114,24 @@ async def test_what_fails_before_is_told(folder: Path, model: str | None, option
         with pytest.raises(BackendError, match=f"the tokenizer of LLM '{model}' could not be loaded"):
             engine.encode("x")
     await engine.aclose()
+
+
+async def test_sessions_say_the_same(folder: Path) -> None:
+    own = VLLMEngine(folder, name="sessions", sessions=1, **OWN)
+    try:
+        prompt = (own.encode(LONG) * 200)[:640] + chat(own, QUERIES)
+        await own.prefill(prompt[:640])
+        host = own.shared.host
+        assert host is not None
+        assert host.llm.get_num_unfinished_requests() == 1
+        found = await collect(own, prompt, max_tokens=16)
+        assert found.cached_tokens == 640
+        assert found.tokens == (await collect(own, prompt, max_tokens=16)).tokens
+        await own.prefill([9, *prompt[:640]])
+        stopped = await collect(own, [9, *prompt], max_tokens=16, stop=("zzz",))  # not by the session
+        assert stopped.tokens == (await collect(own, [9, *prompt], max_tokens=16)).tokens
+        for start in range(10, 13):  # the last one stays
+            await own.prefill([start, *prompt[:640]])
+        await turns(lambda: host.llm.get_num_unfinished_requests() == 1)
+    finally:
+        await own.aclose()

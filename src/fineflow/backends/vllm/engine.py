@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fineflow.backends.base import CacheStatistics, Delta, Message, Sampling
-from fineflow.backends.vllm.shared import Shared, in_thread, release, shared
+from fineflow.backends.vllm.registry import release, shared
+from fineflow.backends.vllm.shared import Shared, in_thread
 
 _users = itertools.count(1)
 
@@ -20,8 +21,11 @@ class VLLMEngine:
     """An ``LLMEngine`` on vLLM's ``AsyncLLM``, in processes of its own. Starts at first use, which takes half a minute.
 
     model: a local folder or a hub id. name: lane in plans and timelines; default the last part of ``model``. context:
-    longest prompt plus output in tokens; default what the model's config says. options: any other argument of vLLM's
-    ``AsyncEngineArgs``, as ``dtype``, ``gpu_memory_utilization``, ``kv_cache_memory_bytes``, ``enforce_eager``.
+    longest prompt plus output in tokens; default what the model's config says. sessions: how many prefixes may be kept
+    as requests that wait for the rest of their prompt, instead of in the prefix cache alone (0: none; experimental, as
+    it is in vLLM; not with versions of vLLM that it was not tried with, nor for requests with stop strings). options:
+    any other argument of vLLM's ``AsyncEngineArgs``, as ``dtype``, ``gpu_memory_utilization``,
+    ``kv_cache_memory_bytes``, ``enforce_eager``.
 
     Objects with the same arguments stand for one engine, which all chains of the process share. It ends when the last
     of them is closed or collected, and starts again when one is used after that. It has an event loop of its own, so
@@ -36,14 +40,20 @@ class VLLMEngine:
     recovers = True  # vLLM preempts a request that has no room, and computes it again
 
     def __init__(
-        self, model: str | Path, *, name: str | None = None, context: int | None = None, **options: Any
+        self,
+        model: str | Path,
+        *,
+        name: str | None = None,
+        context: int | None = None,
+        sessions: int = 0,
+        **options: Any,
     ) -> None:
         self.model_id = str(model)
         self.name = name or Path(self.model_id).name
         if context is not None:
             options["max_model_len"] = context
         self._user = next(_users)
-        self._shared = shared(self.model_id, self.name, options)
+        self._shared = shared(self.model_id, self.name, options, sessions)
         self._shared.users.add(self._user)
         weakref.finalize(self, _released, self._shared, self._user).atexit = False
 
@@ -90,7 +100,7 @@ class VLLMEngine:
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded when first asked for; it does not wait for vLLM to start."""
-        return self.shared.tokenizer
+        return self.shared.prompts.tokenizer
 
     def render_chat(
         self,

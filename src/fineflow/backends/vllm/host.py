@@ -187,6 +187,11 @@ class Host:
             with contextlib.suppress(RuntimeError):  # vLLM's loop has ended, and everything on it
                 self._loop.call_soon_threadsafe(task.cancel)
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Calls ``work`` on vLLM's event loop, if that has not ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work)
+
     def _submit(self, work: Callable[[Any], AsyncIterator[Any]], deliver: Callable[[Any], None]) -> _Task:
         task = _Task()
 

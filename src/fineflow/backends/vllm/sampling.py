@@ -39,9 +39,10 @@ def params(sampling: Sampling, name: str, room: int) -> Any:
 
     Raises RequestError for what vLLM cannot follow. name: of the engine, for the message.
     """
-    from vllm import SamplingParams
     from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import RequestOutputKind
+
+    from vllm import SamplingParams
 
     possible = [field for field in SamplingParams.__struct_fields__ if field[0] != "_" and field not in _TAKEN]
     extra = dict(sampling.extra)
@@ -85,8 +86,9 @@ def _form(sampling: Sampling) -> Any:
 
 def warming() -> Any:
     """``SamplingParams`` of a request that only leaves its prompt in the prefix cache."""
-    from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
+
+    from vllm import SamplingParams
 
     return SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.DELTA)
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import itertools
-import os
 import threading
-import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -16,8 +12,10 @@ from typing import Any
 from fineflow.backends.base import CacheStatistics, Delta, Message, Sampling
 from fineflow.backends.vllm import sampling as sampled
 from fineflow.backends.vllm.host import Host
-from fineflow.backends.vllm.kept import Kept
-from fineflow.backends.vllm.starting import check_process, environment
+from fineflow.backends.vllm.prompts import Prompts
+from fineflow.backends.vllm.request import Ledger, Request
+from fineflow.backends.vllm.sessions import Sessions
+from fineflow.backends.vllm.starting import check_process
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
@@ -33,21 +31,18 @@ class Shared:
 
     constraints = frozenset({"schema", "regex", "choices"})
 
-    def __init__(self, model: str, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: str, name: str, options: Mapping[str, Any], sessions: int = 0) -> None:
         self.model = model
         self.name = name
         self.users: set[int] = set()
         self._options = dict(options)
-        self._ids = itertools.count()
         self._lock = threading.RLock()
-        self._tokenizing = threading.RLock()  # fast tokenizers refuse to be borrowed by two threads at once
-        self._tokenizer: Any = None
+        self.prompts = Prompts(model, self._options)
         self._host: Host | None = None
         self._starting: Future[Host] | None = None
-        self._kept = Kept()
+        self._ledger = Ledger(name)
+        self._sessions = Sessions(sessions, name)
         self._warming: dict[tuple[int, ...], Callable[[], None]] = {}  # prefills under way, and how they are ended
-        self._decoded = 0  # tokens so far, of all requests
-        _all.add(self)
 
     def __repr__(self) -> str:
         state = "running" if self.host is not None else "idle"
@@ -89,8 +84,6 @@ class Shared:
         used = gauges.usage if host.busy else 0.0  # an aborted request is not reported by itself
         return CacheStatistics(room, round(room * (1 - used)), gauges.queried, gauges.hits)
 
-    # Prompts
-
     def render_chat(
         self,
         messages: Sequence[Message],
@@ -98,53 +91,10 @@ class Shared:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        conversation = [message.as_dict() for message in messages]
-        try:
-            text: str = self.tokenizer.apply_chat_template(
-                conversation,
-                tools=list(tools) or None,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-            )
-        except BackendError:
-            raise
-        except Exception as error:  # templates raise what they like
-            if not getattr(self.tokenizer, "chat_template", True):
-                raise RequestError(f"LLM {self.model!r} has no chat template; use it for plain completions") from error
-            raise RequestError(f"the chat template of LLM {self.model!r} refuses the messages: {error}") from error
-        return text
+        return self.prompts.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
     def encode(self, text: str) -> list[int]:
-        tokenizer = self.tokenizer
-        with self._tokenizing:
-            found: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        return found
-
-    @property
-    def tokenizer(self) -> Any:
-        """Loaded when first asked for; it does not wait for vLLM to start."""
-        if self._tokenizer is None:
-            with self._tokenizing:
-                if self._tokenizer is None:
-                    self._tokenizer = self._load_tokenizer()
-        return self._tokenizer
-
-    def _load_tokenizer(self) -> Any:
-        given = self._options
-        check_process()
-        try:
-            with environment():
-                from vllm.tokenizers import get_tokenizer
-
-                return get_tokenizer(
-                    given.get("tokenizer") or self.model,
-                    tokenizer_mode=given.get("tokenizer_mode", "auto"),
-                    trust_remote_code=given.get("trust_remote_code", False),
-                    revision=given.get("tokenizer_revision") or given.get("revision"),
-                    download_dir=given.get("download_dir"),
-                )
-        except Exception as error:  # of vLLM, transformers, tokenizers and the hub
-            raise BackendError(f"the tokenizer of LLM {self.model!r} could not be loaded: {error}") from error
+        return self.prompts.encode(text)
 
     # Requests
 
@@ -155,8 +105,11 @@ class Shared:
             return
         self._check(len(whole), host)
         events.sized(self.name, Op.PARTIAL_PREFILL, len(whole))
+        if await self._sessions.usable(host, whole):
+            await self._sessions.begin(host, whole, priority)
+            return
         try:
-            request = _Request(self, host, whole, sampled.warming(), priority, "prefill")
+            request = Request(self._ledger, host, whole, sampled.warming(), priority, "prefill")
             async with aclosing(request.outputs(lambda end: self._warming.__setitem__(whole, end))) as outputs:
                 async for _ in outputs:
                     pass
@@ -172,7 +125,8 @@ class Shared:
         for warming, end in list(self._warming.items()):
             if prompt[: len(warming)] == warming:  # both at once would compute it twice
                 end()
-        request = _Request(self, host, prompt, params, priority, "decode")
+        request = Request(self._ledger, host, prompt, params, priority, "decode")
+        request.session = self._sessions.take(prompt, sampling)
         async with aclosing(request.outputs()) as outputs:
             news: list[int] = []
             logprobs: list[Any] = []
@@ -201,10 +155,10 @@ class Shared:
 
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are in the prefix cache, as far as can be told from outside."""
-        return self._kept.known(tokens, self.block_size) if self.host is not None else 0
+        return self._ledger.kept.known(tokens, self.block_size) if self.host is not None else 0
 
     async def reset_prefix_cache(self) -> None:
-        self._kept.clear()
+        self._ledger.kept.clear()
         if (host := self.host) is not None:
             await host.call(lambda llm: llm.reset_prefix_cache(reset_running_requests=True))
 
@@ -230,7 +184,7 @@ class Shared:
             if old is not None:  # it has died; its processes are gone before those of the next one come
                 old.stop()
             check_process()
-            self._kept.clear()
+            self._ledger.kept.clear()
             host = Host(self.name, self.model, self._options)
             host.start()
         except BaseException as error:
@@ -259,82 +213,13 @@ class Shared:
         if host is not None:
             host.stop()
 
-    def forget(self) -> None:
-        """In a forked child: what runs is the parent's."""
+    def forget(self) -> Host | None:
+        """In a forked child: what runs is the parent's. It must be kept, because its end would be that of vLLM."""
         host, self._host, self._starting = self._host, None, None
-        self._lock, self._tokenizing = threading.RLock(), threading.RLock()
+        self._lock = threading.RLock()
+        self.prompts.forget_locks()
         self._warming.clear()
-        if host is not None:
-            host.abandon()
-            _inherited.append(host)
-
-
-class _Request:
-    """One request to vLLM, and what is reported of it. cached: tokens of the prompt that were in the prefix cache."""
-
-    def __init__(
-        self, engine: Shared, host: Host, prompt: tuple[int, ...], params: Any, priority: int, label: str
-    ) -> None:
-        self.engine = engine
-        self.host = host
-        self.prompt = prompt
-        self.params = params
-        self.priority = priority
-        self.label = label
-        self.cached = 0
-        self._begun: float | None = None
-        self._tokens: list[int] = []  # decoded so far
-        self._before = 0  # those of all requests, when its own began
-
-    async def outputs(self, expose: Callable[[Callable[[], None]], None] | None = None) -> AsyncGenerator[Any, None]:
-        """What vLLM answers; closing it aborts the request. expose: see ``Host.stream``."""
-        from vllm.inputs import tokens_input
-
-        engine, queued = self.engine, events.now()
-        number = f"{engine.name}-{next(engine._ids)}"
-
-        def work(llm: Any) -> Any:
-            return llm.generate(tokens_input(list(self.prompt)), self.params, number, priority=-self.priority)
-
-        try:
-            async with aclosing(self.host.stream(work, expose=expose)) as outputs:
-                async for output in outputs:
-                    if not self._tokens:
-                        self._first(output)
-                    self._tokens += output.outputs[0].token_ids
-                    engine._decoded += len(output.outputs[0].token_ids)
-                    if output.finished:
-                        self._last(output)
-                    yield output
-        finally:
-            if self._begun is not None:
-                events.began(events.now() - self._begun)
-            events.ended(engine.name, self.label, queued, self._begun, -1)
-
-    def _first(self, output: Any) -> None:
-        """The prompt has been computed. vLLM's times are those of the same clock as ours, in its own process."""
-        engine, facts, stats = self.engine, self.host.facts, output.metrics
-        self.cached = output.num_cached_tokens or 0
-        self._before = engine._decoded
-        if self.label == "decode":
-            engine._kept.correct(self.prompt, facts.block, self.cached)
-        engine._kept.add(self.prompt, facts.block, facts.room)
-        if stats is not None and stats.scheduled_ts:
-            self._begun = stats.scheduled_ts
-            computed = len(self.prompt) - self.cached
-            events.measured(engine.name, Op.PREFILL, computed, stats.first_token_ts - stats.scheduled_ts)
-
-    def _last(self, output: Any) -> None:
-        engine, facts, stats = self.engine, self.host.facts, output.metrics
-        engine._kept.add(self.prompt + tuple(self._tokens[:-1]), facts.block, facts.room)
-        if self.label == "decode" and stats is not None and stats.last_token_ts:
-            steps = max(len(self._tokens), 1)
-            together = max((engine._decoded - self._before) / steps, 1.0)  # what others got meanwhile
-            events.sized(engine.name, Op.PREFILL, len(self.prompt))
-            events.sized(engine.name, Op.DECODE, steps)
-            events.measured(
-                engine.name, Op.DECODE, steps, stats.last_token_ts - stats.first_token_ts, together=together
-            )
+        return host
 
 
 def in_thread(work: Callable[[], None]) -> Future[None]:
@@ -351,45 +236,3 @@ def in_thread(work: Callable[[], None]) -> Future[None]:
 
     threading.Thread(target=run, name="fineflow-vllm-stop", daemon=True).start()
     return done
-
-
-_engines: weakref.WeakValueDictionary[tuple[Any, ...], Shared] = weakref.WeakValueDictionary()
-_all: weakref.WeakSet[Shared] = weakref.WeakSet()
-_inherited: list[Host] = []  # of a parent process; if they were collected here, they would end its engines
-_registry = threading.RLock()
-
-
-def shared(model: str, name: str, options: Mapping[str, Any]) -> Shared:
-    """The engine for these arguments: one, as long as somebody has it."""
-    key = (model, name, *sorted((option, repr(value)) for option, value in options.items()))
-    with _registry:
-        found = _engines.get(key)
-        if found is None:
-            _engines[key] = found = Shared(model, name, options)
-        return found
-
-
-def release(engine: Shared, user: int) -> None:
-    """``user`` does not need it any longer. Blocks where that was the last one, until vLLM has ended."""
-    with _registry:
-        engine.users.discard(user)
-        last = not engine.users
-    if last:
-        engine.stop(unused=True)
-
-
-def _forked() -> None:
-    global _registry
-    _registry = threading.RLock()
-    for engine in list(_all):
-        engine.forget()
-
-
-@atexit.register
-def _stop_all() -> None:
-    for engine in list(_all):
-        engine.stop()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,132 @@
+"""Prefixes that are kept as requests which wait for the rest of their prompt (vLLM's ``StreamingInput``).
+
+An alternative to the prefix cache: what a session has computed cannot be given up for other requests before its prompt
+is there. Such requests take no stop strings, and vLLM has had faults with them; so sessions are used with versions that
+they were tried with, and only after one has said what the same prompt says without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fineflow.backends.base import Sampling
+from fineflow.backends.vllm.host import Host
+from fineflow.backends.vllm.sampling import params, warming
+
+TRIED = ("0.32.",)  # versions of vLLM
+_SAID = 8  # tokens by which a session is judged
+
+log = logging.getLogger("fineflow")
+
+
+class Session:
+    """One request to vLLM for a prefix, and later for what follows it. Belongs to the event loop that has begun it."""
+
+    def __init__(self, host: Host, prefix: tuple[int, ...], number: str, priority: int) -> None:
+        self.prefix = prefix
+        self.loop = asyncio.get_running_loop()
+        self._host = host
+        self._rest: asyncio.Future[tuple[tuple[int, ...], Any]] | None = None  # of vLLM's loop
+        self._outputs: AsyncGenerator[Any, None] = host.stream(
+            lambda llm: llm.generate(self._inputs(), warming(), number, priority=-priority)
+        )
+
+    async def _inputs(self) -> AsyncGenerator[Any, None]:
+        """On vLLM's loop: what it gets, as it comes."""
+        from vllm.engine.protocol import StreamingInput
+        from vllm.inputs import tokens_input
+
+        self._rest = asyncio.get_running_loop().create_future()
+        yield StreamingInput(tokens_input(list(self.prefix)), warming())
+        rest, sampling = await self._rest
+        yield StreamingInput(tokens_input(list(rest)), sampling)
+
+    async def begin(self) -> None:
+        """Has the prefix computed. vLLM samples a token behind it, and drops that when the rest comes."""
+        try:
+            await anext(self._outputs)
+        except BaseException:
+            await self._outputs.aclose()
+            raise
+
+    async def go_on(self, rest: tuple[int, ...], sampling: Any) -> AsyncGenerator[Any, None]:
+        """What vLLM says to the whole prompt, up to its last output."""
+
+        def told() -> None:
+            assert self._rest is not None
+            if not self._rest.done():
+                self._rest.set_result((rest, sampling))
+
+        async with aclosing(self._outputs) as outputs:
+            self._host.run(told)
+            async for output in outputs:
+                yield output
+                if output.outputs and output.outputs[0].finish_reason:
+                    return
+
+    async def aclose(self) -> None:
+        """Gives up what it holds."""
+        await self._outputs.aclose()
+
+
+class Sessions:
+    """Those of an engine that wait for the rest of their prompts: the latest ones, at most ``most`` of them."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self.most = most
+        self._name = name
+        self._ids = itertools.count()
+        self._waiting: dict[tuple[int, ...], Session] = {}
+        self._host: Host | None = None  # that was judged
+        self._agree = False
+
+    async def usable(self, host: Host, probe: Sequence[int]) -> bool:
+        """Whether sessions say with this vLLM what requests say without them. probe: tokens of some text."""
+        if not self.most:
+            return False
+        if host is not self._host:
+            self._host, self._agree = host, False
+            self._waiting.clear()
+            self._agree = host.facts.version.startswith(TRIED) and await self._judge(host, tuple(probe))
+            if not self._agree:
+                log.warning("sessions of vLLM %s are not used: they are not known to agree", host.facts.version)
+        return self._agree
+
+    async def _judge(self, host: Host, probe: tuple[int, ...]) -> bool:
+        from vllm.inputs import tokens_input
+
+        how = params(Sampling(max_tokens=_SAID), self._name, _SAID)
+        plain = host.stream(lambda llm: llm.generate(tokens_input(list(probe)), how, self._number()))
+        alone = [token async for output in plain for token in output.outputs[0].token_ids]
+        session = Session(host, probe[: len(probe) // 2], self._number(), 0)
+        await session.begin()
+        outputs = session.go_on(probe[len(probe) // 2 :], params(Sampling(max_tokens=_SAID), self._name, _SAID))
+        return alone == [token async for output in outputs for token in output.outputs[0].token_ids]
+
+    def _number(self) -> str:
+        return f"{self._name}-session-{next(self._ids)}"
+
+    async def begin(self, host: Host, prefix: tuple[int, ...], priority: int) -> None:
+        """Has a prefix computed, and kept until a prompt begins with it or ``most`` later ones have come."""
+        session = Session(host, prefix, self._number(), priority)
+        await session.begin()
+        self._waiting[prefix] = session
+        while len(self._waiting) > self.most:
+            await self._waiting.pop(next(iter(self._waiting))).aclose()
+
+    def take(self, prompt: tuple[int, ...], sampling: Sampling) -> Session | None:
+        """The session with the longest beginning of a prompt, if there is one that can go on with it."""
+        if sampling.stop:
+            return None
+        found = [
+            session
+            for prefix, session in self._waiting.items()
+            if len(prefix) < len(prompt) and prompt[: len(prefix)] == prefix
+            if session.loop is asyncio.get_running_loop()
+        ]
+        return self._waiting.pop(max(found, key=lambda each: len(each.prefix)).prefix) if found else None
