@@ -75,7 +75,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "llamaindex": ("_lazy", "adapters.llamaindex"),
     "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),
     "demo.app": (),  # stock LangChain, as people write it
-    "profiling": ("ir", "backends", "demo", "runtime", *LEAVES),
+    "profiling": ("ir", "backends", "demo", "engines", "runtime", *LEAVES),
     "cli": ("", "api", "demo", "observe", "profiling", *LEAVES),
 }
 
