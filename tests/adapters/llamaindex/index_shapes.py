@@ -15,14 +15,14 @@ QUESTION = "where is the bridge"
 WORDS = ["bridge", "river", "town", "stone", "tower", "road", "mill", "market", "church", "school", "garden"]
 
 
-def texts(count: int = 8, length: int = 60) -> list[str]:
+def texts(count: int = 8, length: int = 200) -> list[str]:
     return [
         f"Fact {i} about the bridge: " + " ".join(WORDS[(i * 3 + j * (i + 1)) % len(WORDS)] for j in range(length))
         for i in range(count)
     ]
 
 
-def nodes(count: int = 8, length: int = 60) -> list[TextNode]:
+def nodes(count: int = 8, length: int = 200) -> list[TextNode]:
     found = enumerate(texts(count, length))
     return [TextNode(id_=f"node {i}", text=text, metadata={"number": i}) for i, text in found]
 

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from index_shapes import QUESTION, answer, engine_of, scored
+from index_shapes import QUESTION, answer, engine_of, nodes, scored
 from llama_index.core import Settings
+from llama_index.core.schema import NodeWithScore
 
 import fineflow
 from fineflow.llamaindex import EngineLLM
@@ -92,3 +93,24 @@ def test_models_that_fail_and_block(mode: str) -> None:
     stock = observe_index(make, "aquery", QUESTION)
     seen = observe_index(lambda manager: fineflow.optimize(make(manager), strict=True), "aquery", QUESTION)
     assert (seen.text, seen.error) == (stock.text, stock.error)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+@pytest.mark.parametrize("llm", ["remote", "engine"])
+def test_trees_of_several_levels(llm: str, use_async: bool) -> None:
+    def many() -> list[NodeWithScore]:
+        return [NodeWithScore(node=node, score=1.0) for node in nodes(14)]
+
+    def long(prompt: str) -> str:
+        return " ".join([answer(prompt)] * (3 if "Fact" in prompt else 1))
+
+    def model() -> Any:
+        if llm == "engine":
+            return EngineLLM(engine=GatedLLM(long), context_window=500, max_tokens=200)
+        return FakeLLM(answers=long, context_window=500, num_output=60)
+
+    asked: list[Any] = []
+    make = engine_of("tree_summarize", lambda: asked.append(model()) or asked[-1], use_async=use_async)
+    assert_same_index(make, QUESTION, nodes=many, entries=("synthesize", "asynthesize"), ordered=not use_async)
+    levels = [label.count("Fact ") for label in asked[-1].meter.labels] if llm == "remote" else []
+    assert llm == "engine" or (len(levels) > 10 and 0 in levels)

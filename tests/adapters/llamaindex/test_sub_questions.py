@@ -36,6 +36,7 @@ ASKED = [
 ]
 WRITTEN = {
     "list": json.dumps(ASKED),
+    "for tools that are there": json.dumps(ASKED[:4]),
     "fenced": f"```json\n{json.dumps(ASKED, indent=2)}\n```",
     "items": json.dumps({"items": ASKED}, indent=4),
     "text around": f"Here they are: {json.dumps(ASKED)} and that is all",
