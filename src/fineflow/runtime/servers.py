@@ -41,6 +41,10 @@ class Server(Protocol):
         """A conversation (messages in OpenAI's form) as text that can be cut and compared; ``asks``: for an answer."""
         ...
 
+    def wants(self, text: str, body: Mapping[str, Any]) -> bool:
+        """Whether ``warm`` would send that: it is long enough, and was not sent not long ago. From any thread."""
+        ...
+
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
         """Sends the beginning of a prompt ahead, as the client ``user`` would; returns its characters. Never raises.
 

@@ -63,7 +63,7 @@ class Served:
         with suppress(Exception):  # what a request cannot be made of is for the model itself to say
             payload = self._payload([]) if isinstance(self.model, BaseChatModel) else self._parameters()
             body = {key: payload[key] for key in _KEPT if payload.get(key) is not None}
-        if not body:
+        if not body or not self.server.wants(text, body):
             return 0
         priority = depth.get()
         return await run_async(lambda: self.server.warm(text, body, self.client, priority=priority))

@@ -131,6 +131,12 @@ class OpenAIServerEngine:
         except openai.APIError as error:
             raise told(self.name, error) from error
 
+    def wants(self, text: str, body: Mapping[str, Any]) -> bool:
+        """Whether ``warm`` would send the beginning. From any thread."""
+        if not self.can_prefill or self.warmed.resting():
+            return False
+        return len(text) - self.warmed.known(text, repr(body)) >= BLOCK
+
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
         """Sends a beginning of a prompt ahead for a client of the user's; returns its characters, 0 where not.
 
@@ -138,11 +144,10 @@ class OpenAIServerEngine:
         headers, query and time limits are used. It is asked once and never raises; a server that refuses time and again
         is left alone for a while.
         """
-        about = repr(body)
-        if not self.can_prefill or self.warmed.resting() or len(text) - self.warmed.known(text, about) < BLOCK:
+        if not self.wants(text, body):
             return 0
         try:
-            with self.warmed.sending(text, about):
+            with self.warmed.sending(text, repr(body)):
                 await self._send_ahead(text, body, self.connection.like(user), priority)
         except Exception as error:  # whatever it is: nobody has asked for this
             self.warmed.refused(self.name, error)
