@@ -38,7 +38,7 @@ class Entered:
 
     def __init__(self, config: Any, runnable: Any) -> None:
         self._ticket, self._values = _begin(config, runnable)
-        self._before: list[Any] | None = None
+        self._before: tuple[Any, ...] | None = None
         self._lent = lend()
         self.claiming: Claiming | None = None
 
@@ -68,11 +68,12 @@ class Entered:
 
     def __enter__(self) -> None:
         """Sets what the code of the call finds in its context variables, for the block. One block at a time."""
-        self._before = [var.get() for var, _ in self._values]
-        self.apply()
+        found = [var.get() for var, _ in self._values]
         if self.claiming is not None:
-            self._before.append(under_way.get())
+            found.append(under_way.get())
             under_way.set(self.claiming)
+        self._before = tuple(found)
+        self.apply()
 
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, None
@@ -81,8 +82,8 @@ class Entered:
         if len(before) > len(self._values):
             if under_way.get() is not self.claiming:
                 return  # a coroutine that Python collects, in whatever context: there is nothing to take back
-            under_way.set(before.pop())
-        for (var, _value), value in zip(self._values, before, strict=True):
+            under_way.set(before[-1])
+        for (var, _value), value in zip(self._values, before, strict=False):
             var.set(value)
 
     async def ended(self, error: BaseException | None = None) -> None:

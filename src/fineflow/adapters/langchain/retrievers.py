@@ -68,7 +68,7 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
     def search(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
         own = lambda: retriever._get_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
         docs: list[Document]
-        entry, docs = s.claim(leaf, (query, kwargs), own, clean)
+        entry, docs = s.claim(leaf, (query, kwargs or None), own, clean)
         if entry.replay is not None:
             entry.replay.replay(run_manager)
         return docs
@@ -76,7 +76,7 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
     async def asearch(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
         own = lambda: retriever._aget_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
         docs: list[Document]
-        entry, docs = await s.aclaim(leaf, (query, kwargs), own, clean)
+        entry, docs = await s.aclaim(leaf, (query, kwargs or None), own, clean)
         if entry.replay is not None:
             await entry.replay.areplay(run_manager)
         return docs

@@ -72,7 +72,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     entry = run.work(
         # A queue in front of the store measures it else; and what a twin takes says nothing about what a search takes.
         p if twin is None and engine is None else p.with_(meta={**p.meta, "foreign": False}),
-        Arguments((query, {})),
+        Arguments((query, None)),
         start if searched is None else searched.by(start),
         placed=False,
     )
