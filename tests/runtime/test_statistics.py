@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import math
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import fineflow
+from fineflow.backends.base import CacheStatistics
 from fineflow.ir import Op
 from fineflow.runtime.scheduler import queue_of
 from fineflow.runtime.statistics import EngineStatistics, QueryStatistics, Statistics, statistics, tally
@@ -93,6 +95,29 @@ def test_a_queue_that_is_gone_is_not_shown_as_waiting() -> None:
 
 
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?[0-9.e+-]+|\+Inf)')
+
+
+def test_caches_of_engines_are_shown_while_these_exist() -> None:
+    class Kept(Engine):
+        found: CacheStatistics | None = CacheStatistics(total=1000, free=750, queried=400, hits=100)
+
+        def cache_statistics(self) -> CacheStatistics | None:
+            return self.found
+
+    engines = [Kept("kept", Gate()), Kept("kept", Gate())]
+    for engine in engines:
+        queue_of(engine)  # gone at once
+    cache = statistics().engines["kept"].cache
+    assert cache == CacheStatistics(2000, 1500, 800, 200)
+    assert (cache.usage, cache.hit_rate) == (0.25, 0.25)
+    assert 'fineflow_engine_cache_free_tokens{engine="kept"} 1500\n' in statistics().prometheus()
+    assert 'fineflow_engine_cache_hits_tokens_total{engine="kept"} 200\n' in statistics().prometheus()
+    engines[0].found = None  # it does not run
+    assert statistics().engines["kept"].cache == CacheStatistics(1000, 750, 400, 100)
+    del engine
+    engines.clear()
+    gc.collect()
+    assert "kept" not in statistics().engines
 
 
 def test_the_prometheus_text_follows_the_format() -> None:
