@@ -146,6 +146,18 @@ def test_a_docstore_that_may_be_anywhere_is_read_by_stock_alone() -> None:
     assert "once more than stock reads them" in str(fineflow.explain(make(CallbackManager([]))))
 
 
+def test_tools_and_models_that_are_replaced_later_are_used() -> None:
+    found = fineflow.optimize(engine_of()(CallbackManager([])), strict=True)
+    found.query(QUESTION)
+    north = found._query_engines["north"]
+    found._query_engines["south"] = index(FakeEmbedding()).as_query_engine(llm=FakeLLM(default="of the new south"))
+    north._response_synthesizer._llm = FakeLLM(default="of the new north")
+    sources = str(found.query(QUESTION).source_nodes)
+    assert sources.count("of the new south") == sources.count("of the new north") == 2
+    assert found._self_last.unclaimed == 0
+    assert found._self_last.claimed
+
+
 def test_answers_are_claimed_and_none_is_given_in_vain() -> None:
     made = fineflow.optimize(engine_of(mode="refine")(CallbackManager([])), strict=True)
     made.query(QUESTION)

@@ -18,12 +18,7 @@ class Seen:
     b: Builder
     one_by_one: bool
     objects: MutableMapping[str, Any] = field(default_factory=dict)
-    read: list[Any] = field(default_factory=list)  # what the plan depends on besides
     models: list[Any] = field(default_factory=list)  # those that several parts may share
-
-    def reads(self, *values: Any) -> None:
-        """Notes values on which the plan depends: it holds as long as they are the same."""
-        self.read.extend(values)
 
     def shared(self, model: Any) -> str:
         """The leaf of a model that several parts may have in common."""

@@ -80,7 +80,7 @@ Planner = Callable[[Any, str, bool, Options], Plan]
 
 
 class Snapshot:
-    """What the attributes of the objects were when they were planned, by identity; of lists also their parts."""
+    """What the attributes of objects were when they were planned, by identity; of lists and dicts also their parts."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self._dicts = [vars(obj) for obj in objects if hasattr(obj, "__dict__")]
@@ -100,6 +100,8 @@ def _flat(attributes: Mapping[str, Any]) -> Iterator[Any]:
         yield value
         if type(value) is list:
             yield from value
+        elif type(value) is dict:
+            yield from value.values()
 
 
 def main_part(obj: Any) -> str:
@@ -191,7 +193,7 @@ def _leaves(e_graph: Graph) -> frozenset[str]:
 def _models(objects: Iterable[Any]) -> Iterator[Any]:
     for obj in objects:
         for name in ("_llm", "_embed_model"):
-            if (held := vars(obj).get(name)) is not None:
+            if (held := getattr(obj, "__dict__", {}).get(name)) is not None:
                 yield held
 
 

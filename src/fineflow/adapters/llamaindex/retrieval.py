@@ -78,7 +78,6 @@ def _stock_search(retriever: Any, query: Leaf, b: Builder) -> Leaf:
 
 def _lower_fusion(fusion: Any, query: Leaf, seen: Seen) -> Leaf:
     b = seen.b
-    seen.reads(fusion.use_async, fusion.num_queries, fusion.query_gen_prompt, *fusion._retrievers)
     found = _searches(fusion, query, seen)
     args = {f"original {i}": leaf.ref for i, leaf in enumerate(found)}
     whole = len(found) == len(fusion._retrievers)
@@ -122,7 +121,6 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -
     believed_class(store, b)
     believed(store, ("query", "aquery"), b)
     seen.objects[b.leaf] = retriever
-    seen.reads(store, retriever._embed_model)
     if retriever._needs_embedding():
         if vector is None:
             vector = _vector(retriever._embed_model, query, seen)

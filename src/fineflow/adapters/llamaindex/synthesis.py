@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,6 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
     if kind is None:
         return seen.opaque(synthesizer, args, "is not recognised: runs through its own methods")
     llm = synthesizer._llm
-    seen.reads(llm, *_settings(synthesizer), *(getattr(synthesizer, name) for name in kind.templates))
     mark = len(b.primitives)
     try:
         _check(synthesizer, kind)
@@ -182,11 +181,6 @@ def _check(synthesizer: Any, kind: Kind) -> None:
 
 def _default_program(synthesizer: Any) -> bool:
     return bool(synthesizer._program_factory == synthesizer._default_program_factory)
-
-
-def _settings(synthesizer: Any) -> Iterator[Any]:
-    for name in ("_streaming", "_multimodal", "_output_cls", "_use_async", "_prompt_helper", "_program_factory"):
-        yield getattr(synthesizer, name, None)
 
 
 # Shadows
