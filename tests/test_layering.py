@@ -109,7 +109,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 
 # Of `testing`, these serve every framework and know none.
-TESTING_PLAIN = ("testing", "testing.gates", "testing.http", "testing.server")
+TESTING_PLAIN = ("testing", "testing.gates", "testing.http", "testing.openai_form", "testing.server")
 
 
 @dataclass(frozen=True)

@@ -9,44 +9,21 @@ gates, faults and a bound on its places decide when and whether it answers. As v
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Self
 
+from fineflow.testing import openai_form as form
 from fineflow.testing.gates import Gate
 from fineflow.testing.http import Refusal, Request, Response, serve, whole
+from fineflow.testing.openai_form import Received as Received
 
 BLOCK = 16
 """Characters per block of the prefix cache; a token is a character here."""
-
-_END_OF_MESSAGE, _ASSISTANT = "</s>\n", "<assistant>"
-
-
-@dataclass(slots=True)
-class Received:
-    """A request for a completion. prompt: its text, by the server's template. cached: characters of it found cached.
-
-    began: its number among those that got a place, or None. ended: "answered", "refused", "dropped", "gone" (the client
-    had closed the connection), or "" while it is under way.
-    """
-
-    path: str
-    body: dict[str, Any]
-    headers: dict[str, str]
-    prompt: str
-    cached: int = 0
-    began: int | None = None
-    ended: str = ""
-
-    @property
-    def ahead(self) -> bool:
-        """Whether it asks for one token, as a client does that warms the cache."""
-        return (self.body.get("max_tokens") or self.body.get("max_completion_tokens")) == 1
 
 
 @dataclass(slots=True)
@@ -144,7 +121,7 @@ class OpenAIServer:
         path = request.path.removeprefix("/v1")
         if path == "/models":
             owner = "vllm" if self.vllm else "fineflow"
-            return Response({"object": "list", "data": [_model(name, owner) for name in self.models]})
+            return Response({"object": "list", "data": [form.model_card(name, owner) for name in self.models]})
         if path == "/version" and self.vllm:
             return Response({"version": "0.0"})
         if path not in ("/chat/completions", "/completions"):
@@ -153,7 +130,7 @@ class OpenAIServer:
 
     async def _completion(self, request: Request, path: str) -> Response:
         body = request.json()
-        seen = Received(path, body, request.headers, _prompt(body, vllm=self.vllm))
+        seen = Received(path, body, request.headers, form.prompt_of(body, vllm=self.vllm))
         self._change(lambda: self.received.append(seen))
         if body.get("model") not in self.models:
             self._ends(seen, "refused")
@@ -180,7 +157,7 @@ class OpenAIServer:
         self._ends(seen, "answered")
         usage = {"prompt_tokens": len(seen.prompt), "completion_tokens": tokens}
         usage["total_tokens"] = sum(usage.values())
-        return Response({**_head(seen), "object": "text_completion", "choices": choices, "usage": usage})
+        return Response({**form.head(seen), "object": "text_completion", "choices": choices, "usage": usage})
 
     async def _said(self, seen: Received, fault: Fault | None) -> AsyncIterator[Any]:
         """The chunks of an answer; a client that does not stream gets their sum."""
@@ -195,8 +172,8 @@ class OpenAIServer:
                     await asyncio.sleep(self.prefill * (len(seen.prompt) - seen.cached))
                 self._cache.update(blocks)
                 words = self._words(seen)
-                if seen.body.get("tools") and (calls := _calls("".join(words))):
-                    yield _called(seen, calls)
+                if seen.body.get("tools") and (calls := form.calls("".join(words))):
+                    yield form.called(seen, calls)
                     words = []
                 for i, word in enumerate(words):
                     if fault is not None and i == fault.tokens:
@@ -204,8 +181,8 @@ class OpenAIServer:
                         raise ConnectionAbortedError
                     if self.token_gate is not None and not seen.ahead:
                         await self.token_gate.wait()
-                    yield _chunk(seen, word, _reason(seen, words) if i + 1 == len(words) else None)
-                yield _usage(seen, len(words))
+                    yield form.chunk(seen, word, form.reason(seen, words) if i + 1 == len(words) else None)
+                yield form.usage(seen, len(words))
         except (asyncio.CancelledError, GeneratorExit):
             self._ends(seen, "gone")
             raise
@@ -287,86 +264,3 @@ class _Slots:
                 first[2].set_result(None)
             else:
                 self.count += 1
-
-
-def _prompt(body: Mapping[str, Any], *, vllm: bool) -> str:
-    if "messages" not in body:
-        prompt = body["prompt"]
-        return prompt if isinstance(prompt, str) else "".join(prompt)
-    parts = list(_rendered(body))
-    if vllm and body.get("continue_final_message"):
-        return "".join(parts).removesuffix(_END_OF_MESSAGE)
-    asks = not vllm or body.get("add_generation_prompt", True)
-    return "".join(parts) + _ASSISTANT * asks
-
-
-def _rendered(body: Mapping[str, Any]) -> Iterator[str]:
-    if body.get("tools"):
-        yield f"<tools>{json.dumps(body['tools'])}{_END_OF_MESSAGE}"
-    for message in body["messages"]:
-        content = message.get("content")
-        if not isinstance(content, str):
-            content = json.dumps(content)
-        calls = json.dumps(message["tool_calls"]) if message.get("tool_calls") else ""
-        yield f"<{message['role']}>{content}{calls}{_END_OF_MESSAGE}"
-
-
-def _model(name: str, owner: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
-
-
-def _reason(seen: Received, words: list[str]) -> str:
-    most = seen.body.get("max_tokens") or seen.body.get("max_completion_tokens")
-    return "length" if most is not None and len(words) >= most else "stop"
-
-
-def _head(seen: Received) -> dict[str, Any]:
-    number = zlib.crc32(seen.prompt.encode())
-    return {"id": f"cmpl-{number:08x}", "created": 0, "model": seen.body["model"]}
-
-
-def _chunk(seen: Received, word: str, reason: str | None) -> dict[str, Any]:
-    chat = seen.path == "/chat/completions"
-    said: dict[str, Any] = {"delta": {"role": "assistant", "content": word}} if chat else {"text": word}
-    logprobs = _logprobs(word, chat=chat) if seen.body.get("logprobs") not in (None, False) else None
-    choice = {"index": 0, **said, "finish_reason": reason, "logprobs": logprobs}
-    kind = "chat.completion.chunk" if chat else "text_completion"
-    return {**_head(seen), "object": kind, "choices": [choice]}
-
-
-def _calls(said: str) -> list[str]:
-    """The calls in an answer that is nothing but calls, as Hermes writes them."""
-    found = said.split("<tool_call>")[1:] if said.startswith("<tool_call>") else []
-    return [call.partition("</tool_call>")[0] for call in found]
-
-
-def _called(seen: Received, calls: list[str]) -> dict[str, Any]:
-    """The chunk of an answer that calls tools."""
-    told = []
-    for i, call in enumerate(map(json.loads, calls)):
-        function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
-        told.append({"index": i, "id": f"call-{i}", "type": "function", "function": function})
-    choice = {"index": 0, "delta": {"role": "assistant", "content": "", "tool_calls": told}}
-    chunk = {**choice, "finish_reason": "tool_calls", "logprobs": None}
-    return {**_head(seen), "object": "chat.completion.chunk", "choices": [chunk]}
-
-
-def _logprobs(word: str, *, chat: bool) -> dict[str, Any]:
-    value = -1.0 / len(word or " ")
-    if chat:
-        top = [{"token": word, "logprob": value, "bytes": None}]
-        return {"content": [{**top[0], "top_logprobs": top}]}
-    return {"tokens": [word], "token_logprobs": [value], "top_logprobs": [{word: value}], "text_offset": [0]}
-
-
-def _usage(seen: Received, tokens: int) -> dict[str, Any]:
-    usage = {
-        "prompt_tokens": len(seen.prompt),
-        "completion_tokens": tokens,
-        "total_tokens": len(seen.prompt) + tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},  # what ran before shall show in no answer; see ``Received``
-    }
-    chat = seen.path == "/chat/completions"
-    asked = (seen.body.get("stream_options") or {}).get("include_usage") or not seen.body.get("stream")
-    kind = "chat.completion.chunk" if chat else "text_completion"
-    return {**_head(seen), "object": kind, "choices": [], **({"usage": usage} if asked else {})}
