@@ -38,6 +38,9 @@ def test_the_first_exception_of_a_process_is_the_cause(tmp_path: Path) -> None:
     assert cause(tmp_path, error, {"EngineCore": 3}) == "its process EngineCore ended with exit code 3"
     (tmp_path / "errors.log").write_text(TRACEBACKS)
     assert cause(tmp_path, error, {"EngineCore": 1}) == "torch.OutOfMemoryError: tried to allocate 2 GiB"
+    worker = "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)"
+    (tmp_path / "errors.log").write_text(f"{worker}, shutting down executor.\n{TRACEBACKS}")
+    assert cause(tmp_path, error, {"EngineCore": 1}) == worker
 
 
 def test_without_a_log_it_is_the_innermost_exception(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ _LOG = "errors.log"
 _OWN_LOGGING = ("VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")  # by which users take it into their hands
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")  # the line that ends a traceback
+_DIED = re.compile(
+    r"Worker proc \S+ died unexpectedly[^,]*"
+)  # after which there are exceptions, but of those who waited
 
 _lock = threading.RLock()
 _inside = 0
@@ -162,6 +165,8 @@ def cause(folder: Path, error: BaseException, exits: Mapping[str, int | None]) -
 def _first_exception(log: str) -> str:
     lines = iter(log.splitlines())
     for line in lines:
+        if died := _DIED.match(line):
+            return died[0]
         if line.startswith("Traceback (most recent call last)"):
             for each in lines:
                 if _EXCEPTION.match(each):
