@@ -110,14 +110,18 @@ def profile_llm(
     say: Say = lambda _: None,
     seed: int = 1,
     sampling: Sampling = _RANDOM,
+    prefills: Sequence[int] | None = None,
+    decodes: Sequence[int] | None = None,
 ) -> Profile:
     """Prefills of several lengths, alone, and decodes of several sequences at once, all in turns. Blocks.
 
     context: most tokens of prompt and answer. repeat: runs of each. sampling: with which answers do not end soon.
+    prefills, decodes: tokens of the prompts, and how many sequences at once; None: ``PREFILLS`` and ``DECODES``.
     """
     samples, rng = _Samples(engine.name), random.Random(seed)
-    lengths = sorted({min(size, context - 8) for size in PREFILLS})
-    steps: dict[int, list[tuple[float, float]]] = {count: [] for count in DECODES}  # together, seconds of a step
+    lengths = sorted({min(size, context - 8) for size in prefills or PREFILLS})
+    together = tuple(decodes or DECODES)
+    steps: dict[int, list[tuple[float, float]]] = {count: [] for count in together}  # together, seconds of a step
 
     async def ask(tokens: int, most: int) -> None:
         prompt = engine.encode(text(2 * tokens, rng))[:tokens]
@@ -131,11 +135,11 @@ def profile_llm(
     events.meters.append(samples)
     try:
         for number in range(repeat):
-            say(f"run {number + 1} of {repeat}: prefills of {lengths} tokens, decodes of {DECODES} sequences at once")
+            say(f"run {number + 1} of {repeat}: prefills of {lengths} tokens, decodes of {together} sequences at once")
             for tokens in lengths:
                 run_sync(partial(ask, tokens, 1))
             alone = len(samples.prefills)
-            for count in DECODES:
+            for count in together:
                 before = len(samples.decodes)
                 run_sync(partial(side_by_side, count))
                 steps[count] += ((t, seconds / size) for size, seconds, t in samples.decodes[before:])
@@ -147,12 +151,12 @@ def profile_llm(
         for tokens in sorted({round(n) for n, _ in samples.prefills})
         if sum(n == tokens for n, _ in samples.prefills) >= repeat / 2  # else part of it was in the cache
     ]
-    prefills = [(float(row["tokens"][0]), row["seconds"]) for row in measured]
+    alone_took = [(float(row["tokens"][0]), row["seconds"]) for row in measured]
     companies = [(median(t for t, _ in found), min(s for _, s in found)) for found in steps.values() if found]
     if len(companies) < 2:
         raise BackendError(f"LLM {engine.name!r} ends its answers before {STEPS // 2} tokens; expected longer ones")
     measured += [{"what": "step", "together": round(t, 2), "seconds": seconds} for t, seconds in companies]
-    emulated = _llm_profile(prefills, companies)
+    emulated = _llm_profile(alone_took, companies)
     lines = {
         Op.PREFILL: fit(samples.prefills, PRIORS[Op.PREFILL]),
         Op.DECODE: fit_together(samples.decodes, PRIORS[Op.DECODE]),
@@ -170,11 +174,19 @@ def _llm_profile(prefills: Sequence[tuple[float, float]], steps: Sequence[tuple[
 
 
 def profile_batches(
-    engine: BatchEngine, op: Op, *, model: str, repeat: int, say: Say = lambda _: None, words: int = 12, seed: int = 1
+    engine: BatchEngine,
+    op: Op,
+    *,
+    model: str,
+    repeat: int,
+    say: Say = lambda _: None,
+    words: int = 12,
+    seed: int = 1,
+    batches: Sequence[int] | None = None,
 ) -> Profile:
-    """Batches of several sizes in turns, of texts (or pairs of texts) of so many ``words``. Blocks."""
+    """Batches of several sizes (None: ``BATCHES``) in turns, of texts (or pairs of them) of ``words``. Blocks."""
     rng = random.Random(seed)
-    took: dict[int, list[float]] = {count: [] for count in BATCHES}
+    took: dict[int, list[float]] = {count: [] for count in batches or BATCHES}
 
     def item() -> tuple[str, str]:
         return ("document", text(words, rng)) if op is Op.EMBED else (text(words, rng), text(words, rng))
@@ -185,10 +197,10 @@ def profile_batches(
         run_sync(partial(engine.execute, op, items))
         return time.perf_counter() - start
 
-    for count in BATCHES:  # loads the model
+    for count in took:  # loads the model
         once(count)
     for number in range(repeat):
-        say(f"run {number + 1} of {repeat}: batches of {BATCHES}")
+        say(f"run {number + 1} of {repeat}: batches of {tuple(took)}")
         for count, found in took.items():
             found.append(once(count))
     line = fit([(count, seconds) for count, found in took.items() for seconds in found], PRIORS[op])
