@@ -28,6 +28,11 @@ def postgres() -> Iterator[str]:
     try:
         if user is not None:
             shutil.chown(folder, user)
+            if _DEBIAN not in binaries.parents:  # in a virtual environment, whose folder may be root's alone
+                package = binaries.parents[1]
+                for part in (package, package.with_name(f"{package.name}.libs")):
+                    shutil.copytree(part, folder / part.name, symlinks=True)
+                binaries = folder / package.name / "pginstall" / "bin"
         data = folder / "data"
         _run(user, binaries / "initdb", "-D", data, "-U", "fineflow", "-A", "trust", "-E", "UTF8", "--no-sync")
         options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off -c shared_buffers=16MB"

@@ -27,6 +27,7 @@ from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores import EMBEDS
 from fineflow.adapters.recognition import believed
 from fineflow.ir import Effect, Effects, Op
+from fineflow.runtime.threads import in_thread
 
 _STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
 """Their methods that write ask the embeddings once, for all documents, and touch nothing but the store."""
@@ -127,6 +128,9 @@ class _Claiming(Embeddings):
         return self._shadows.claim(self._leaf, list(texts), lambda: self._behind.embed_documents(texts), clean)[1]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        here = self._shadows.here
+        if here is not None and not here.bridge.here:  # a store may have an event loop of its own, as PGVectorStore has
+            return await in_thread(lambda: self.embed_documents(texts))
         own = lambda: self._behind.aembed_documents(texts)  # noqa: E731
         vectors: list[list[float]] = (await self._shadows.aclaim(self._leaf, list(texts), own, clean))[1]
         return vectors
