@@ -169,6 +169,16 @@ def test_missing_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert "needs chromadb, which is not installed" in complaint(capsys, "--embedding", data.default_model())
 
 
+def test_an_engine_that_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def find_spec(name: str, *args: Any) -> Any:
+        return None if name == "vllm" else found(name, *args)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    assert "make demo ENGINE=vllm runs the demo in an environment with it" in complaint(capsys, "--engine", "vllm")
+
+
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(settings: object) -> None:
         raise KeyboardInterrupt

@@ -31,6 +31,7 @@ _DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _CPU_BLOCK = 32  # tokens; vLLM's own default on CPU, 128, leaves much of a prompt's beginning to be computed again
+_CPU_CACHE = 2 << 30  # bytes; vLLM's own default is nearly all memory that the machine has, which others use, too
 _LONGEST = 600  # characters of a reason
 _LOG = "errors.log"
 _OWN_LOGGING = ("VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")  # by which users take it into their hands
@@ -98,6 +99,8 @@ def open_engine(options: Mapping[str, Any], folder: Path, stat_logger: Any) -> A
         }
         if current_platform.is_cpu():
             given.setdefault("block_size", _CPU_BLOCK)
+            if "VLLM_CPU_KVCACHE_SPACE" not in os.environ and "gpu_memory_utilization" not in given:
+                given.setdefault("kv_cache_memory_bytes", _CPU_CACHE)
         args = AsyncEngineArgs(**given)
         config = args.create_engine_config()
         with _logged(config, folder, given):
