@@ -7,19 +7,21 @@ chunks are final while texts are still to come; with it the parents in a tree of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from llama_index.core.base.llms.types import TextBlock
 from llama_index.core.indices.prompt_helper import DEFAULT_PADDING, PromptHelper
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate, SelectorPromptTemplate
+from llama_index.core.utilities.token_counting import TokenCounter
 
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.recognition import NotLowered
 
 _TOKENIZERS = ("fineflow", "llama_index", "tiktoken", "tokenizers", "transformers")
 _MARK = "\x02late\x03"  # stands for a value that is not there yet; cannot come from a tokenizer or a keyboard
+_WORDS, _SHORT = 16384, 40  # texts that are remembered, and of how many characters
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
@@ -56,17 +58,34 @@ def check_packing(helper: Any) -> None:
         raise NotLowered("tokens are counted by user code")
 
 
+def quick(helper: PromptHelper) -> PromptHelper:
+    """The same helper, which remembers how many tokens short texts have.
+
+    Stock counts the tokens of every word, several times; with the graph the words of a prompt are counted twice as
+    often. Only for helpers that ``check_packing`` accepts.
+    """
+    made = helper.model_copy()
+    made._token_counter = TokenCounter(tokenizer=_remembering(helper._token_counter.tokenizer))
+    return made
+
+
+@lru_cache(maxsize=8)
+def _remembering(tokenizer: Callable[[str], list[Any]]) -> Callable[[str], list[Any]]:
+    short = lru_cache(maxsize=_WORDS)(tokenizer)
+    return lambda text: short(text) if len(text) <= _SHORT else tokenizer(text)
+
+
 def repacked(
     helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any, padding: int = DEFAULT_PADDING
 ) -> list[str]:
     """``helper.repack(template, texts, llm=llm, padding=padding)``. Raises ValueError where the prompt has no room."""
-    splitter = helper.get_text_splitter_given_prompt(template, padding=padding, llm=llm)
+    splitter = quick(helper).get_text_splitter_given_prompt(template, padding=padding, llm=llm)
     return _split(splitter, _joined(texts))
 
 
 def truncated(helper: PromptHelper, template: Any, text: str, llm: Any) -> str:
     """``helper.truncate(template, [text], llm=llm)[0]``. Raises ValueError where the prompt has no room."""
-    splitter = helper.get_text_splitter_given_prompt(template, num_chunks=1, padding=DEFAULT_PADDING, llm=llm)
+    splitter = quick(helper).get_text_splitter_given_prompt(template, num_chunks=1, padding=DEFAULT_PADDING, llm=llm)
     return _split(splitter, text)[0]
 
 
@@ -80,7 +99,7 @@ def settled(helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any)
     whole, space, _ = known.rpartition(" ")
     if not space or " " not in whole.strip(" "):
         return []
-    splitter = helper.get_text_splitter_given_prompt(template, llm=llm)
+    splitter = quick(helper).get_text_splitter_given_prompt(template, llm=llm)
     if len(splitter._tokenizer(whole)) <= splitter.chunk_size:
         return []
     return _split(splitter, whole)[:-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering import Place, Seen, part_of
 from fineflow.adapters.llamaindex.methods import method, same
 from fineflow.adapters.llamaindex.models import model_effects, shadow_llm
-from fineflow.adapters.llamaindex.prompts import check_packing, check_template, segments, selected
+from fineflow.adapters.llamaindex.prompts import check_packing, check_template, quick, segments, selected
 from fineflow.adapters.llamaindex.retrieval import model_known
 from fineflow.adapters.recognition import NotLowered
 from fineflow.ir import Op, Ref
@@ -193,6 +194,9 @@ def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
         return synthesizer
     made = copy.copy(synthesizer)
     made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=place.sync)
+    with suppress(NotLowered):
+        check_packing(synthesizer._prompt_helper)
+        made._prompt_helper = quick(synthesizer._prompt_helper)
     if kind.how == REFINE and _default_program(synthesizer):
         made._program_factory = made._default_program_factory
     for name in ("get_response", "aget_response"):
