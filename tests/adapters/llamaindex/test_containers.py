@@ -14,9 +14,10 @@ from index_shapes import QUESTION, answer, engine_of, index
 from llama_index.core import Settings
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.evaluation import EvaluationResult, RelevancyEvaluator
-from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform, StepDecomposeQueryTransform
 from llama_index.core.query_engine import (
     CitationQueryEngine,
+    MultiStepQueryEngine,
     RetryQueryEngine,
     RouterQueryEngine,
     SubQuestionQueryEngine,
@@ -103,6 +104,18 @@ def retries(manager: CallbackManager) -> Any:
     return RetryQueryEngine(engine_of("accumulate")(manager), evaluator, callback_manager=manager)
 
 
+def steps(manager: CallbackManager) -> Any:
+    transform = StepDecomposeQueryTransform(llm=llm_of("where is the tower", manager))
+    synthesizer = get_response_synthesizer(llm=FakeLLM(answers=answer), callback_manager=manager)
+    return MultiStepQueryEngine(
+        engine_of("accumulate")(manager),
+        transform,
+        response_synthesizer=synthesizer,
+        num_steps=2,
+        index_summary="facts",
+    )
+
+
 def routed_retrievers(manager: CallbackManager) -> Any:
     made = [index(callback_manager=manager, count=count).as_retriever() for count in (4, 8)]
     found = [RetrieverTool.from_defaults(each, description=f"number {i}") for i, each in enumerate(made)]
@@ -121,6 +134,7 @@ SHAPES: dict[str, Make] = {
     "hyde": hyde,
     "citations": citations,
     "retries": retries,
+    "steps": steps,
     "routed retrievers": routed_retrievers,
     "transformed retriever": transformed_retriever,
 }
