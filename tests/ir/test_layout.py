@@ -75,6 +75,16 @@ def test_a_chain_is_straight() -> None:
     assert max(centers) - min(centers) < 1e-6
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_box_without_edges_stands_beside_the_others(first: bool) -> None:
+    names = ["alone", "input", "search", "render"] if first else ["input", "search", "render", "alone"]
+    edges = [("input", "search"), ("input", "render"), ("search", "render")]
+    sizes = {name: (270.0 if name == "search" else 90.0, 50.0) for name in names}
+    layout = layered(sizes, edges)
+    assert layout.width < 270 + 2 * 90 + 60
+    assert not overlap(layout.boxes["alone"], layout.boxes["input"])
+
+
 def test_avoidable_crossings_are_avoided() -> None:
     sizes = dict.fromkeys(("a", "b", "c", "d"), (50.0, 20.0))
     boxes = layered(sizes, [("a", "d"), ("b", "c")]).boxes

@@ -187,8 +187,20 @@ class _Net:
                 self.center.update(zip(layer, spread(wished, steps, weights), strict=True))
         for _ in range(8):
             self._straighten()
+        for layer in self.layers:
+            self._gather(layer)
         shift = min((self.center[name] - self._width(name) / 2 for name in self.center), default=0.0)
         self.center = {name: x - shift for name, x in self.center.items()}
+
+    def _gather(self, layer: Sequence[str]) -> None:
+        """Moves boxes without edges, which nothing draws anywhere, to what is beside them in their rank."""
+        alone = [not self.above[name] and not self.below[name] for name in layer]
+        first = alone.index(False) if False in alone else 0
+        for i in range(first + 1, len(layer)):
+            if alone[i]:
+                self.center[layer[i]] = self.center[layer[i - 1]] + self._step(layer[i - 1], layer[i])
+        for i in range(first - 1, -1, -1):
+            self.center[layer[i]] = self.center[layer[i + 1]] - self._step(layer[i], layer[i + 1])
 
     def _straighten(self) -> None:
         """Moves long edges, and chains of boxes, to one position each, as far as their neighbours leave room."""
