@@ -44,11 +44,13 @@ def rag(llm: Any, gate: Gate | None = None) -> Runnable[Any, Any]:
 
 
 def test_same_answer_from_every_entry_point(engine: VLLMEngine) -> None:
-    assert_same(lambda: rag(ChatEngine(engine=engine, max_tokens=24)), INPUT, batch=[INPUT, {**INPUT, "history": ""}])
+    # No handler: vLLM puts pieces together that are not read at once, so that runs report more or fewer of them.
+    batch = [INPUT, {**INPUT, "history": ""}]
+    assert_same(lambda: rag(ChatEngine(engine=engine, max_tokens=24)), INPUT, batch=batch, handler=None)
 
 
 def test_same_completion(engine: VLLMEngine) -> None:
-    assert_same(lambda: rag(EngineLLM(engine=engine, max_tokens=24, stop=["."])), INPUT)
+    assert_same(lambda: rag(EngineLLM(engine=engine, max_tokens=24, stop=["."])), INPUT, handler=None)
 
 
 async def test_many_at_once_answer_as_one_by_one(engine: VLLMEngine) -> None:

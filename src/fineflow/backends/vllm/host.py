@@ -7,6 +7,7 @@ that nobody else uses, and lives on when the loop of those who ask it ends. Requ
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import tempfile
 import threading
@@ -71,16 +72,20 @@ class Host:
         with progress(f"starting vLLM with {self.name}"):
             self._thread.start()
             self._started.result()
+        # Only now, so that it is done before what vLLM and multiprocessing have registered, which would wait for ever.
+        atexit.register(self.stop)
 
     def stop(self) -> None:
         """Fails what is under way and blocks until vLLM's processes have ended."""
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
+        atexit.unregister(self.stop)
 
     def abandon(self) -> None:
         """In a forked child: the processes are the parent's, and must not be ended from here."""
         self._open = False
+        atexit.unregister(self.stop)
         client = getattr(self.llm, "engine_core", None)
         if client is not None:
             for owner in (client, client.resources.engine_manager):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
@@ -45,12 +44,6 @@ def _forked() -> None:
         if (host := engine.forget()) is not None:
             host.abandon()
             _inherited.append(host)
-
-
-@atexit.register
-def _stop_all() -> None:
-    for engine in list(_all):
-        engine.stop()
 
 
 if hasattr(os, "register_at_fork"):
