@@ -18,6 +18,7 @@ from fineflow.adapters.base import DOCUMENTS, TEXT, VALUE, Builder, Leaf
 from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.local_models import encoder_of
 from fineflow.adapters.llamaindex.lowering import Place, Seen
 from fineflow.adapters.llamaindex.methods import believed_class, blocks, method, quiet, same, unblocked
 from fineflow.adapters.llamaindex.models import model_effects, shadow_llm
@@ -144,10 +145,11 @@ def _vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
     if model.embeddings_cache is not None or model.rate_limiter is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")
     ours = type(model) is EngineEmbedding
-    if not ours:
+    local = encoder_of(model)
+    if not ours and local is None:
         believed_class(model, seen.b)
         believed(model, _EMBEDDING, seen.b)
-        if not all(quiet(type(model), name) for name in _EMBEDDING):
+        if not _quiet(model):
             raise NotLowered(f"it is not known that {type(model).__name__} does no more than embed")
     effects = PURE if ours else Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
     made = seen.b.add(
@@ -158,10 +160,14 @@ def _vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
         effects=effects,
         kind=VALUE,
         of="query",
-        foreign=not ours,
+        foreign=not ours and local is None,
     )
     seen.at(seen.shared(model))
     return made
+
+
+def _quiet(model: Any) -> bool:
+    return all(quiet(type(model), name) for name in _EMBEDDING)
 
 
 def _generated(fusion: Any, query: Leaf, seen: Seen) -> Leaf | None:
@@ -204,7 +210,10 @@ def lower_postprocessor(processor: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
 
 
 def _engine(model: Any) -> str:
-    return str(model.engine.name) if type(model) is EngineEmbedding else type(model).__name__
+    if type(model) is EngineEmbedding:
+        return str(model.engine.name)
+    local = encoder_of(model)
+    return type(model).__name__ if local is None else local.engine.name
 
 
 # Running ahead
@@ -214,9 +223,14 @@ def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     """The vector of a query."""
     model, text = p.component, _text(p, "texts", args, run)
     ours = type(model) is EngineEmbedding  # its async methods work on every loop
+    local = encoder_of(model)
+    if local is None and not ours and not _quiet(model):
+        raise LeftToStock("the embedding model is not what it was any more")
 
     async def start(entry: Any) -> Any:
         entry.begun = True
+        if local is not None:
+            return await local.aembed_query(text)
         return await _called(model, "_get_query_embedding", text, sync=run.call.sync and not ours)
 
     return Work(run.work(p, ("query", text), start, shared=ours), lambda vector: vector)
@@ -366,7 +380,8 @@ def _shadow_embedding(model: Any, place: Place) -> Any:
         return model
     leaf, claims = place.shared(model), place.claims
     made, held = model.model_copy(), {}
-    for name in _EMBEDDING:
+    # That of a local model calls the sync one, in a thread and with a span of its own: it claims there.
+    for name in _EMBEDDING if encoder_of(model) is None else _EMBEDDING[:1]:
         found = method(type(model), name)
         if found is None or name in vars(model):
             continue

@@ -1,0 +1,100 @@
+"""Models of sentence-transformers in ``HuggingFaceEmbedding``: driven through the queue of an engine.
+
+The component calls its model in the thread of whoever asks. Queries that the graph embeds go through one engine for
+each model object instead, with batches across calls; what stock asks for outside of claims goes through the component's
+own methods, as ever. Read: llama-index-embeddings-huggingface 0.8.0.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from typing import Any
+
+from fineflow.adapters.llamaindex.methods import method
+from fineflow.adapters.recognition import plain
+from fineflow.backends.loaded import Failed, LoadedEmbedding, PerObject, Texts, refusal
+from fineflow.ir import Op
+from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.threads import in_thread
+
+_MODULE, _NAME = "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"
+_RETRIED = "_embed_with_retry"
+_METHODS = ("_get_query_embedding", "_aget_query_embedding", "_embed", _RETRIED)
+
+_engines: PerObject[LoadedEmbedding] = PerObject()  # by model
+_locals: PerObject[tuple[LocalEmbedding | None]] = PerObject()  # by component
+
+
+class LocalEmbedding:
+    """What embeds the queries of a ``HuggingFaceEmbedding``. It holds neither the component nor its model.
+
+    The vectors are those of the component's own methods, bit by bit (``backends.loaded``).
+    """
+
+    def __init__(self, component: Any, engine: LoadedEmbedding) -> None:
+        self.engine = engine
+        self._component = weakref.ref(component)
+        self._model = weakref.ref(component._model)
+        self._queue = queue_of(engine)
+
+    def of(self, model: Any) -> bool:
+        """Whether it drives that model."""
+        return self._model() is model
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """The vector of a query. Raises what the component raises."""
+        component: Any = self._component()
+        item = Texts((text,), _settings(component))
+        (found,) = await self._queue.submit_async(Op.EMBED, [item], label="embed query")
+        if not isinstance(found, Failed):
+            vector: list[float] = found[0]
+            return vector
+        # The component tries again, with pauses in between, which nobody else should have to wait for.
+        own = method(type(component), "_get_query_embedding")
+        assert own is not None
+        return list(await in_thread(lambda: own.function(component, text)))
+
+
+def encoder_of(component: Any) -> LocalEmbedding | None:
+    """What embeds queries through an engine in the place of a component; None for one that has to be asked itself."""
+    if not _known(component) or component._parallel_process is not False or component.show_progress_bar is not False:
+        return None
+    (found,) = _locals.of(component, lambda: (_local(component),))
+    return found if found is not None and found.of(component._model) else None
+
+
+def _local(component: Any) -> LocalEmbedding | None:
+    """Made once for each component, as it takes about a millisecond to look at all parts of a model."""
+    model = component._model
+    if refusal(model, "SentenceTransformer"):
+        return None
+    name = str(component.model_name).rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+    return LocalEmbedding(component, _engines.of(model, lambda: LoadedEmbedding(model, name=name)))
+
+
+def _known(component: Any) -> bool:
+    """Whether it is exactly one of these, with its own methods."""
+    base = getattr(sys.modules.get(_MODULE), _NAME, None)
+    if base is None or type(component) is not base or not vars(component).keys().isdisjoint(_METHODS):
+        return False
+    return all(_as_written(base, name) for name in _METHODS)
+
+
+def _as_written(base: type, name: str) -> bool:
+    """Whether a method is the library's own: nothing put in its place, and no wrapper of somebody else around it."""
+    if name == _RETRIED:
+        found = inspect.getattr_static(base, name)
+        return hasattr(found, "retry") and plain(base, name).__module__ == _MODULE
+    inner = method(base, name)  # without LlamaIndex's own wrappers
+    return inner is not None and inner.function.__module__ == _MODULE and not hasattr(inner.function, "__wrapped__")
+
+
+def _settings(component: Any) -> tuple[tuple[str, Any], ...]:
+    """The arguments with which it calls ``encode`` for a query."""
+    return (
+        ("batch_size", component.embed_batch_size),
+        ("normalize_embeddings", component.normalize),
+        ("prompt_name", "query"),
+    )
