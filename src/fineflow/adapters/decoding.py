@@ -21,6 +21,14 @@ _UNSETTLED = 4  # tokens at the end of a text that other text behind it may chan
 _tokenizing: WeakValueDictionary[int, LLMEngine] = WeakValueDictionary()  # whose tokenizer has been used, hence loaded
 
 
+def checked(engine: Any) -> Any:
+    """The engine of a component. Raises ValueError for what is no ``LLMEngine``, asking it nothing."""
+    if isinstance(engine, type) or not all(hasattr(type(engine), name) for name in ("generate", "encode", "prefill")):
+        got = engine.__name__ if isinstance(engine, type) else repr(engine)
+        raise ValueError(f"expected an engine that decodes, as TransformersEngine(...) is, got {got}")
+    return engine
+
+
 def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> Iterator[Delta]:
     """Decodes from a plain thread, also from one in which an event loop runs.
 

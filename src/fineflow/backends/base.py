@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 from fineflow.ir import Op
@@ -26,7 +27,8 @@ class Sampling:
     them; see ``Constrains``. ``special_tokens``: their texts are part of the output, but for the one that ends it; some
     models mark calls of tools by them. ``extra``: arguments that only some engine knows, by name.
 
-    An engine that cannot follow a field that is not at its default raises RequestError, naming it.
+    An engine that cannot follow a field that is not at its default raises RequestError, naming it. Raises: TypeError
+    for a number that is none, and for ``stop`` or ``choices`` that are not texts in a tuple.
     """
 
     max_tokens: int = 256
@@ -46,6 +48,27 @@ class Sampling:
     choices: tuple[str, ...] = ()
     special_tokens: bool = False
     extra: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        for names, kind, wanted in _KINDS:
+            for name in names:
+                value = getattr(self, name)
+                if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
+                    raise TypeError(f"{name} is {value!r}; it must be {wanted}{' or None' * (name in _OPTIONAL)}")
+        for name in ("stop", "choices"):
+            texts = getattr(self, name)
+            if texts and not (isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)):
+                raise TypeError(f"{name} is {texts!r}; it must be a list of texts")
+
+
+# The builtin types stand first: what is an instance of one is found without asking the abstract ones.
+_KINDS: Sequence[tuple[Sequence[str], tuple[type, ...], str]] = (
+    (("max_tokens", "top_k", "seed", "min_tokens", "logprobs"), (int, Integral), "a whole number"),
+    (("temperature", "top_p", "min_p"), (float, int, Real), "a number"),
+    (("presence_penalty", "frequency_penalty", "repetition_penalty"), (float, int, Real), "a number"),
+    (("schema", "regex"), (str,), "a text"),
+)
+_OPTIONAL = frozenset({"seed", "logprobs", "schema", "regex"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -426,3 +426,35 @@ async def test_completion_model() -> None:
     assert chain.invoke({"text": text}) == expected
     with pytest.raises(ValueError, match="takes no argument"):
         llm.invoke(text, n=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"temperature": "hot"}, TypeError, "temperature is 'hot'; it must be a number"),
+        ({"max_tokens": 1.5}, TypeError, "max_tokens is 1.5; it must be a whole number"),
+        ({"seed": "1"}, TypeError, "seed is '1'; it must be a whole number or None"),
+        ({"stop": 3}, TypeError, "stop is 3; it must be a list of texts"),
+        ({"stop": [3]}, TypeError, "must be a list of texts"),
+        ({"choices": "yes"}, TypeError, "choices is 'yes'; it must be a list of texts"),
+        ({"logprobs": True, "top_logprobs": -2}, ValueError, "top_logprobs is -2; it must be"),
+        ({"logprobs": True, "top_logprobs": "x"}, ValueError, "top_logprobs is 'x'; it must be"),
+    ],
+)
+def test_settings_of_another_type_are_named(
+    model: ChatEngine, given: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        model.invoke("hi", **given)
+
+
+def test_a_lone_stop_string_is_one(model: ChatEngine) -> None:
+    given: Any = "END"
+    assert model._sampling(given, {}).stop == ("END",)
+
+
+@pytest.mark.parametrize("made", [ChatEngine, EngineLLM])
+@pytest.mark.parametrize("given", ["x", None, TransformersEngine])
+def test_what_is_no_engine_is_refused(made: type[Any], given: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected an engine that decodes, as TransformersEngine\(...\) is, got"):
+        made(engine=given)

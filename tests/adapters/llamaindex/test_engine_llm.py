@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from fineflow.backends.base import Message
 from fineflow.backends.transformers import TransformersEngine
+from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
 from fineflow.llamaindex import EngineLLM
 from fineflow.runtime.loop import run_sync
@@ -178,3 +179,20 @@ def test_the_real_model_says_the_same_by_every_method_and_framework(real: Engine
     answers.add(ChatEngine(engine=tiny(), max_tokens=24).invoke(messages).text)
     assert len(answers) == 1
     assert answers != {""}
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"temperature": "hot"}, "temperature is 'hot'; it must be a number"),
+        ({"stop": 3}, "stop is 3; it must be a list of texts"),
+    ],
+)
+def test_settings_of_another_type_are_named(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        EngineLLM(engine=EmulatedLLM(lambda _: "x")).complete("hi", **given)
+
+
+def test_what_is_no_engine_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected an engine that decodes, .* got 'x'"):
+        EngineLLM(engine="x")  # type: ignore[arg-type]

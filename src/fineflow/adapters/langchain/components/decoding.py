@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.utils.function_calling import convert_to_json_schema
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator
 
 from fineflow.adapters import decoding
 from fineflow.backends.base import Constrains, Delta, LLMEngine, Sampling, TokenLogprob
@@ -56,6 +56,11 @@ class EngineBacked(BaseModel):
     choices: list[str] | None = None
     extra: dict[str, Any] | None = None
 
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _is_llm(cls, engine: Any) -> Any:
+        return decoding.checked(engine)
+
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _SETTINGS}
 
@@ -66,7 +71,7 @@ class EngineBacked(BaseModel):
         return {"model_name": self.engine.name, **found, "default_stop": self.stop}
 
     def _sampling(self, stop: list[str] | None, given: Mapping[str, Any], form: str | None = None) -> Sampling:
-        """The settings of one call. ValueError for arguments that make no sense.
+        """The settings of one call. ValueError for arguments that make no sense, TypeError for those of another type.
 
         form: the JSON schema of the output, where the call has it from elsewhere.
         """
@@ -78,13 +83,14 @@ class EngineBacked(BaseModel):
             )
         settings = self._settings()
         settings.update((k, v) for k, v in given.items() if k in settings and v is not None)
-        schema, choices = json_schema(settings["response_format"]), tuple(settings["choices"] or ())
+        schema, choices = json_schema(settings["response_format"]), _texts("choices", settings["choices"])
         forms = [name for name, value in (("response_format", schema), ("regex", settings["regex"])) if value]
         forms += ["choices"] * bool(choices) + ["a tool_choice that forces a call"] * bool(form)
         if len(forms) > 1:
             raise ValueError(f"an output has one form; got {' and '.join(forms)}; leave out all but one of them")
+        given_stop: Any = self.stop if stop is None else stop
         return Sampling(
-            stop=tuple(self.stop or ()) if stop is None else tuple(stop),
+            stop=_texts("stop", [given_stop] if isinstance(given_stop, str) else given_stop),
             logprobs=_alternatives(settings["logprobs"], settings["top_logprobs"]),
             schema=form or schema,
             choices=choices,
@@ -137,11 +143,21 @@ def json_schema(response_format: Any) -> str | None:
     return json.dumps(schema)
 
 
-def _alternatives(logprobs: bool | int | None, top: int | None) -> int | None:
+def _texts(name: str, given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Iterable):  # a text has parts, too, but they are not meant
+        raise TypeError(f"{name} is {given!r}; it must be a list of texts")
+    return tuple(given)
+
+
+def _alternatives(logprobs: bool | int | None, top: Any) -> int | None:
     if logprobs is None or logprobs is False:
         if top:
             raise ValueError(f"top_logprobs={top} needs logprobs=True")
         return None
+    if top is not None and (not isinstance(top, int) or top < 0):
+        raise ValueError(f"top_logprobs is {top!r}; it must be a whole number, 0 or more, or None")
     return top or 0 if logprobs is True else logprobs
 
 

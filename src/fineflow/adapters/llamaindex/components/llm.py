@@ -22,7 +22,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.llm import LLM
-from pydantic import Field, SkipValidation
+from pydantic import Field, SkipValidation, field_validator
 
 from fineflow.adapters import decoding
 from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
@@ -56,6 +56,11 @@ class EngineLLM(LLM):
     stop: list[str] | None = None
     context_window: int = Field(default=DEFAULT_CONTEXT_WINDOW, gt=0)
     is_chat_model: bool = True
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _is_llm(cls, engine: Any) -> Any:
+        return decoding.checked(engine)
 
     @classmethod
     def class_name(cls) -> str:
@@ -161,8 +166,11 @@ class EngineLLM(LLM):
                 f"EngineLLM takes no argument {', '.join(sorted(unknown))}; it takes {', '.join(sorted(_SAMPLING))}"
             )
         settings = {**{name: getattr(self, name) for name in _SETTINGS}, **given}
+        for name in ("stop", "choices"):
+            if isinstance(settings.get(name), list):
+                settings[name] = tuple(settings[name])
         stop = settings.pop("stop") or ()
-        return Sampling(stop=(stop,) if isinstance(stop, str) else tuple(stop), **settings)
+        return Sampling(stop=(stop,) if isinstance(stop, str) else stop, **settings)
 
     def _deltas(self, prompt: str | Sequence[ChatMessage], given: dict[str, Any]) -> CompletionResponseGen:
         """The output as it comes; each response has the text so far. Wrong arguments raise at once, not at reading."""
