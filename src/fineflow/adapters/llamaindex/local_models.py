@@ -1,4 +1,4 @@
-"""Models of sentence-transformers in ``HuggingFaceEmbedding``: driven through the queue of an engine.
+"""Models in components that users have. Those in ``HuggingFaceEmbedding`` are driven through the queue of an engine.
 
 The component calls its model in the thread of whoever asks. Queries that the graph embeds go through one engine for
 each model object instead, with batches across calls; what stock asks for outside of claims goes through the component's
@@ -63,6 +63,18 @@ def encoder_of(component: Any) -> LocalEmbedding | None:
         return None
     (found,) = _locals.of(component, lambda: (_local(component),))
     return found if found is not None and found.of(component._model) else None
+
+
+def one_at_a_time(llm: Any) -> str:
+    """Why calls of an LLM must not be made side by side where stock makes them one after the other; "" if they may.
+
+    The ``LLM`` of vllm is for one thread: of two in its ``generate``, one gets the other's answers, too. Read:
+    llama-index-llms-vllm 0.8.0, whose async methods block the event loop, and whose ``_client`` is None with a server.
+    """
+    base = getattr(sys.modules.get("llama_index.llms.vllm.base"), "Vllm", None)
+    if base is None or not isinstance(llm, base) or getattr(llm, "_client", None) is None:
+        return ""
+    return "the LLM of vllm in it takes one call at a time; VLLMEngine takes many"
 
 
 def _local(component: Any) -> LocalEmbedding | None:

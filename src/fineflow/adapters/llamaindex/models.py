@@ -13,6 +13,7 @@ from llama_index.core.llms.llm import LLM
 from fineflow.adapters.base import Builder
 from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.local_models import one_at_a_time
 from fineflow.adapters.llamaindex.methods import believed_class, blocks, method, quiet, same, unblocked
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import PURE, Effect, Effects
@@ -87,6 +88,8 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         raise NotLowered("the model has an output parser or a wrapper of its own around prompts")
     if not all(map(_ours, (llm.messages_to_prompt, llm.completion_to_prompt))):
         raise NotLowered("how the model writes prompts is user code")
+    if why := one_at_a_time(llm):
+        raise NotLowered(why)
     if type(llm) is EngineLLM:
         return Effects(PURE.kind, "", "model in this process")
     believed_class(llm, b)
@@ -125,7 +128,12 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
 
 
 def shadow_llm(llm: Any, leaf: str, claims: Claiming, *, sync: bool) -> Any:
-    """A copy of an LLM whose methods claim what was asked ahead; none of its async methods blocks the event loop."""
+    """A copy of an LLM whose methods claim what was asked ahead; none of its async methods blocks the event loop.
+
+    One that takes one call at a time stays where it is: blocking is what keeps its calls apart.
+    """
+    if one_at_a_time(llm):
+        return llm
     copy = llm.model_copy()
     kind, held = type(llm), {}
     for name in ASKING:
