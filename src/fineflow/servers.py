@@ -36,13 +36,17 @@ def engine(
     is vLLM (None: it is asked when that matters). options: of ``openai.AsyncOpenAI``, as ``api_key``, ``timeout``
     (seconds), ``max_retries``, ``default_headers``, ``http_client``: for components and questions of its own.
 
-    The last call for an address counts. Raises: ValueError for an address or a bound that is none; ImportError without
-    the library openai.
+    The last call for an address counts. Raises: ValueError for an address or a bound that is none; TypeError for an
+    option that the client has not; ImportError without the library openai.
     """
     from fineflow.engines import OpenAIServerEngine
 
-    if max_requests is not None and (isinstance(max_requests, bool) or not max_requests >= 1):
-        raise ValueError(f"max_requests is at least 1, or None for no bound; got {max_requests!r}")
+    if max_requests is not None and (not _whole(max_requests) or max_requests < 1):
+        raise ValueError(f"max_requests is a whole number of at least 1, or None for no bound; got {max_requests!r}")
     made = OpenAIServerEngine(base_url, model, warm=warm, priority=priority, vllm=vllm, **options)
     servers.register(base_url, made, max_requests)
     return made
+
+
+def _whole(given: Any) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)

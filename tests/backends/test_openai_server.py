@@ -254,10 +254,28 @@ async def test_closing_closes_the_connection(made: list[OpenAIServerEngine]) -> 
         await asyncio.to_thread(server.wait, lambda s: s.received[0].ended == "gone")
 
 
-@pytest.mark.parametrize("options", [{"base_url": "localhost:8000"}, {"base_url": "http://x/v1", "max_requests": 0}])
-def test_bad_settings(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="got"):
-        fineflow.engine(**options)
+@pytest.mark.parametrize("max_requests", [0, True, "3", 1.5])
+def test_bad_bounds(max_requests: Any) -> None:
+    with pytest.raises(ValueError, match=r"a whole number of at least 1, or None for no bound; got"):
+        fineflow.engine("http://x/v1", max_requests=max_requests)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("localhost:8000", "ftp://x/v1", "http://", "http://:8000", "http://x:99999/v1", "http://x:one/v1"),
+        *("", None, 3),
+        *("http://x/v1/chat/completions", "http://x/v1/completions/"),
+    ],
+)
+def test_bad_addresses(address: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected the address .*; got"):
+        fineflow.engine(address)
+
+
+def test_options_that_the_client_has_not() -> None:
+    with pytest.raises(TypeError, match=r"there is no option warmth; options are those of .* api_key, .* timeout"):
+        fineflow.engine("http://x/v1", warmth=True)
 
 
 def test_components_on_a_server(server: OpenAIServer) -> None:

@@ -41,7 +41,8 @@ def set_policy(obj: Any, policy: Policy | str) -> None:
     ``per_invocation``) or a function as ``runtime.policy`` describes. It holds as long as the object exists. May be
     called from any thread.
 
-    Raises: ValueError for a name that is not one of these; TypeError for what is no engine and cannot be limited.
+    Raises: ValueError for a name that is not one of these; TypeError for what is no engine and cannot be limited,
+    and for a policy that is neither.
     """
     queues.set_policy(obj if _is_engine(obj) else _standing(obj), policy)
 

@@ -60,6 +60,8 @@ def set_policy(engine: Any, policy: Policy | str) -> None:
         if policy not in POLICIES:
             raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
         policy = POLICIES[policy]
+    if not callable(policy):
+        raise TypeError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
     engine = itself(engine)
     with _lock:
         if id(engine) not in _policies:

@@ -445,6 +445,7 @@ class Engine:
         (len, True, TypeError, "whole number"),
         ("store", 1, TypeError, "expected a vector store, .* got str"),
         (FakeChat(), 1, TypeError, "got FakeChat"),
+        (FakeChat, 1, TypeError, "got the class FakeChat"),
         (FakeChat().invoke, 1, TypeError, "of a method its object"),
         (Engine(), 1, TypeError, "has a queue of its own: set max_batch"),
         (MergerRetriever(retrievers=[]), 1, TypeError, "taken apart into what it is made of: limit that"),
@@ -460,3 +461,6 @@ def test_a_policy_for_what_has_no_queue_is_refused() -> None:
         set_policy("store", "fifo")
     with pytest.raises(ValueError, match="by_depth"):
         set_policy(len, "deepest")
+    nothing: Any = 3
+    with pytest.raises(TypeError, match=r"expected a policy function or one of by_depth, .*; got 3"):
+        set_policy(len, nothing)

@@ -126,10 +126,11 @@ def standing(obj: Any) -> Component:
             obj = _meant(obj)
             if any(kind.__name__ in _OF_PARTS for kind in type(obj).__mro__):
                 raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
-            if not shown(obj) or isinstance(obj, MethodType):
+            if not shown(obj) or isinstance(obj, (MethodType, type)):
+                got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
                 raise TypeError(
                     "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
-                    f"(of a method its object), got {type(obj).__name__}"
+                    f"(of a method its object), got {got}"
                 )
             row = known(obj) if isinstance(obj, VectorStore) else None
             together = row.together if row is not None else None

@@ -6,9 +6,11 @@ prompt of a conversation is text of its own form (``conversation``), which goes 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 
@@ -20,6 +22,25 @@ from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
 from fineflow.errors import RequestError
 from fineflow.runtime import events
+
+_OPTIONS = frozenset(inspect.signature(openai.AsyncOpenAI).parameters) - {"base_url"}
+
+
+def _check(base_url: Any, options: Mapping[str, Any]) -> None:
+    try:
+        parts = urlsplit(base_url) if isinstance(base_url, str) else None
+        good = parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a port that is none
+        good = False
+    if not good:
+        raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
+    if base_url.rstrip("/").endswith("/completions"):
+        raise ValueError(f"expected the address before /chat/completions or /completions; got {base_url!r}")
+    if unknown := options.keys() - _OPTIONS:
+        raise TypeError(
+            f"there is no option {', '.join(sorted(unknown))}; options are those of openai.AsyncOpenAI: "
+            f"{', '.join(sorted(name for name in _OPTIONS if not name.startswith('_')))}"
+        )
 
 
 class OpenAIServerEngine:
@@ -35,8 +56,9 @@ class OpenAIServerEngine:
     connection. ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``regex`` and ``choices`` need vLLM.
     Tokens in deltas are -1 where the server does not tell them.
 
-    Raises: ValueError for an address that is none. Requests raise RequestError where the server refuses
-    one, BackendError where it cannot be reached, breaks off or fails; the openai library's exception is chained.
+    Raises: ValueError for an address that is none, TypeError for an option that the client has not. Requests raise
+    RequestError where the server refuses one, BackendError where it cannot be reached, breaks off or fails; the openai
+    library's exception is chained.
     """
 
     block_size = BLOCK  # characters
@@ -52,8 +74,7 @@ class OpenAIServerEngine:
         vllm: bool | None = None,
         **options: Any,
     ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
+        _check(base_url, options)
         self.connection = Connection(base_url.rstrip("/"), vllm, options, priority)
         self.model = model
         self.name = self._lane(model)
