@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_UNKNOWN = (
+    "it is not a LangChain Runnable, nor a query engine, retriever or response synthesizer of LlamaIndex, "
+    "and is left as it is"
+)
+
 
 def optimize(
     obj: T,
@@ -92,7 +97,7 @@ def explain(
         return _explained_index_object(obj, options)
     trace = _last(obj) if last_run else None
     if not _is_runnable(obj):
-        return Explanation(name=type(obj).__name__, fallback="it is not a LangChain Runnable, and is left as it is")
+        return Explanation(name=type(obj).__name__, fallback=_UNKNOWN)
     from fineflow.adapters.langchain.proxy import Optimized, is_constant
 
     used = None

@@ -236,3 +236,11 @@ def test_a_call_that_hangs_fails_the_test() -> None:
 def test_an_unknown_entry_point_is_refused() -> None:
     with pytest.raises(ValueError, match="entry must be one of invoke, stream"):
         observe(RunnablePassthrough(), "run", 1)
+
+
+def test_a_pipeline_in_place_of_what_makes_one_is_refused() -> None:
+    pipeline: Any = RunnablePassthrough()
+    with pytest.raises(
+        TypeError, match=r"expects a function that makes the pipeline, .* got RunnablePassthrough: write"
+    ):
+        assert_same(pipeline, 1)

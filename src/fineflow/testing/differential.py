@@ -127,6 +127,11 @@ def assert_same(
     given; ``options`` go to it. exact_chunks: also compare where streams are cut. ordered_log: False compares the
     side effects as a multiset, for pipelines whose stock order is concurrent.
     """
+    if not callable(make_runnable):
+        raise TypeError(
+            "assert_same expects a function that makes the pipeline, as it is made anew for each call; got "
+            f"{type(make_runnable).__name__}: write assert_same(lambda: ..., input)"
+        )
     if optimize is None:
         import fineflow
 
