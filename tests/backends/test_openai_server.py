@@ -22,9 +22,12 @@ from fineflow.backends.base import Delta, LLMEngine, Message, PrefixCache, Sampl
 from fineflow.backends.openai_server import OpenAIServerEngine
 from fineflow.backends.openai_server.conversation import read, written
 from fineflow.backends.openai_server.warmed import BLOCK
+from fineflow.engines import set_policy
 from fineflow.errors import BackendError, RequestError
 from fineflow.langchain import ChatEngine, EngineLLM
+from fineflow.runtime import servers
 from fineflow.runtime.loop import run_sync
+from fineflow.runtime.policy import by_depth, fifo
 from fineflow.testing.gates import Gate
 from fineflow.testing.server import Fault, OpenAIServer
 
@@ -271,6 +274,19 @@ def test_bad_bounds(max_requests: Any) -> None:
 def test_bad_addresses(address: Any) -> None:
     with pytest.raises(ValueError, match=r"expected the address .*; got"):
         fineflow.engine(address)
+
+
+def test_the_policy_of_an_engine_holds_for_what_waits_for_its_server() -> None:
+    engine = fineflow.engine("http://policies/v1", max_requests=1)
+    try:
+        waiting = servers.component_of(engine)
+        assert waiting is not None
+        assert waiting.places is not None
+        assert waiting.places.policy is by_depth
+        set_policy(engine, "fifo")
+        assert waiting.places.policy is fifo
+    finally:
+        servers.forget("http://policies/v1")
 
 
 def test_options_that_the_client_has_not() -> None:

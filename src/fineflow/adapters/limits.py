@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from fineflow.backends.base import BatchEngine, LLMEngine
-from fineflow.runtime import queues
+from fineflow.runtime import queues, servers
 from fineflow.runtime.policy import Policy
 
 
@@ -36,15 +36,17 @@ def limit(obj: Any, *, at_once: int | None) -> None:
 def set_policy(obj: Any, policy: Policy | str) -> None:
     """Has what waits for an engine, or for a component with a limit, served in another order from now on.
 
-    obj: an engine, or what ``limit`` takes; a store of which searches of several queries are made together has a
-    queue without a limit, too. policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``,
-    ``per_invocation``) or a function as ``runtime.policy`` describes. It holds as long as the object exists. May be
-    called from any thread.
+    obj: an engine (one on a server with ``max_requests`` stands for what waits for that server, of all its models), or
+    what ``limit`` takes; a store of which searches of several queries are made together has a queue without a limit,
+    too. policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a
+    function as ``runtime.policy`` describes. It holds as long as the object exists. May be called from any thread.
 
     Raises: ValueError for a name that is not one of these; TypeError for what is no engine and cannot be limited,
     and for a policy that is neither.
     """
     queues.set_policy(obj if _is_engine(obj) else _standing(obj), policy)
+    if _is_engine(obj) and (server := servers.component_of(obj)) is not None:
+        queues.set_policy(server, policy)
 
 
 def _is_engine(obj: Any) -> bool:
