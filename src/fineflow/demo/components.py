@@ -120,7 +120,9 @@ def _llm_engine(settings: Settings, place: str) -> Any:
         from fineflow.backends.vllm import VLLMEngine
 
         # The bundled model needs little room, and is not worth the time that compiling it takes.
-        small: dict[str, Any] = {} if settings.llm is not None else {"enforce_eager": True, "kv_cache_memory_bytes": 2**28}
+        small: dict[str, Any] = (
+            {} if settings.llm is not None else {"enforce_eager": True, "kv_cache_memory_bytes": 2**28}
+        )
         return VLLMEngine(place, **small)
     from fineflow.backends.transformers import TransformersEngine  # imports torch: only when nothing is amiss
 
