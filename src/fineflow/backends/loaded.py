@@ -68,6 +68,8 @@ class PerObject(Generic[T]):
         if found is not None:
             return found
         made = make()
+        if made is None:  # it is asked for again
+            return made
         found = self._found.setdefault(id(owner), made)
         if found is made:
             weakref.finalize(owner, self._found.pop, id(owner), None).atexit = False

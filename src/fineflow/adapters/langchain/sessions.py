@@ -14,7 +14,6 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,9 +29,10 @@ from fineflow.adapters.langchain.kernels import KERNELS
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime import ending
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.loop import engine_loop, exiting, on_engine_loop
+from fineflow.runtime.loop import engine_loop, exiting
 from fineflow.runtime.scope import Scope, current, on_stop
 
 _numbers = itertools.count(1)
@@ -76,8 +76,8 @@ class Session:
         marks.claiming = Claiming(call, shadows, under_way.get())
         try:
             # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
-            _post(loop, Execution(plan.e_graph, call, _given(input)).start)
-            with on_stop(partial(_stop, call)):
+            ending.post(loop, Execution(plan.e_graph, call, _given(input)).start)
+            with on_stop(partial(ending.stop, call)):
                 yield shadows.shadow
         except BaseException:
             if exiting() and threading.current_thread().daemon:
@@ -86,7 +86,7 @@ class Session:
                 threading.Event().wait()
             raise
         finally:
-            self.last = summary = _close(call)
+            self.last = summary = ending.close(call)
         self._check(summary)
 
     def on_loop(
@@ -155,7 +155,7 @@ class OnLoop:
         if run is not None:
             if (scope := current.get()) is not None:
                 self._scope = scope
-                scope.add(self, partial(_stop, run.call))
+                scope.add(self, partial(ending.stop, run.call))
             run.start()
         return self._runnable
 
@@ -232,38 +232,6 @@ def semaphore(limit: int | None) -> asyncio.Semaphore | None:
 
 def _given(input: Any) -> dict[str, Any]:
     return {"input": dict(input) if type(input) is dict else input}
-
-
-def _stop(call: Call) -> None:
-    """Ends what runs ahead of a call whose deadline has passed. From any thread."""
-    call.claims.closed = True
-    _post(call.loop, call.stop)
-
-
-def _close(call: Call) -> Summary:
-    """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
-    call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
-    if on_engine_loop():  # an abandoned stream may be collected on any thread, also on that one
-        return call.close()
-    if not call.tasks:
-        summary = call.summary()
-        _post(call.loop, call.close)
-        return summary
-    ended = call.aclose()
-    try:
-        return asyncio.run_coroutine_threadsafe(ended, call.loop).result()
-    except CancelledError:  # the loop was shut down meanwhile
-        return call.summary()
-    except RuntimeError:  # the loop has ended with the interpreter, and everything on it
-        ended.close()
-        return call.summary()
-
-
-def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
-    try:
-        loop.call_soon_threadsafe(function)
-    except RuntimeError:
-        pass
 
 
 def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None:

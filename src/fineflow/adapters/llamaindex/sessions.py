@@ -11,7 +11,6 @@ import contextvars
 import itertools
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +24,11 @@ from fineflow.adapters.llamaindex.lowering import Place
 from fineflow.adapters.llamaindex.plan import Plan, shadow
 from fineflow.adapters.llamaindex.retrieval import PLAIN
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.runtime import scope
+from fineflow.runtime import ending, scope
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
 from fineflow.runtime.limits import Ticket, enter, enter_sync, inside
-from fineflow.runtime.loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop import engine_loop
 
 _numbers = itertools.count(1)
 
@@ -60,11 +59,11 @@ class Session:
         runs = self._shadow(call)
         try:
             if runs is not self.obj and self.ahead:
-                _post(loop, Execution(self.plan.e_graph, call, _inputs(query)).start)
-            with scope.on_stop(partial(_stop, call)):
+                ending.post(loop, Execution(self.plan.e_graph, call, _inputs(query)).start)
+            with scope.on_stop(partial(ending.stop, call)):
                 yield runs
         finally:
-            summary = _close(call)
+            summary = ending.close(call)
             self.ended(summary)
         self._check(summary)
 
@@ -76,7 +75,7 @@ class Session:
         try:
             if runs is not self.obj and self.ahead:
                 Execution(self.plan.e_graph, call, _inputs(query)).start()
-            with scope.on_stop(partial(_stop, call)):
+            with scope.on_stop(partial(ending.stop, call)):
                 yield runs
         finally:
             summary = await call.aclose()
@@ -164,35 +163,3 @@ def _call(loop: asyncio.AbstractEventLoop, query: Any, *, sync: bool) -> Call:
 
 def _inputs(query: Any) -> Mapping[str, Any]:
     return {"input": query if isinstance(query, str) else getattr(query, "query_str", None), "nodes": None}
-
-
-def _stop(call: Call) -> None:
-    """Ends what runs ahead of a call whose deadline has passed. From any thread."""
-    call.claims.closed = True
-    _post(call.loop, call.stop)
-
-
-def _close(call: Call) -> Summary:
-    """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
-    call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
-    if on_engine_loop():
-        return call.close()
-    if not call.tasks:
-        summary = call.summary()
-        _post(call.loop, call.close)
-        return summary
-    ended = call.aclose()
-    try:
-        return asyncio.run_coroutine_threadsafe(ended, call.loop).result()
-    except CancelledError:  # the loop was shut down meanwhile
-        return call.summary()
-    except RuntimeError:  # the loop has ended with the interpreter, and everything on it
-        ended.close()
-        return call.summary()
-
-
-def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
-    try:
-        loop.call_soon_threadsafe(function)
-    except RuntimeError:
-        pass
