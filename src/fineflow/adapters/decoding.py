@@ -22,8 +22,11 @@ _tokenizing: WeakValueDictionary[int, LLMEngine] = WeakValueDictionary()  # whos
 
 
 def checked(engine: Any) -> Any:
-    """The engine of a component. Raises ValueError for what is no ``LLMEngine``, asking it nothing."""
-    if isinstance(engine, type) or not all(hasattr(type(engine), name) for name in ("generate", "encode", "prefill")):
+    """The engine of a component. Raises ValueError for what is no ``LLMEngine``, asking it nothing.
+
+    One that says that it cannot prefill need not have that method.
+    """
+    if isinstance(engine, type) or not all(hasattr(type(engine), name) for name in ("generate", "encode")):
         got = engine.__name__ if isinstance(engine, type) else repr(engine)
         raise ValueError(f"expected an engine that decodes, as TransformersEngine(...) is, got {got}")
     return engine
