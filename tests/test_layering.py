@@ -27,6 +27,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "backends.base": ("ir",),
     # An engine also reports its work, and reporting needs nothing but the standard library.
     "backends": ("ir", "backends.base", "runtime.events", *LEAVES),
+    "backends.loaded_llm": ("ir", "backends.base", "backends.loaded", *LEAVES),
+    "backends.loaded_rerank": ("ir", "backends.base", "backends.loaded", *LEAVES),
     "backends.sentence_transformers": ("ir", "backends.base", "runtime.events", "runtime.costs", *LEAVES),
     "runtime": ("ir", "backends.base", *LEAVES),
     "runtime.events": (),
@@ -36,9 +38,15 @@ OURS: dict[str, tuple[str, ...]] = {
         "ir",
         "backends.base",
         "backends.loaded",  # of models that the user's components hold; knows no library
+        "backends.loaded_llm",
         "runtime",
         "adapters.base",
+        "adapters.framework",
+        "adapters.proxy",
         "adapters.recognition",
+        "adapters.resources",
+        "adapters.serving",
+        "adapters.together",
         "adapters.closures",
         "adapters.idioms",
         "adapters.purity",
@@ -54,9 +62,15 @@ OURS: dict[str, tuple[str, ...]] = {
         "ir",
         "backends.base",
         "backends.loaded",  # of models that the user's components hold; knows no library
+        "backends.loaded_rerank",
         "runtime",
         "adapters.base",
+        "adapters.framework",
+        "adapters.proxy",
         "adapters.recognition",
+        "adapters.resources",
+        "adapters.serving",
+        "adapters.together",
         "adapters.decoding",
         "adapters.json_items",
         "adapters.tool_calls",
@@ -73,10 +87,24 @@ OURS: dict[str, tuple[str, ...]] = {
     "engines": ("_lazy", "backends", "runtime.instances", "adapters.limits"),
     "langchain": ("_lazy", "adapters.langchain"),
     "llamaindex": ("_lazy", "adapters.llamaindex"),
-    "demo": ("", "ir", "api", "adapters", "backends", "engines", "langchain", "observe", "runtime", *LEAVES),
+    "demo": (
+        "",
+        "ir",
+        "api",
+        "adapters",
+        "backends",
+        "engines",
+        "langchain",
+        "llamaindex",
+        "observe",
+        "runtime",
+        *LEAVES,
+    ),
     "demo.app": (),  # stock LangChain, as people write it
+    "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "backends", "demo", "engines", "runtime", *LEAVES),
-    "cli": ("", "api", "demo", "observe", "profiling", *LEAVES),
+    "checking": ("", "demo", "testing", *LEAVES),
+    "cli": ("", "api", "checking", "demo", "observe", "profiling", *LEAVES),
 }
 
 # Libraries, by the name that is imported, and the modules or packages of ours that may import them.
@@ -93,9 +121,9 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
-    "llama_index": ("adapters.llamaindex", "testing"),
+    "llama_index": ("adapters.llamaindex", "testing", "demo", "checking"),
     "llama_index_instrumentation": ("testing",),
-    "numpy": ("backends", "adapters.langchain.together"),  # which makes one matrix for several searches
+    "numpy": ("backends", "adapters.together"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
@@ -105,11 +133,12 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),
+    "workflows": ("adapters.llamaindex",),
     "wrapt": ("api", "adapters"),
 }
 
 # Of `testing`, these serve every framework and know none.
-TESTING_PLAIN = ("testing", "testing.gates", "testing.http", "testing.openai_form", "testing.server")
+TESTING_PLAIN = ("testing", "testing.bounded", "testing.gates", "testing.http", "testing.openai_form", "testing.server")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def test_they_are_the_classes_of_the_adapters_and_backends() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_a_name_that_is_not_there_is_told(module: ModuleType) -> None:
-    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'Nothing'; it offers [CE]"):
+    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'Nothing'; it offers [CDE]"):
         _ = module.Nothing
     assert not hasattr(module, "Nothing")
 

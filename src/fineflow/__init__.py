@@ -1,4 +1,4 @@
-"""fineflow: LangChain pipelines on your own models, sooner, with the same answer.
+"""fineflow: pipelines of LangChain and LlamaIndex on your own models, sooner, with the same answer.
 
 import fineflow
 rag = fineflow.optimize(chain)

@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
+from fineflow.adapters.framework import Framework
 from fineflow.explanation import Explanation
-from fineflow.observe.critical import ENTRIES, Forecasts
+from fineflow.observe.critical import Forecasts
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
-from fineflow.runtime.trace import Trace
-
-if TYPE_CHECKING:
-    from fineflow.adapters.langchain.plan import Plan
-    from fineflow.adapters.llamaindex.plan import Plan as IndexPlan
+from fineflow.runtime.claims import Summary
 
 T = TypeVar("T")
 
 _UNKNOWN = (
-    "it is not a LangChain Runnable, nor a query engine, retriever or response synthesizer of LlamaIndex, "
+    "it is not a LangChain Runnable, nor one of the objects of LlamaIndex that are taken (docs/llamaindex.md), "
     "and is left as it is"
 )
+_UNKNOWN_CLASS = "it is a class, and is left as it is; optimize and explain an object of it"
+_CLASS = (
+    "a class has no plan, as what it builds depends on the models and stores that it is given; "
+    "explain(index) shows the plan of an index"
+)
+_EXPECTED = "explain(..., last_run=True) expects an object that fineflow.optimize() returned, after a call of it"
+_NO_GAIN = "nothing in it can start earlier than stock starts it"
 
 
 def optimize(
@@ -40,36 +45,33 @@ def optimize(
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only sooner.
 
-    obj: a LangChain ``Runnable``, or a query engine, retriever or response synthesizer of LlamaIndex; anything else is
-    returned as it is. The other arguments are those of :class:`fineflow.Options`.
+    obj: a LangChain ``Runnable``; or of LlamaIndex a query engine, retriever, response synthesizer or chat engine, a
+    tool that calls one of the first two, an agent, a workflow, an ``IngestionPipeline``, a ``VectorStoreIndex`` (or the
+    class, to build one) or a ``DocumentQA``; anything else is returned as it is. The other arguments are those of
+    :class:`fineflow.Options`.
 
-    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is no number of seconds above 0;
-    PlanningError, with ``strict=True``, when a call cannot be planned (when it is made, not here).
+    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is no number of seconds above 0, or is
+    given for a workflow; PlanningError, with ``strict=True``, when a call cannot be planned (when it is made, not
+    here).
     """
     options = Options(passes, strict, assume_pure, eager, timeout)
-    if _is_index_object(obj):
-        return cast(T, _optimized_index_object(obj, options))
-    if not _is_runnable(obj):
-        return obj
-    from fineflow.adapters.langchain.proxy import Optimized
-
-    wrapped: Any = cast(Any, obj).__wrapped__ if type(obj) is Optimized else obj
-    return cast(T, Optimized(wrapped, options, plan))
+    framework = _framework(obj)
+    return obj if framework is None else cast(T, framework.optimized(obj, options, plan))
 
 
-def plan(runnable: Any, options: Options, text_input: bool) -> Plan:
-    """Lowers, rewrites, decides: what happens when an optimized object is called for the first time.
+def plan(obj: Any, options: Options, way: Any) -> Any:
+    """Lowers, rewrites, decides: what happens when an optimized object is called in some way for the first time.
 
-    text_input: whether the input is text or numbers, or a dict of such, which no step can change under a reader.
+    way: how it is called, and with what, as far as plans depend on it (``Framework.ways``).
 
     Raises: PlanningError for a pass of the user's that raises or returns no valid graph; GraphError, where graphs are
     verified, for a pass of fineflow's that breaks a rule.
     """
-    from fineflow.adapters.langchain.plan import decide, lower
-
-    p_graph, objects = lower(runnable, options, text_input=text_input)
+    framework = _framework(obj)
+    assert framework is not None  # it was, when it was optimized
+    p_graph, seen = framework.lower(obj, options, way)
     e_graph = rewrite(p_graph, options.passes, check=options.strict)
-    return decide(p_graph, e_graph, objects)
+    return framework.decide(p_graph, e_graph, seen)
 
 
 def explain(
@@ -84,108 +86,91 @@ def explain(
 
     The seconds are predicted by what the process has measured of its engines so far (``runtime.costs``), and say so.
 
-    input: an example of what the object will be called with, where it matters that it is not text (or a dict of text).
+    input: an example of what a runnable will be called with, where it matters that it is not text (or a dict of text).
     last_run: of an optimized object, also what the call took that ended last: each step, and the critical path.
 
     Raises: TypeError if ``passes`` are not functions; PlanningError when one of the user's own raises or returns no
     valid graph; ValueError, with ``last_run``, if there was no call that ran ahead, or the object is not optimized.
     """
     options = Options(passes, assume_pure=assume_pure)
-    if _is_index_object(obj):
-        if last_run:
-            raise ValueError("explain(..., last_run=True) expects an optimized LangChain object, got one of LlamaIndex")
-        return _explained_index_object(obj, options)
-    trace = _last(obj) if last_run else None
-    if not _is_runnable(obj):
+    framework = _framework(obj)
+    optimized = framework is not None and issubclass(type(obj), framework.Optimized)
+    if last_run and not optimized:
+        raise ValueError(f"{_EXPECTED}; got {type(obj).__name__}, which is not optimized")
+    if isinstance(own := obj.__wrapped__ if optimized else obj, type):
+        return Explanation(name=f"class {own.__name__}", fallback=_UNKNOWN_CLASS if framework is None else _CLASS)
+    if framework is None:
         return Explanation(name=type(obj).__name__, fallback=_UNKNOWN)
-    from fineflow.adapters.langchain.proxy import Optimized, is_constant
+    made = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
+    if last_run and not _ran(made):
+        raise ValueError(
+            f"{_EXPECTED}; no call of this one has ended in which anything ran ahead. Call it, or see explain() "
+            "without last_run for why its calls run as stock"
+        )
+    return made
 
-    used = None
-    if type(obj) is Optimized:
-        used = obj._self_used(trace)
+
+def _explained(
+    framework: Framework, obj: Any, at: str, options: Options, input: Any, last: Summary | None
+) -> Explanation:
+    """The plan of an object and of its parts. at: where it is a part. last: of the call that is told of, too."""
+    given, trace = obj, None
+    used: dict[Any, Any] = {}  # the plan that the call ran by, if it is still in use
+    if last is not None and last.trace is not None and last.trace.runs:
+        trace = last.trace
+        used = {way: made for way, made in obj._self_plans.items() if made and made.e_graph is trace.graph}
+    if issubclass(type(obj), framework.Optimized):
         obj, options = obj.__wrapped__, obj._self_options
-    made = used or plan(obj, options, is_constant(input))
-    ahead = made.ahead(eager=options.eager)
+    ways = framework.ways(obj, input, next(iter(used), None))
+    plans = [used.get(way) or plan(obj, options, way) for way in ways]
+    ahead = [entry for made in plans for entry in made.ahead(eager=options.eager)]
+    made = next(iter(used.values()), None) or next((p for p in plans if p.ahead(eager=options.eager)), plans[0])
+    entries = tuple(entry for each in plans for entry in each.entries)
     return Explanation(
-        name=type(obj).__name__,
+        name=f"{type(obj).__name__} ({at})" if at else type(obj).__name__,
         p_graph=made.p_graph,
         e_graph=made.e_graph,
         notes=made.e_graph.notes,
-        fallback="" if ahead else "nothing in it can start earlier than stock starts it",
-        stock=tuple(entry for entry in ENTRIES if entry not in ahead) if ahead else (),
+        fallback="" if ahead else _NO_GAIN,
+        entries=entries,
+        stock=tuple(entry for entry in entries if entry not in ahead) if ahead else (),
         forecasts=Forecasts.of(made.p_graph, made.e_graph),
         trace=trace,
+        remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
+        parts=tuple(
+            _explained(framework, part, name, options, input, _within(part, last))
+            for name, part in framework.parts(given, made).items()
+        ),
     )
 
 
-def _last(obj: Any) -> Trace:
-    """What is known of the call of an object that ended last."""
-    summary = getattr(obj, "_self_last", None) if _is_optimized(obj) else None
-    if summary is not None and summary.trace is not None:
-        return cast(Trace, summary.trace)
-    expected = "explain(..., last_run=True) expects an object that fineflow.optimize() returned, after a call of it"
-    if not _is_optimized(obj):
-        raise ValueError(f"{expected}; got {type(obj).__name__}, which is not optimized")
-    raise ValueError(
-        f"{expected}; no call of this one has ended in which anything ran ahead. Call it, or see explain() without "
-        "last_run for why its calls run as stock"
-    )
-
-
-def _is_optimized(obj: Any) -> bool:
-    proxy = sys.modules.get("fineflow.adapters.langchain.proxy")
-    return proxy is not None and type(obj) is proxy.Optimized
-
-
-def _is_runnable(obj: Any) -> bool:
-    runnables = sys.modules.get("langchain_core.runnables")  # whoever has a Runnable has imported it
-    return runnables is not None and isinstance(obj, runnables.Runnable)
-
-
-def plan_index_object(obj: Any, part: str, sync: bool, options: Options) -> IndexPlan:
-    """The plan of a part of an object of LlamaIndex (``adapters.llamaindex.plan``), for sync or async calls of it.
-
-    Raises as ``plan`` does.
+def _within(part: Any, last: Summary | None) -> Summary | None:
+    """The last call of a part of an object, if it was made in the last call of the object. Where it was not, parts of
+    the part may still have been: what is returned then has no steps, and tells when the call of the object began.
     """
-    from fineflow.adapters.llamaindex.plan import decide, lowered
-
-    p_graph, seen = lowered(obj, part, sync, options)
-    return decide(p_graph, rewrite(p_graph, options.passes, check=options.strict), seen, obj, part)
-
-
-def _optimized_index_object(obj: Any, options: Options) -> Any:
-    from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
-
-    wrapped: Any = obj.__wrapped__ if isinstance(obj, Optimized) else obj
-    made = optimized_class(wrapped)
-    return obj if made is None else made(wrapped, options, plan_index_object)
+    if last is None or last.trace is None:
+        return None
+    found = getattr(part, "_self_last", None)
+    if found is not None and found.trace is not None and found.trace.began >= last.trace.began:
+        return cast(Summary, found)
+    return replace(last, trace=replace(last.trace, runs=()))
 
 
-def _explained_index_object(obj: Any, options: Options) -> Explanation:
-    from fineflow.adapters.llamaindex.plan import main_part
-    from fineflow.adapters.llamaindex.proxy import Optimized
-
-    if isinstance(obj, Optimized):
-        obj, options = obj.__wrapped__, obj._self_options
-    part = main_part(obj)
-    plans = [plan_index_object(obj, part, sync, options) for sync in (True, False)]
-    gain = [made.used or options.eager for made in plans]
-    made = plans[0] if gain[0] else plans[1]
-    return Explanation(
-        name=type(obj).__name__,
-        p_graph=made.p_graph,
-        e_graph=made.e_graph,
-        notes=made.e_graph.notes,
-        fallback="" if any(gain) else "nothing in it can start earlier than stock starts it",
-        stock=tuple(f"{prefix}{part}" for prefix, runs in zip(("", "a"), gain, strict=True) if not runs and any(gain)),
-    )
+def _ran(made: Explanation) -> bool:
+    return made.trace is not None or any(map(_ran, made.parts))
 
 
-def _is_index_object(obj: Any) -> bool:
-    if sys.modules.get("llama_index.core") is None:  # whoever has an object of it has imported it
-        return False
-    try:
-        from fineflow.adapters.llamaindex.proxy import optimized_class
-    except ImportError:  # a version that is laid out in another way: its objects are left as they are
-        return False
-    return optimized_class(obj) is not None
+def _framework(obj: Any) -> Framework | None:
+    """The framework that an object is of. Whoever has one has imported that."""
+    runnables = sys.modules.get("langchain_core.runnables")
+    if runnables is not None and isinstance(obj, runnables.Runnable):
+        from fineflow.adapters.langchain import framework as langchain
+
+        return langchain
+    if sys.modules.get("llama_index.core") is not None:
+        try:
+            from fineflow.adapters.llamaindex import framework as llamaindex
+        except ImportError:  # a version that is laid out in another way: its objects are left as they are
+            return None
+        return llamaindex if llamaindex.known(obj) else None
+    return None

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return {"demo": _demo, "profile": _profile}[args.command](args)
+        return {"demo": _demo, "check": _check, "profile": _profile}[args.command](args)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
@@ -32,18 +32,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fineflow", description="Runs a LangChain pipeline sooner, with the same answer."
+        prog="fineflow", description="Runs pipelines of LangChain and LlamaIndex sooner, with the same answer."
     )
     parser.add_argument("--version", action="version", version=f"fineflow {fineflow.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
         help="a document assistant, stock against fineflow",
-        description="A document assistant in stock LangChain, run as it is and through fineflow.optimize, on the same "
-        "models: answers, times, whether everything is equal, the plan, and a timeline. Exit status: 0 everything is "
-        "equal, 1 something differs or the app failed, 2 bad input.",
+        description="A document assistant in stock LangChain or LlamaIndex, run as it is and through "
+        "fineflow.optimize, on the same models: answers, times, whether everything is equal, the plan, and a timeline. "
+        "Exit status: 0 everything is equal, 1 something differs or the app failed, 2 bad input.",
     )
     add = demo.add_argument
+    add("--framework", choices=("langchain", "llamaindex"), default="langchain", help="of the app: %(default)s")
     add("--docs", metavar="DIR", type=Path, help="folder of .txt and .md files, read recursively (default: bundled)")
     add("--question", metavar="TEXT", action="append", default=[], help="what to ask; repeatable (default: bundled)")
     add("--engine", choices=("transformers", "vllm"), default="transformers", help="that the LLM runs on: %(default)s")
@@ -55,6 +56,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeat", metavar="N", type=int, default=7, help="timed runs of each kind (default: %(default)s)")
     add("--timeline", metavar="FILE", type=Path, default=Path("timeline.html"), help="default: %(default)s")
     add("--json", action="store_true", help="print the result as JSON on stdout, everything else on stderr")
+    check = commands.add_parser(
+        "check",
+        help="compare your own object with itself, optimized",
+        description="Calls an object as it is and through fineflow.optimize, by every entry point, and prints what "
+        "differs in all that a caller can see: value, stream, exception, callbacks, spans and events. The object is "
+        "called four times for each entry point and input. Exit status: 0 all equal, 1 something differs, 2 bad "
+        "input.",
+    )
+    add = check.add_argument
+    add(
+        "object", metavar="MODULE:NAME", help="a LangChain Runnable or a LlamaIndex object, or a function that makes it"
+    )
+    add(
+        "--input",
+        metavar="TEXT",
+        action="append",
+        required=True,
+        help="what to call it with; repeatable; of a Runnable also a dict or list as JSON",
+    )
+    add("--entry", metavar="METHOD", action="append", default=[], help="repeatable (default: all that it has)")
     profile = commands.add_parser(
         "profile",
         help="measure what work costs on an engine of this machine",
@@ -69,6 +90,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", metavar="FILE", type=Path, default=Path("profile.json"), help="default: %(default)s")
     add("--repeat", metavar="N", type=int, default=9, help="runs of each (default: %(default)s)")
     return parser
+
+
+def _check(args: argparse.Namespace) -> int:
+    from fineflow.demo.inputs import UsageError
+
+    _quieten()
+    try:
+        from fineflow.checking import run
+
+        return run(args.object, args.input, args.entry)
+    except UsageError as error:
+        print(f"fineflow check: {error}", file=sys.stderr)
+        return BAD_INPUT
 
 
 def _profile(args: argparse.Namespace) -> int:
@@ -107,6 +141,7 @@ def _demo(args: argparse.Namespace) -> int:
         repeat=args.repeat,
         timeline=args.timeline,
         json=args.json,
+        framework=args.framework,
     )
     try:
         check(settings)

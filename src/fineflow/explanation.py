@@ -12,7 +12,7 @@ from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.draw import to_html, to_mermaid
 from fineflow.ir.page import Section, calls, opaque, sections, stays, works
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
-from fineflow.observe.critical import ENTRIES, Forecasts, marks, measured, measured_marks, predicted
+from fineflow.observe.critical import Forecasts, marks, measured, measured_marks, predicted
 from fineflow.runtime.trace import Trace
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
@@ -24,8 +24,9 @@ class Explanation:
 
     ``p_graph`` and ``e_graph``: before and after the passes, None where planning did not get that far. ``notes``:
     rewrites and refusals beyond those that the graphs carry. ``fallback``: why everything is left to stock, or "".
-    ``name``: the user's object, for people. ``stock``: the methods that run as stock, where others do not.
-    ``forecasts``: the predicted critical paths. ``trace``: the last call.
+    ``name``: the user's object, for people. ``entries``: the methods that the plan is about. ``stock``: those of them
+    that run as stock, where others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call.
+    ``remarks``: what is done that no graph shows. ``parts``: of an object whose parts are called by themselves.
     """
 
     p_graph: Graph | None = None
@@ -33,9 +34,12 @@ class Explanation:
     notes: tuple[Note, ...] = ()
     fallback: str = ""
     name: str = ""
+    entries: tuple[str, ...] = ()
     stock: tuple[str, ...] = ()
     forecasts: Forecasts | None = None
     trace: Trace | None = None
+    remarks: tuple[str, ...] = ()
+    parts: tuple[Explanation, ...] = ()
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -51,7 +55,9 @@ class Explanation:
         graph = self.e_graph or self.p_graph
         if graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
-        return (*_sentences(graph), *_by_entry(self.stock))
+        gains = [*_gains(graph), *(_gains_of_lowering(self.all_notes)), *self.remarks]
+        own = () if self.parts else _own(graph)
+        return (*(gains or (_NOTHING,)), *own, _SAME, *_by_entry(self.stock))
 
     def __str__(self) -> str:
         parts = [
@@ -61,13 +67,14 @@ class Explanation:
         told = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
         parts += [_table(heading, columns, rows) for heading, columns, rows in (*self.timing, *told)]
         parts += [format_graph(graph, title=title, marks=mark) for title, graph, mark in self._graphs()]
+        parts += map(str, self.parts)
         return "\n\n".join(parts)
 
     @property
     def timing(self) -> tuple[Section, ...]:
         """Tables of where the time goes: the predicted critical paths, and what the last call took."""
-        stock = ENTRIES if self.fallback else self.stock
-        table = predicted(self.forecasts, stock) if self.forecasts is not None else None
+        stock = self.entries if self.fallback else self.stock
+        table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
         last = measured(self.trace, self.forecasts) if self.trace is not None else ()
         return (*([table] if table is not None else []), *last)
 
@@ -100,7 +107,7 @@ class Explanation:
         e_graph = None if self.fallback else self.e_graph
         reason = f"{self.fallback[:1].upper()}{self.fallback[1:]}." if self.fallback else ""
         how = "predicted" if self.trace is None else "measured (as written: predicted)"
-        return to_html(
+        page = to_html(
             self.p_graph,
             e_graph,
             self.all_notes,
@@ -111,6 +118,7 @@ class Explanation:
             marks=self._marks,
             critical=f"heavy frame: on the critical path, {how}" if any(m.critical for m in self._marks) else "",
         )
+        return page.replace("</body>", "".join(part._repr_html_() for part in self.parts) + "</body>")
 
     def _repr_html_(self) -> str:
         # A frame keeps the styles of the page and those of the notebook apart.
@@ -130,7 +138,16 @@ class Explanation:
         }
 
 
-def _sentences(graph: Graph) -> Iterator[str]:
+_NOTHING = "Every step needs the one before, so nothing can start sooner than in stock."
+_SAME = "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
+
+
+def _gains_of_lowering(notes: Sequence[Note]) -> list[str]:
+    """What a component does in another order inside of one step, which edges of a graph do not show."""
+    return [f"{note.where}: {note.reason}." for note in notes if note.done and note.source == "lower"]
+
+
+def _gains(graph: Graph) -> Iterator[str]:
     working = [p.name for p in graph if works(p) and not p.params.get("stage") and p.op is not Op.PARTIAL_PREFILL]
     early = len(set(starts_early(graph)).intersection(working))
     streams = [p.name for p in graph if p.op is Op.MAP and any(ref.stream for ref in p.args.values())]
@@ -147,15 +164,15 @@ def _sentences(graph: Graph) -> Iterator[str]:
         yield f"{_listed(fields)} {start} when the fields that {reads} are written, while the rest still comes."
     if prefills := [p.name for p in graph if p.op is Op.PARTIAL_PREFILL]:
         yield f"The beginning of {_count(len(prefills), 'prompt')} is prefilled while the rest is being computed."
-    if not early and not streams and not fields and not prefills:
-        yield "Every step needs the one before, so nothing can start sooner than in stock."
+
+
+def _own(graph: Graph) -> Iterator[str]:
     if own := [p for p in calls(graph) if stays(p)]:
         are = "step is" if len(own) == 1 else "steps are"
         yield f"{len(own)} {are} your own or unknown code, run by stock, exactly when and as often as it always was."
         if any(p.meta.get("where") for p in opaque(graph)):
             hint = "unless it is known to have no side effects: mark such functions @fineflow.pure."
             yield f"What follows your code waits for it, {hint}"
-    yield "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
 
 
 def _by_entry(stock: Sequence[str]) -> Iterator[str]:

@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
+    from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
     from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
     from fineflow.adapters.llamaindex.components.llm import EngineLLM
     from fineflow.adapters.llamaindex.components.rerank import EngineReranker
+    from fineflow.adapters.llamaindex.local_models import local_engine
 
-__all__ = ["EngineEmbedding", "EngineLLM", "EngineReranker"]
+__all__ = ["DocumentQA", "EngineEmbedding", "EngineLLM", "EngineReranker", "local_engine"]
 
 _HERE, _EXTRA, _NEEDS = "fineflow.adapters.llamaindex", "llama-index", ("llama_index",)
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "DocumentQA": Lazy(f"{_HERE}.components.document_qa", _EXTRA, _NEEDS),
         "EngineEmbedding": Lazy(f"{_HERE}.components.embedding", _EXTRA, _NEEDS),
         "EngineLLM": Lazy(f"{_HERE}.components.llm", _EXTRA, _NEEDS),
         "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
+        "local_engine": Lazy(f"{_HERE}.local_models", _EXTRA, _NEEDS),
     },
 )

@@ -55,6 +55,22 @@ def test_every_pass_saves_what_it_says(tmp_path: Path) -> None:
     assert "emulated engines, virtual seconds" in shown
 
 
+def test_query_engines_of_llamaindex_take_what_they_must(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    pytest.importorskip("llama_index.core")
+    shown, figures = run("llamaindex", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    assert len(figures["checks"]) == 5 * len(figures["seconds"]) > 40
+
+
+def test_taking_documents_in_takes_what_it_must(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    pytest.importorskip("llama_index.core")
+    shown, figures = run("ingestion", tmp_path=tmp_path)
+    assert len(figures["checks"]) == 14
+    assert all(figures["checks"].values()), shown
+
+
 @pytest.mark.parametrize("name", ["overhead", "planning"])
 def test_the_others_run(name: str, tmp_path: Path) -> None:
     shown, figures = run(name, "--runs", "2", tmp_path=tmp_path)

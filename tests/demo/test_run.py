@@ -91,7 +91,18 @@ def test_json(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert "Helen Kormar" in err  # the text for people goes to stderr
     assert set(found) == {
-        *("fineflow", "models", "documents", "hardware", "method", "questions", "equal", "plan", "timeline")
+        *(
+            "fineflow",
+            "framework",
+            "models",
+            "documents",
+            "hardware",
+            "method",
+            "questions",
+            "equal",
+            "plan",
+            "timeline",
+        )
     }
     assert found["fineflow"] == fineflow.__version__
     assert found["documents"]["files"] == found["documents"]["passages"] == 2

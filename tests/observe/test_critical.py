@@ -16,10 +16,12 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 import fineflow
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.text import Marks, duration, format_graph, inside
-from fineflow.observe.critical import ENTRIES, Forecasts, marks, measured, predicted, told
+from fineflow.observe.critical import Forecasts, marks, measured, predicted, told
 from fineflow.runtime.costs import Costs
 from fineflow.runtime.trace import CLAIMED, LEFT, STOCK, Stamp, Trace, measured_path, steps
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
+
+ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
 
 
 def ask(text: str) -> Runnable[Any, Any]:
@@ -76,22 +78,22 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_predicted_before_and_after() -> None:
     forecasts = Forecasts.of(graph(chained=True), graph(chained=False), Costs())
-    heading, columns, rows = predicted(forecasts, ()) or ("", (), [])
+    heading, columns, rows = predicted(forecasts, ENTRIES, ()) or ("", (), [])
     assert heading.startswith("Predicted critical path, from priors, as nothing of it was measured yet")
     assert columns == ("graph", "entered by", "length", "path")
     assert [tuple(cell.replace("\u00a0", " ") for cell in row) for row in rows] == [
         ("as written", "any", "60 ms", "a.search 30 ms, b.search 30 ms"),
         ("as run", "any", "30 ms", "a.search 30 ms"),
     ]
-    _, _, rows = predicted(forecasts, ("ainvoke", "abatch")) or ("", (), [])
+    _, _, rows = predicted(forecasts, ENTRIES, ("ainvoke", "abatch")) or ("", (), [])
     assert rows[-1][:2] == ("as run", "invoke, stream, astream, batch")
-    _, _, rows = predicted(forecasts, ENTRIES) or ("", (), [])
+    _, _, rows = predicted(forecasts, ENTRIES, ENTRIES) or ("", (), [])
     assert [row[0] for row in rows] == ["as written"]
 
 
 def test_nothing_to_predict_is_not_told() -> None:
     plain = Graph((Primitive("pick", Op.PICK, {"x": Ref("input")}),), Ref("pick"))
-    assert predicted(Forecasts.of(plain, plain, Costs()), ()) is None
+    assert predicted(Forecasts.of(plain, plain, Costs()), ENTRIES, ()) is None
 
 
 def test_a_path_in_words() -> None:

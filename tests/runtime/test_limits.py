@@ -18,6 +18,7 @@ from fineflow.errors import Overloaded
 from fineflow.runtime import limits
 from fineflow.runtime.limits import ADMITTED, WAITING, Door, Limits, Ticket, enter, enter_sync
 from fineflow.runtime.scope import Scope, current
+from fineflow.testing.gates import wait_until
 
 
 def nobody() -> None:
@@ -210,15 +211,6 @@ def full(monkeypatch: pytest.MonkeyPatch) -> tuple[Door, Ticket]:
     door = Door(Limits(max_queries=1))
     monkeypatch.setattr(limits, "_door", door)
     return door, ask(door)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """From a thread, which must not keep others from getting there."""
-    for _ in range(10_000):
-        if condition():
-            return
-        threading.Event().wait(0.001)
-    raise TimeoutError("it did not come to that")
 
 
 async def until(condition: Callable[[], bool]) -> None:

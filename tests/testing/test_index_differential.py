@@ -6,6 +6,8 @@ import asyncio
 import copy
 import time
 from collections.abc import Callable
+from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import TextNode
 
-from fineflow.testing.index_differential import assert_same_index, observe_index
+from fineflow.testing.chat_differential import assert_same_chat
+from fineflow.testing.index_differential import Observation, assert_same_index, observe_index, observed
+from fineflow.testing.index_ingestion import assert_same_ingestion
+from fineflow.testing.index_recording import differences
 from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, stalls
 
 
@@ -89,3 +94,66 @@ async def test_stalls_are_measured() -> None:
     found, longest = await stalls(work())
     assert found == "done"
     assert longest > 0.08
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected a function that makes the object, got RetrieverQueryEngine: write"):
+        assert_same_index(make(CallbackManager([])), "where")
+    without: Any = partial(make, CallbackManager([]))
+    with pytest.raises(TypeError, match=r"expected a function of one argument.*lambda manager"):
+        assert_same_index(without, "where")
+    with pytest.raises(ValueError, match="entries must be of query, aquery, retrieve, aretrieve; got synthesize"):
+        assert_same_index(make, "where", entries=("synthesize",))
+    with pytest.raises(ValueError, match=r"nothing to call of Accumulate.*nodes=\.\.\. a synthesizer"):
+        assert_same_index(lambda manager: make(manager)._response_synthesizer, "where")
+    with pytest.raises(ValueError, match=r"nothing to call of VectorStoreIndex.*pipelines assert_same_ingestion"):
+        assert_same_index(lambda manager: VectorStoreIndex([], embed_model=FakeEmbedding()), "where")
+
+
+def test_a_conversation_is_with_a_chat_engine_and_of_several_texts() -> None:
+    with pytest.raises(TypeError, match=r"one text for each turn; got one text: write \['where'\]"):
+        assert_same_chat(make, "where")
+    with pytest.raises(TypeError, match=r"expected a chat engine, got RetrieverQueryEngine.*assert_same_index"):
+        assert_same_chat(make, ["where"])
+
+
+def test_what_takes_documents_in_is_on_a_bench() -> None:
+    made: Any = make
+    with pytest.raises(TypeError, match=r"expected a Bench\(obj, model, store\), got RetrieverQueryEngine"):
+        assert_same_ingestion(made, lambda obj: obj)
+
+
+def test_a_call_that_does_not_end_is_no_hang() -> None:
+    gate = Event()
+
+    def hang(_: Any, seen: Observation) -> None:
+        gate.wait(10)
+
+    with pytest.raises(TimeoutError, match=r"not ended after 0\.1 s"):
+        observed(make, hang, Observation("query"), ordered=True, timeout=0.1)
+    gate.set()
+
+
+def test_causes_of_an_exception_count() -> None:
+    def failing(cause: Exception | None) -> Callable[[CallbackManager], Any]:
+        def said(prompt: str) -> str:
+            raise ValueError("no") from cause
+
+        def made(manager: CallbackManager) -> Any:
+            engine = make(manager)
+            engine._response_synthesizer._llm.answers = said
+            return engine
+
+        return made
+
+    seen = observe_index(failing(KeyError("k")), "query", "where")
+    assert (seen.error, seen.causes) == (("ValueError", "no"), [("KeyError", "'k'")])
+    assert seen.failed
+    other = observe_index(failing(None), "query", "where")
+    [told] = differences(other, seen)
+    assert told.startswith("causes differs")
+
+
+async def test_it_works_inside_of_a_running_loop() -> None:
+    found = assert_same_index(make, "where is the tower")
+    assert set(found) == {"query", "aquery", "retrieve", "aretrieve"}

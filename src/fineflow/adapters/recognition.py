@@ -81,8 +81,10 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
     Believed are classes of the framework's packages and of fineflow, and classes declared ``@external``. Anything else
     is user code, which may count its calls, change with them, or do something besides.
     """
-    kind = type(component)
+    kind, own = type(component), getattr(component, "__dict__", {})
     for name in methods:
+        if name in own:
+            raise NotLowered(f"{name} has been put on the {kind.__name__}")
         owner = _owner(kind, name)
         if owner is None or b.assume_pure or declared_external(owner):
             continue

@@ -99,8 +99,8 @@ def refusal(model: Any, kind: str) -> str:
     return ""
 
 
-class _LoadedEngine:
-    """What the two share: the model, which is held only by its user, and its owner thread."""
+class LoadedEngine:
+    """What engines on loaded models share: the model, which is held only by its user, and its owner thread."""
 
     op: ClassVar[Op]
 
@@ -168,7 +168,7 @@ def _attempt(work: Callable[[], T]) -> T | Failed:
         return Failed(error)
 
 
-class LoadedEmbedding(_LoadedEngine):
+class LoadedEmbedding(LoadedEngine):
     """Serves EMBED on a ``SentenceTransformer``: items ``Texts``, results lists of vectors, one for each text.
 
     exact: whether single texts share a pass only as the module says. False has them padded, sorted by length: faster
@@ -295,7 +295,7 @@ def blocks(model: Any, texts: Sequence[str], size: int) -> list[list[int]]:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-class LoadedCrossEncoder(_LoadedEngine):
+class LoadedCrossEncoder(LoadedEngine):
     """Serves RERANK on a ``CrossEncoder``: items ``(query, document)`` texts, results scores, higher is better.
 
     Of models that give several values per pair the second one counts, as for LangChain's ``HuggingFaceCrossEncoder``.

@@ -1,4 +1,4 @@
-"""Loads the models and wraps them into the LangChain components that both sides of the demo use."""
+"""Loads the models and wraps them into the components of a framework that both sides of the demo use."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from langchain_core.documents import BaseDocumentCompressor
-from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
-
-from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
 from fineflow.backends.similarity import EmbeddingSimilarityEngine
 from fineflow.demo import data
+from fineflow.demo.frameworks import LLAMAINDEX
 from fineflow.demo.inputs import Settings, UsageError, locate, one_line
 from fineflow.errors import BackendError
 from fineflow.runtime.loop import run_sync
 from fineflow.runtime.scheduler import queue_of
 
-SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably
+SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably at once
 TOP_N = 3
 
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
@@ -38,9 +32,9 @@ class Components:
     ``reset`` brings the engines into the state in which every measured run starts. ``close`` ends them.
     """
 
-    llm: BaseChatModel
-    embeddings: Embeddings
-    reranker: BaseDocumentCompressor
+    llm: Any
+    embeddings: Any
+    reranker: Any
     about: dict[str, str]
     reset: Callable[[], None] = lambda: None
     engines: list[Any] = field(default_factory=list)
@@ -66,27 +60,29 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
     if all(place is None or Path(place).is_dir() for place in (llm_at, embedding_at, reranker_at)):
         _quiet_loading()
 
-    top_n = settings.top_n or (SMALL_MODEL_TOP_N if settings.llm is None else TOP_N)
+    kit = _index_kit() if settings.framework == LLAMAINDEX else _chain_kit()
+    one_prompt = settings.framework != LLAMAINDEX  # which refines the answer with one passage after the other
+    top_n = settings.top_n or (SMALL_MODEL_TOP_N if one_prompt and settings.llm is None else TOP_N)
     engines: list[Any] = []
 
-    def llm() -> ChatEngine:
+    def llm() -> Any:
         engines.append(engine := _llm_engine(settings, llm_at))
         run_sync(engine.start)
-        return ChatEngine(engine=engine, max_tokens=settings.max_tokens)
+        return kit.llm(engine, settings.max_tokens)
 
-    def embeddings() -> EngineEmbeddings:
+    def embeddings() -> Any:
         engines.append(engine := SentenceTransformerEngine(embedding_at))
         engine.load()
-        return EngineEmbeddings(engine=engine)
+        return kit.embeddings(engine)
 
-    def reranker() -> EngineReranker:
+    def reranker() -> Any:
         if reranker_at is None:
             embedding = engines[1]
             similarity = EmbeddingSimilarityEngine(embedding, submit=queue_of(embedding).submit)
-            return EngineReranker(engine=similarity, top_n=top_n)
+            return kit.reranker(similarity, top_n)
         engines.append(engine := CrossEncoderEngine(reranker_at))
         engine.load()
-        return EngineReranker(engine=engine, top_n=top_n)
+        return kit.reranker(engine, top_n)
 
     steps: list[tuple[str, str, Callable[[], Any]]] = [
         ("--llm", llm_at, llm),
@@ -113,6 +109,35 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         reset=lambda: run_sync(engines[0].reset_prefix_cache),
         engines=engines,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kit:
+    """What makes a framework's component of an engine."""
+
+    llm: Callable[[Any, int], Any]
+    embeddings: Callable[[Any], Any]
+    reranker: Callable[[Any, int], Any]
+
+
+def _chain_kit() -> _Kit:
+    from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
+
+    return _Kit(
+        lambda engine, most: ChatEngine(engine=engine, max_tokens=most),
+        lambda engine: EngineEmbeddings(engine=engine),
+        lambda engine, top_n: EngineReranker(engine=engine, top_n=top_n),
+    )
+
+
+def _index_kit() -> _Kit:
+    from fineflow.llamaindex import EngineEmbedding, EngineLLM, EngineReranker
+
+    def llm(engine: Any, most: int) -> Any:
+        settings = {"context_window": engine.context} if engine.context else {}
+        return EngineLLM(engine=engine, max_tokens=most, **settings)
+
+    return _Kit(llm, EngineEmbedding, lambda engine, top_n: EngineReranker(engine=engine, top_n=top_n))
 
 
 def _llm_engine(settings: Settings, place: str) -> Any:

@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the demo imports, and the package that carries it; all of them are in the extra "demo".
+# What the demo imports, and the package that carries it; all of them are in the extras "demo" and "llama-index".
+FRAMEWORKS = {
+    "langchain": {
+        "langchain_core": "langchain-core",
+        "langchain_classic": "langchain-classic",
+        "langchain_chroma": "langchain-chroma",
+        "langchain_text_splitters": "langchain-text-splitters",
+        "chromadb": "chromadb",
+    },
+    "llamaindex": {"llama_index": "llama-index-core"},
+}
 NEEDED = {
-    "langchain_core": "langchain-core",
-    "langchain_classic": "langchain-classic",
-    "langchain_chroma": "langchain-chroma",
-    "langchain_text_splitters": "langchain-text-splitters",
-    "chromadb": "chromadb",
     "torch": "torch",
     "transformers": "transformers",
     "accelerate": "accelerate",
@@ -33,9 +38,9 @@ class UsageError(Exception):
 class Settings:
     """What to run. None stands for what comes with the demo.
 
-    docs: folder of text and markdown files. engine: that the LLM runs on, "transformers" or "vllm". llm, embedding,
-    reranker: local folders or hub ids. top_n: passages that the reranker keeps. max_tokens: of one LLM output. repeat:
-    measured runs of each kind for each question.
+    framework: of the app, "langchain" or "llamaindex". docs: folder of text and markdown files. engine: that the LLM
+    runs on, "transformers" or "vllm". llm, embedding, reranker: local folders or hub ids. top_n: passages that the
+    reranker keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question.
     """
 
     docs: Path | None = None
@@ -49,6 +54,7 @@ class Settings:
     repeat: int = 7
     timeline: Path = Path("timeline.html")
     json: bool = False
+    framework: str = "langchain"
 
 
 def check(settings: Settings) -> None:
@@ -74,7 +80,9 @@ def check(settings: Settings) -> None:
     ):
         if value is not None:
             _check_model_name(flag, value)
-    _check_packages(NEEDED if settings.embedding else {**NEEDED, **EMBEDDING})
+    needed = {**FRAMEWORKS[settings.framework], **NEEDED}
+    extras = "demo" if settings.framework == "langchain" else "demo,llama-index"
+    _check_packages(needed if settings.embedding else {**needed, **EMBEDDING}, extras)
     if settings.engine == "vllm" and importlib.util.find_spec("vllm") is None:
         raise UsageError(
             "--engine vllm: vLLM is not installed here; make demo ENGINE=vllm runs the demo in an environment with it"
@@ -102,12 +110,12 @@ def _check_timeline(file: Path) -> None:
         raise UsageError(f"--timeline {file}: its folder does not exist; make it, or give another place")
 
 
-def _check_packages(needed: dict[str, str]) -> None:
+def _check_packages(needed: dict[str, str], extras: str) -> None:
     missing = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise UsageError(
             f"the demo needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed; "
-            "run: pip install 'fineflow[demo]'"
+            f"run: pip install 'fineflow[{extras}]'"
         )
 
 

@@ -1,4 +1,4 @@
-"""Runs a stock chain and its optimized twin on the same inputs, times them, and compares all that they return.
+"""Runs a stock app and its optimized twin on the same inputs, times them, and compares all that they return.
 
 Every run starts from the same state of the engines (``reset``). The order of the runs is reversed from one round to
 the next, so that neither side always goes first. Times are wall-clock seconds of one call, without the start of an
@@ -14,14 +14,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from langchain_core.runnables import Runnable
-
+from fineflow.demo.frameworks import Framework
 from fineflow.runtime import events
 
 STOCK, FINEFLOW = "stock", "fineflow"
 SIDES = (STOCK, FINEFLOW)
-ENTRIES = ("invoke", "ainvoke")
-KINDS = tuple((side, entry) for entry in ENTRIES for side in SIDES)
 
 Kind = tuple[str, str]  # side, entry point
 
@@ -57,13 +54,21 @@ class Run:
 
 @dataclass(slots=True)
 class Measured:
-    """All runs for one question. The reference is the first stock ``invoke``, with which every run is compared."""
+    """All runs for one question. The reference is the first sync call of stock, with which every run is compared.
+
+    entries: the sync and the async method by which the apps were asked.
+    """
 
     question: str
     reference: Outcome
-    runs: dict[Kind, list[Run]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    differences: dict[Kind, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    entries: tuple[str, str]
+    runs: dict[Kind, list[Run]] = field(init=False)
+    differences: dict[Kind, list[str]] = field(init=False)
     deviant: dict[Kind, Outcome] = field(default_factory=dict)  # the first outcome of a kind that differed
+
+    def __post_init__(self) -> None:
+        self.runs = {kind: [] for kind in kinds(self.entries)}
+        self.differences = {kind: [] for kind in kinds(self.entries)}
 
     @property
     def equal(self) -> bool:
@@ -91,27 +96,34 @@ class Measured:
             self.deviant.setdefault(kind, outcome)
 
 
+def kinds(entries: tuple[str, str]) -> tuple[Kind, ...]:
+    """Everything that is run: both sides by each method."""
+    return tuple((side, entry) for entry in entries for side in SIDES)
+
+
 def measure(
-    chains: Mapping[str, Runnable[Any, Any]],
+    apps: Mapping[str, Any],
     question: str,
+    framework: Framework,
     *,
     reset: Callable[[], None],
     repeat: int,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Measured:
-    """Runs both chains (keys ``SIDES``) on a question: once of each kind without a clock, then ``repeat`` timed rounds.
+    """Runs both apps (keys ``SIDES``) on a question: once of each kind without a clock, then ``repeat`` timed rounds.
 
-    ``reset`` brings the engines into the same state before every run. ``progress`` wraps the rounds. Exceptions of a
-    chain are outcomes; KeyboardInterrupt and the like pass.
+    ``reset`` brings the engines into the same state before every run. ``progress`` wraps the rounds. Exceptions of an
+    app are outcomes; KeyboardInterrupt and the like pass.
     """
     measured: Measured | None = None
+    every = kinds(framework.entries)
     with asyncio.Runner() as runner:
         for round_ in progress(range(repeat + 1)):
-            for kind in KINDS if round_ % 2 or not round_ else reversed(KINDS):
+            for kind in every if round_ % 2 or not round_ else reversed(every):
                 reset()
-                run = _run(runner, chains[kind[0]], kind[1], question, label=" ".join(kind))
+                run = _run(runner, apps[kind[0]], framework, kind[1], question, label=" ".join(kind))
                 if measured is None:
-                    measured = Measured(question, run.outcome)
+                    measured = Measured(question, run.outcome, framework.entries)
                 measured.note(kind, run.outcome)
                 if round_:  # the first round warms up both sides: plans, threads, allocators
                     measured.runs[kind].append(run)
@@ -119,22 +131,22 @@ def measure(
     return measured
 
 
-def _run(runner: asyncio.Runner, chain: Runnable[Any, Any], entry: str, question: str, label: str) -> Run:
+def _run(runner: asyncio.Runner, app: Any, framework: Framework, entry: str, question: str, label: str) -> Run:
     async def timed() -> tuple[float, float, Outcome]:
         start = time.perf_counter()
         try:
-            outcome = Outcome(await chain.ainvoke({"question": question}))
+            outcome = Outcome(await framework.aask(app, question))
         except Exception as error:
             outcome = Outcome(error=error)
         return start, time.perf_counter() - start, outcome
 
     with events.record() as intervals, events.labelled(label):
-        if entry == "ainvoke":
+        if entry == framework.entries[1]:
             start, seconds, outcome = runner.run(timed())
         else:
             start = time.perf_counter()
             try:
-                outcome = Outcome(chain.invoke({"question": question}))
+                outcome = Outcome(framework.ask(app, question))
             except Exception as error:
                 outcome = Outcome(error=error)
             seconds = time.perf_counter() - start

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_core.documents import Document
-
 import fineflow
 from fineflow.demo.inputs import one_line
-from fineflow.demo.measure import ENTRIES, FINEFLOW, SIDES, STOCK, Measured, Outcome
+from fineflow.demo.measure import FINEFLOW, SIDES, STOCK, Measured, Outcome
 
 
 def method(repeat: int) -> str:
@@ -61,14 +59,17 @@ def header(about: Mapping[str, Any]) -> str:
         "hardware": f"{machine['cpu']}, {machine['cores']} cores, {machine['torch_threads']} torch threads, "
         f"{accelerator}",
     }
-    lines = ["A document assistant in stock LangChain, as it is and after fineflow.optimize(chain).", ""]
+    lines = [f"A document assistant in stock {about['framework']}, as it is and after fineflow.optimize.", ""]
     return "\n".join([*lines, *(f"{name:11}{text}" for name, text in rows.items()), ""])
 
 
 def sources(outcome: Outcome) -> list[str]:
     """The files that the documents of an answer came from, each once, in their order."""
-    documents: Sequence[Document] = (outcome.value or {}).get("documents", ())
+    documents = (outcome.value or {}).get("documents", ())
     return list(dict.fromkeys(str(document.metadata.get("source", "?")) for document in documents))
+
+
+_MORE = ("category", "related")  # what an app may say besides its answer
 
 
 def verdict(ratio: float) -> str:
@@ -91,11 +92,10 @@ def question(measured: Measured, heading: str, expected: str | None = None) -> s
         lines += [
             f"  answer    {value.get('answer')}{known}",
             f"  sources   {', '.join(sources(reference)) or 'none'}",
-            f"  category  {json.dumps(value.get('category'), ensure_ascii=False)}",
-            f"  related   {json.dumps(value.get('related'), ensure_ascii=False)}",
+            *(f"  {key:9} {json.dumps(value[key], ensure_ascii=False)}" for key in _MORE if key in value),
         ]
     lines += ["", f"  {'':9} {'stock':>10} {'fineflow':>10}"]
-    for entry in ENTRIES:
+    for entry in measured.entries:
         lines.append(_times(entry, *(measured.seconds(side, entry) for side in SIDES), comparable=measured.equal))
     return "\n".join([*lines, f"  {_equality(measured)}"])
 
@@ -105,7 +105,7 @@ def _equality(measured: Measured) -> str:
     if measured.equal:
         what = "everything returned" if measured.reference.error is None else "the exception raised"
         return f"equal: {what} is the same in all {count} runs"
-    lines = ["DIFFERENT from the first stock invoke:"]
+    lines = [f"DIFFERENT from the first stock {measured.entries[0]}:"]
     for kind, outcome in measured.deviant.items():
         lines += [f"    {' '.join(kind)}: {_told(key, outcome)}" for key in measured.differences[kind]]
     return "\n".join(lines)
@@ -123,7 +123,7 @@ def _told(key: str, outcome: Outcome) -> str:
 def summary(measured: Sequence[Measured]) -> str:
     """All questions together."""
     lines = [f"All {len(measured)} questions"]
-    for entry in ENTRIES:
+    for entry in measured[0].entries:
         stock, ours = (sum(item.seconds(side, entry) for item in measured) for side in SIDES)
         lines.append(_times(entry, stock, ours, comparable=all(item.equal for item in measured)))
     different = sum(not item.equal for item in measured)
@@ -146,17 +146,17 @@ def question_record(measured: Measured, expected: str | None = None) -> dict[str
         "answer": value.get("answer"),
         "expected": expected,
         "sources": sources(reference),
-        "category": value.get("category"),
-        "related": value.get("related"),
+        **{key: value.get(key) for key in _MORE},
         "error": None if error is None else f"{type(error).__name__}: {one_line(error)}",
-        "seconds": {side: {entry: measured.seconds(side, entry) for entry in ENTRIES} for side in SIDES},
+        "seconds": {side: {entry: measured.seconds(side, entry) for entry in measured.entries} for side in SIDES},
         "runs": {
-            side: {entry: [run.seconds for run in measured.runs[side, entry]] for entry in ENTRIES} for side in SIDES
+            side: {entry: [run.seconds for run in measured.runs[side, entry]] for entry in measured.entries}
+            for side in SIDES
         },
-        "speedup": {entry: measured.ratio(entry) for entry in ENTRIES},
+        "speedup": {entry: measured.ratio(entry) for entry in measured.entries},
         "equal": measured.equal,
         "differences": {
-            side: {entry: measured.differences[side, entry] for entry in ENTRIES} for side in (STOCK, FINEFLOW)
+            side: {entry: measured.differences[side, entry] for entry in measured.entries} for side in (STOCK, FINEFLOW)
         },
     }
 

@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from langchain_core.documents import Document
-from langchain_core.vectorstores import VectorStore
 from tqdm import tqdm
 
 import fineflow
-from fineflow.demo import app, data, report
+from fineflow.demo import data, report
 from fineflow.demo.components import Components, Progress, load
+from fineflow.demo.frameworks import FRAMEWORKS, Framework
 from fineflow.demo.inputs import Settings, UsageError, one_line
-from fineflow.demo.measure import ENTRIES, FINEFLOW, SIDES, STOCK, Measured, measure
+from fineflow.demo.measure import FINEFLOW, SIDES, STOCK, Measured, measure
 from fineflow.observe import Track, timeline_html
 
 Say = Callable[[str], None]
@@ -31,13 +30,15 @@ def run(settings: Settings, load: Callable[[Settings, Progress], Components] = l
 
     Raises UsageError for what the user can put right. ``load`` makes the components.
     """
+    framework = FRAMEWORKS[settings.framework]
     say: Say = partial(print, file=sys.stderr) if settings.json else print
     with ExitStack() as stack:
         folder, expected = _corpus(settings, stack)
-        passages, files = _read(folder)
+        passages, files = _read(folder, framework.app)
         components = stack.enter_context(closing(load(settings, _bar("loading models"))))
-        store, seconds = _index(passages, components)
+        store, seconds = _index(passages, components, framework.app)
         about: dict[str, Any] = {
+            "framework": framework.title,
             "models": components.about,
             "documents": {
                 "folder": str(settings.docs or "bundled"),
@@ -49,10 +50,10 @@ def run(settings: Settings, load: Callable[[Settings, Progress], Components] = l
         }
         say(report.header(about))
 
-        chain = app.build(components.llm, store, components.reranker)
-        rag = fineflow.optimize(chain)  # the one line
-        measured = _ask({STOCK: chain, FINEFLOW: rag}, settings, components, expected, say)
-        plan = str(fineflow.explain(chain))
+        app = framework.app.build(components.llm, store, components.reranker)
+        rag = fineflow.optimize(app)  # the one line
+        measured = _ask({STOCK: app, FINEFLOW: rag}, framework, settings, components, expected, say)
+        plan = str(fineflow.explain(app))
     if len(measured) > 1:
         say(report.summary(measured))
     say(f"{report.method(settings.repeat)}\n\nThe plan\n\n{plan}\n")
@@ -73,7 +74,7 @@ def _corpus(settings: Settings, stack: ExitStack) -> tuple[Path, dict[str, str]]
     return folder, {question.text: question.answer for question in data.write_corpus(folder)}
 
 
-def _read(folder: Path) -> tuple[list[Document], int]:
+def _read(folder: Path, app: Any) -> tuple[list[Any], int]:
     """The passages of all documents below a folder, and the number of files they come from."""
     try:
         documents = app.load_documents(folder)
@@ -87,22 +88,28 @@ def _read(folder: Path) -> tuple[list[Document], int]:
     return app.split_documents(documents), len(documents)
 
 
-def _index(passages: list[Document], components: Components) -> tuple[VectorStore, float]:
+def _index(passages: list[Any], components: Components, app: Any) -> tuple[Any, float]:
     start = time.perf_counter()
     store = app.index(passages, components.embeddings, _bar("indexing"))
     return store, time.perf_counter() - start
 
 
 def _ask(
-    chains: dict[str, Any], settings: Settings, components: Components, expected: dict[str, str], say: Say
+    apps: dict[str, Any],
+    framework: Framework,
+    settings: Settings,
+    components: Components,
+    expected: dict[str, str],
+    say: Say,
 ) -> list[Measured]:
     questions = settings.questions or data.QUESTIONS
     found = []
     for number, question in enumerate(questions, 1):
         place = f"[{number}/{len(questions)}]"
         item = measure(
-            chains,
+            apps,
             question,
+            framework,
             reset=components.reset,
             repeat=settings.repeat,
             progress=_bar(f"{place} running both"),
@@ -126,7 +133,7 @@ def _write_timeline(file: Path, measured: list[Measured]) -> None:
     """Stock above fineflow, for each question and entry point, each by its run of median time."""
     tracks: list[Track] = []
     for item in measured:
-        for entry in ENTRIES:
+        for entry in item.entries:
             for side in SIDES:
                 typical = item.typical(side, entry)
                 name = f"{side} {entry}: {item.question}"

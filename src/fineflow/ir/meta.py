@@ -12,12 +12,14 @@ META: Mapping[str, str] = {
     "leaf": "path of the user's object that stock runs in its place: what shadows and feeds are found by",
     "where": "place of the user's function, as file.py:12",
     "called": "name of the user's function, for people",
+    "handed": "what stock hands to a component, of which the graph is told; no function of anybody's",
     "received": "names of the values that an opaque step was given and could change",
     # how stock meets it
     "claimed": "stock claims the result of a function, tool or embedding call that was run ahead",
     "invoked": "stock calls invoke here even in calls that stream",
     "batched": "stock runs the items of the MAP side by side, also in sync calls",
     "counted": "the name of a user's function in figures",
+    "several": "makes several requests, which stock's sync methods make one by one",
     "foreign": "runs outside fineflow's engines, so that nothing else measures how long it takes",
     "assumed": "assume_pure was set when it was lowered",
     # functions
@@ -49,6 +51,7 @@ META: Mapping[str, str] = {
     "cumulative": "a parser that, in calls that stream, gives one larger value after the other, and has no items",
     "added": "in calls that stream, stock adds up what it streams, so nothing runs ahead behind it",
     # retrieval
+    "direct": "a retriever finds by itself, without a vector and a store",
     "max_batch": "texts that the engine takes at once; 0 for no limit",
     "by_id": "a union that drops documents which share an id",
     "same_if": "equal for two searches of one store that find the same for the same query",

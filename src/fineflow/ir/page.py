@@ -131,7 +131,7 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
     """
     found = [] if graph is None else list(calls(graph))
     held = [p for p in found if stays(p)]
-    free = [p for p in found if not stays(p)]
+    free = [p for p in found if not stays(p) and not p.meta.get("handed")]
     own = {p.name: p.effects.reason for p in held}
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
     columns = ("pass", "step", "how")

@@ -69,7 +69,7 @@ STYLE = (
 def family(p: Primitive) -> str:
     """The key in ``COLOURS`` of the family that a primitive belongs to."""
     if p.op is Op.CALL and p.effects.kind is not Effect.OPAQUE:
-        return OWN[0]
+        return "flow" if p.meta.get("handed") else OWN[0]
     return next(key for key, (_, ops) in FAMILIES.items() if p.op in ops)
 
 

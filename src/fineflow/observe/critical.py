@@ -14,7 +14,6 @@ from fineflow.runtime.costs import Costs, costs
 from fineflow.runtime.forecast import Forecast, predict
 from fineflow.runtime.trace import Step, Trace, measured_path, steps
 
-ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
 _LEAST = 0.0005  # seconds that a step of plumbing must have taken to be told of
 
 
@@ -42,19 +41,22 @@ def measured_marks(trace: Trace) -> Marks:
     return Marks(took, frozenset(name for name, _ in measured_path(trace) if name in took))
 
 
-def predicted(forecasts: Forecasts, stock: Sequence[str]) -> Section | None:
-    """The table of predicted critical paths; None where nothing takes time. ``stock``: entries that run as stock."""
+def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]) -> Section | None:
+    """The table of predicted critical paths; None where nothing takes time.
+
+    entries: the methods that there are; the names of async ones begin with "a". stock: those that run as stock.
+    """
     written, run = forecasts.written, forecasts.run
     if not written.seconds and not run.seconds:
         return None
-    rows = [_row("as written", tuple(e for e in ENTRIES if e.startswith("a")), written)]
-    sync = tuple(e for e in ENTRIES if not e.startswith("a"))
+    sync = [entry for entry in entries if not entry.startswith("a")]
+    rows = [_row("as written", [entry for entry in entries if entry not in sync], written)]
     if forecasts.written_sync == written:
-        rows = [_row("as written", ENTRIES, written)]
+        rows = [_row("as written", ("any",), written)]
     else:
         rows.append(_row("as written", sync, forecasts.written_sync))
-    if ahead := tuple(e for e in ENTRIES if e not in stock):
-        rows.append(_row("as run", ahead, run))
+    if ahead := [entry for entry in entries if entry not in stock]:
+        rows.append(_row("as run", ahead if stock else ("any",), run))
     basis = run.basis if ahead else written.basis
     heading = (
         f"Predicted critical path, {basis}; engines are taken to be free, your own code counts once it was measured"
@@ -63,8 +65,8 @@ def predicted(forecasts: Forecasts, stock: Sequence[str]) -> Section | None:
 
 
 def _row(graph: str, entries: Sequence[str], forecast: Forecast) -> tuple[str, ...]:
-    by = "any" if tuple(entries) == ENTRIES else ", ".join(entries)
-    return graph, by, duration(forecast.seconds), told(forecast.names, forecast.each) or "nothing takes time"
+    path = told(forecast.names, forecast.each) or "nothing takes time"
+    return graph, ", ".join(entries), duration(forecast.seconds), path
 
 
 def told(names: Sequence[str], seconds: Mapping[str, float]) -> str:

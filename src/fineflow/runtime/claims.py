@@ -18,6 +18,8 @@ from typing import Any
 from fineflow.runtime.streams import Stream
 from fineflow.runtime.trace import CLAIMED, Stamps, Trace
 
+_STOPPED = "a component raised StopIteration"
+
 
 class Entry:
     """One piece of work: its arguments, its result, and, when it is produced in pieces, its stream.
@@ -92,7 +94,7 @@ class Entry:
     def fail(self, error: BaseException) -> None:
         """The work has failed, if it is not over already."""
         if isinstance(error, StopIteration):  # no future can carry it
-            wrapped = RuntimeError("a component raised StopIteration")
+            wrapped = RuntimeError(_STOPPED)
             wrapped.__cause__ = error
             error = wrapped
         if not self.over:
@@ -143,6 +145,16 @@ class Entry:
     def follow(self, then: Callable[[], None], context: contextvars.Context) -> None:
         """Has ``then`` called when the work is over: at once where the graph does it, else in ``context``."""
         self._follower = then, context
+
+
+class StockFailed(Exception):
+    """What the graph sees of a failure that stock has seen itself."""
+
+
+def raise_stop(error: BaseException | None) -> None:
+    """Raises the StopIteration that the error of an entry stands for (``Entry.fail``)."""
+    if isinstance(error, RuntimeError) and str(error) == _STOPPED and error.__cause__:
+        raise error.__cause__
 
 
 @dataclass(frozen=True, slots=True)

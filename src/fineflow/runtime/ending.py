@@ -1,12 +1,14 @@
-"""How calls end that were made from a plain thread: what runs ahead of them is on another thread's event loop."""
+"""How calls end: those from a plain thread, whose graph is on another thread's event loop; and what is told then."""
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
+from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.loop import on_engine_loop
 from fineflow.runtime.query import Call
@@ -35,6 +37,18 @@ def close(call: Call) -> Summary:
     except RuntimeError:  # the loop has ended with the interpreter, and everything on it
         ended.close()
         return call.summary()
+
+
+def tell(summary: Summary, obj: Any, strict: bool) -> None:
+    """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself.
+
+    Raises PlanningError with ``strict``.
+    """
+    if summary.broken:
+        text = f"{type(obj).__name__}: while running ahead, {summary.broken[0]}"
+        if strict:
+            raise PlanningError(f"{text}; without strict=True this is a warning")
+        warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)
 
 
 def post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:

@@ -43,7 +43,8 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
     """The longest path by predicted seconds, over data and order edges, bodies included.
 
     A CONDITION takes as long as its tests up to the arm that takes longest; a MAP as long as its body, or with
-    ``serial``, which is what stock's sync methods do, as often as it usually has items. A stage handles a part of the
+    ``serial``, which is what stock's sync methods do, as often as it usually has items, and so does what makes
+    several requests. A stage handles a part of the
     documents (half of them), and what remains for the primitive that it was taken from counts as nothing. Engines
     are taken to be free; user code counts as nothing until it was measured.
     """
@@ -119,6 +120,8 @@ class _Path:
         if not seconds:
             return 0.0
         self.asked.append((p, op))
+        if self.serial and p.meta.get("several"):
+            return seconds * self.known.size(None, Op.MAP, p.name)
         if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
             penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))
             return max(seconds + penalty - self.known.predict(part.engine, part.op, name=part.name), penalty)

@@ -214,6 +214,16 @@ class Door:
             idle = not self.waiting and not self._emptied
         if not idle:
             self._fill()
+        if log.isEnabledFor(logging.DEBUG):
+            told = {
+                "event": "call",
+                "call": ticket.number,
+                "tenant": ticket.tenant,
+                "waited": ticket.began - ticket.queued,
+                "ran": events.now() - ticket.began,
+                "error": None if error is None else type(error).__name__,
+            }
+            log.debug("call ended", extra=told)
 
     def withdraw(self, ticket: Ticket, refusal: BaseException | None = None) -> None:
         """A call does not wait any more, or was let in when nobody waited. refusal: who waits for it raises it."""

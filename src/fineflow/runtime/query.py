@@ -37,6 +37,7 @@ class Call:
     context: contextvars.Context
     label: str
     limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
+    entry: str = ""  # the method that was called, where it is none of a runnable
     claims: Claims = field(init=False)
     tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # with what they have to close at their end
     # Dicts, as Python's garbage collector need not look at empty ones.
@@ -153,7 +154,7 @@ class Call:
         return Summary(claims.claimed, claims.missed, unclaimed, self.surprises, self.broken, self._trace())
 
     def _trace(self) -> Trace:
-        entry = ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
+        entry = self.entry or ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
         runs = tuple((stamps.graph, stamps) for stamps in self.runs if stamps.graph is not None)
         return Trace(entry, self.began, events.now(), runs)
 

@@ -48,7 +48,7 @@ class Server(Protocol):
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
         """Sends the beginning of a prompt ahead, as the client ``user`` would; returns its characters. Never raises.
 
-        body: what the request says besides the prompt. On the runtime's loop.
+        body: what the request says besides the prompt. user: may be the arguments of a client. On the runtime's loop.
         """
         ...
 

@@ -16,7 +16,7 @@ import contextvars
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
 from itertools import count
 from time import monotonic
@@ -128,6 +128,22 @@ async def in_thread(function: Callable[[], T]) -> T:
     _pool.submit(_job(function, contextvars.copy_context(), loop, done))
     with getattr(loop, "outside", nullcontext)():  # a loop with a clock of its own has to know
         return await done
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits something that must not be left at work: cancelling the caller takes effect when it has ended."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # nobody else looks at it
+        raise cancelled
+    return task.result()
 
 
 def _job(

@@ -20,7 +20,6 @@ import json
 import operator
 import site
 import sysconfig
-import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableSequence, Sequence
 from contextvars import ContextVar
@@ -31,6 +30,7 @@ from typing import Any, Literal
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from fineflow.testing.bounded import bounded
 from fineflow.testing.canonical import canonical
 from fineflow.testing.recording import AsyncRecordingHandler, RecordingHandler, RunNode, arrange, run_tree
 
@@ -101,7 +101,7 @@ def observe(
     seen = Observation(entry)
     recorder = None if handler is None else RecordingHandler() if handler == "sync" else AsyncRecordingHandler()
     settings = _with_handler(config, recorder)
-    _in_thread(functools.partial(_call, runnable, entry, input, settings, seen), timeout)
+    bounded(functools.partial(_call, runnable, entry, input, settings, seen), timeout)
     seen.runs = run_tree(recorder) if recorder is not None else []
     seen.log = [canonical(item) for item in log]
     return seen
@@ -185,25 +185,6 @@ def _with_handler(config: RunnableConfig | None, handler: BaseCallbackHandler | 
     elif handler is not None:
         settings["callbacks"] = [*(callbacks or ()), handler]
     return settings
-
-
-def _in_thread(call: Callable[[], None], timeout: float) -> None:
-    """Each call has a thread of its own, so that it neither meets a running loop nor hangs the test for good."""
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="fineflow-observe", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive():
-        raise TimeoutError(f"the call has not ended after {timeout} s")
-    if failure:
-        raise failure[0]
 
 
 def _call(runnable: Any, entry: str, input: Any, config: dict[str, Any], seen: Observation) -> None:

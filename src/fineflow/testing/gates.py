@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from fineflow.runtime.events import now
+from fineflow.runtime.loop import run_sync
 
 
 class _Signal:
@@ -124,6 +125,20 @@ class Gate:
 
     def __repr__(self) -> str:
         return f"Gate({'open' if self._open else 'closed'}, arrivals={self.arrivals})"
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    """Looks until ``condition`` holds, on the runtime's loop, where its queues change. From any thread but that loop's.
+
+    For what nobody announces, such as the length of a queue. Raises TimeoutError.
+    """
+
+    async def look() -> None:
+        async with asyncio.timeout(timeout):
+            while not condition():
+                await asyncio.sleep(0)
+
+    run_sync(look)
 
 
 class Trap(Gate):

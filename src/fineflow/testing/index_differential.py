@@ -14,38 +14,25 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import difflib
 import inspect
-import json
-import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.callbacks.base_handler import BaseCallbackHandler
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
-from llama_index.core.instrumentation.events import BaseEvent
-from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
-from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
-from llama_index_instrumentation import get_dispatcher
-from llama_index_instrumentation.span import BaseSpan
-from pydantic import BaseModel, PrivateAttr
+from llama_index.core.schema import NodeWithScore, QueryBundle
 
 import fineflow
+from fineflow.testing.bounded import bounded
+from fineflow.testing.index_recording import Legacy, differences, recording, shown
 
 QUERY = ("query", "aquery")
 RETRIEVE = ("retrieve", "aretrieve")
 SYNTHESIZE = ("synthesize", "asynthesize")
-
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Make = Callable[[CallbackManager], Any]
 
@@ -57,7 +44,8 @@ class Observation:
     kind: type of what was returned. text: of the response, or what its stream adds up to. tokens: as streamed. nodes:
     id, score, text and metadata, in order. metadata: of the response. error: type and text of the exception. spans: the
     span tree, with the events of each span. callbacks: the events of the legacy CallbackManager, in a tree. embedding:
-    whether the call has left a vector with the query that it was given.
+    the vector that the call has left with the query that it was given. causes: type and text of what the exception
+    was raised from.
     """
 
     entry: str
@@ -70,6 +58,15 @@ class Observation:
     spans: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
     embedding: Any = None
+    causes: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the call raised, so that stock may have stopped before it asked for all that the graph did."""
+        return self.error is not None
+
+
+Seen = TypeVar("Seen", bound=Observation)
 
 
 def assert_same_index(
@@ -88,28 +85,71 @@ def assert_same_index(
     by default ``fineflow.optimize(obj, strict=True, eager=True)``. ordered: whether stock does one thing at a time in
     sync calls, so that the order of what is inside of a span or event counts.
 
-    Returns what was seen of the optimized object.
+    Returns what was seen of the optimized object, by entry point.
 
-    Raises AssertionError with the differences, and where a call that succeeded has asked components for anything that
-    stock did not want.
+    Raises: AssertionError with the differences, and where a call that succeeded has asked components for anything that
+    stock did not want; TypeError if ``make`` is not a function of one argument; ValueError for an object of another
+    kind, for entry points that the object has not,
+    or for ``synthesize`` without ``nodes``; TimeoutError when a call has not ended after a minute; PlanningError when
+    fineflow fails to plan a call.
+    """
+    obj = made_once(make, "assert_same_index(lambda manager: ..., question)")
+    if not (has := entries_of(obj, with_nodes=nodes is not None)):
+        raise ValueError(
+            f"there is nothing to call of {type(obj).__name__}: expected a query engine, a retriever, or with "
+            "nodes=... a synthesizer; chat engines have assert_same_chat, indexes and pipelines assert_same_ingestion"
+        )
+
+    def see(made: Make, entry: str) -> Observation:
+        return observe_index(made, entry, question, nodes=nodes, ordered=ordered)
+
+    return {entry: assert_alike(make, partial(see, entry=entry), optimize) for entry in known(entries or has, has)}
+
+
+def assert_alike(make: Make, see: Callable[[Make], Seen], optimize: Callable[[Any], Any] | None = None) -> Seen:
+    """What ``see`` observes of what ``make`` makes, optimized; the shape of every helper of this kind.
+
+    optimize: how, by default ``fineflow.optimize(obj, strict=True, eager=True)``.
+
+    Raises AssertionError if stock's observation is another one, and where work was done that stock did not want.
     """
     run = optimize or (lambda obj: fineflow.optimize(obj, strict=True, eager=True))
-    found = {}
-    for entry in entries or _entries(make(CallbackManager([])), nodes is not None):
-        stock = observe_index(make, entry, question, nodes=nodes, ordered=ordered)
-        made: list[Any] = []
+    made: list[Any] = []
 
-        def optimized(manager: CallbackManager, made: list[Any] = made) -> Any:
-            made.append(run(make(manager)))
-            return made[0]
+    def optimized(manager: CallbackManager) -> Any:
+        made.append(run(make(manager)))
+        return made[-1]
 
-        seen = observe_index(optimized, entry, question, nodes=nodes, ordered=ordered)
-        told = _differences(stock, seen)
-        assert not told, f"{entry} differs from stock:\n{told}"
-        last = getattr(made[0], "_self_last", None)
-        assert seen.error or last is None or not last.unclaimed, f"{entry} did work in vain: {last}"
-        found[entry] = seen
-    return found
+    stock, seen = see(make), see(optimized)
+    told = differences(stock, seen)
+    assert not told, f"{seen.entry} differs from stock\n\n" + "\n\n".join(told)
+    last = getattr(made[-1], "_self_last", None)
+    assert seen.failed or last is None or not last.unclaimed, f"{seen.entry} did work in vain: {last}"
+    return seen
+
+
+def made_once(make: Make, written: str) -> Any:
+    """What ``make`` makes. written: how the helper is called. Raises TypeError where ``make`` is no such function."""
+    said = f"write {written}, which makes the object anew for each call, with the callback manager that its parts get"
+    if not callable(make):
+        raise TypeError(f"expected a function that makes the object, got {type(make).__name__}: {said}")
+    manager = CallbackManager([])
+    try:
+        inspect.signature(make).bind(manager)
+    except TypeError as error:
+        raise TypeError(f"expected a function of one argument, got one of another kind: {said}") from error
+    except ValueError:  # a builtin of which nothing is known
+        pass
+    return make(manager)
+
+
+def known(entries: Sequence[str], has: Sequence[str]) -> Sequence[str]:
+    """The entry points. Raises ValueError for one that is none, and where there are none at all."""
+    if not entries:
+        raise ValueError(f"entries must be some of {', '.join(has)}; got none")
+    if unknown := [entry for entry in entries if entry not in has]:
+        raise ValueError(f"entries must be of {', '.join(has)}; got {', '.join(unknown)}")
+    return entries
 
 
 def observe_index(
@@ -121,36 +161,55 @@ def observe_index(
     ordered: bool = True,
 ) -> Observation:
     """What a caller can see of one call of what ``make`` makes. Async entry points have an event loop of their own."""
-    # LlamaIndex keeps the open events in context variables, and does not always take them back.
-    return contextvars.copy_context().run(_observe, make, entry, question, nodes, ordered)
 
-
-def _observe(
-    make: Make, entry: str, question: str, nodes: Callable[[], list[NodeWithScore]] | None, ordered: bool
-) -> Observation:
-    handler = _Legacy()
-    obj = make(CallbackManager([handler]))
-    handler.forget()  # what making it has reported
-    seen, query = Observation(entry), QueryBundle(question)
-    args = (query, nodes()) if entry in SYNTHESIZE and nodes is not None else (query,)
-    with _recording() as recorder:
+    def call(obj: Any, seen: Observation) -> None:
+        query = QueryBundle(question)
+        args = (query, nodes()) if entry in SYNTHESIZE and nodes is not None else (query,)
         try:
             if entry.startswith("a"):
                 asyncio.run(_acall(getattr(obj, entry), args, seen))
             else:
                 _returned(getattr(obj, entry)(*args), seen)
-        except fineflow.PlanningError:
-            raise
-        except Exception as error:
-            seen.error = (type(error).__name__, str(error))
-    ordered = ordered and not entry.startswith("a")
-    seen.spans = recorder.tree(ordered)
-    seen.callbacks = handler.tree(ordered)
-    seen.embedding = query.embedding
+        finally:
+            seen.embedding = query.embedding
+
+    return observed(make, call, Observation(entry), ordered=ordered and not entry.startswith("a"))
+
+
+def observed(
+    make: Make, call: Callable[[Any, Seen], None], seen: Seen, *, ordered: bool, timeout: float = 60.0
+) -> Seen:
+    """``seen``, an ``Observation``, with what calling what ``make`` makes raises, and with its spans and events.
+
+    call: gets the object and ``seen``, and adds what the calls return. ordered: whether the order of what is inside of
+    a span or an event counts. Raises TimeoutError when the call has not ended after ``timeout`` s.
+    """
+    # LlamaIndex keeps the open events in context variables, and does not always take them back.
+    context = contextvars.copy_context()
+    bounded(partial(context.run, _observed, make, call, seen, ordered), timeout)
     return seen
 
 
-def _entries(obj: Any, with_nodes: bool) -> tuple[str, ...]:
+def _observed(make: Make, call: Callable[[Any, Seen], None], seen: Seen, ordered: bool) -> None:
+    handler = Legacy()
+    obj = make(CallbackManager([handler]))
+    handler.forget()  # what making it has reported
+    with recording() as recorder:
+        try:
+            call(obj, seen)
+        except fineflow.PlanningError:
+            raise
+        except Exception as error:
+            seen.error, cause = (type(error).__name__, str(error)), error.__cause__
+            while cause is not None:
+                seen.causes.append((type(cause).__name__, str(cause)))
+                cause = cause.__cause__
+    seen.spans = recorder.tree(ordered)
+    seen.callbacks = handler.tree(ordered)
+
+
+def entries_of(obj: Any, *, with_nodes: bool = False) -> tuple[str, ...]:
+    """The methods by which an object is called; ``synthesize`` and its twin only where there are nodes for them."""
     if isinstance(obj, BaseRetriever):
         return RETRIEVE
     found = (*QUERY, *(RETRIEVE if hasattr(obj, "aretrieve") else ())) if isinstance(obj, BaseQueryEngine) else ()
@@ -168,215 +227,12 @@ async def _acall(method: Any, args: tuple[Any, ...], seen: Observation) -> None:
 def _returned(response: Any, seen: Observation) -> None:
     seen.kind = type(response).__name__
     if isinstance(response, list):
-        seen.nodes = [_shown(node) for node in response]
+        seen.nodes = [shown(node) for node in response]
         return
     if isinstance(response, StreamingResponse):
         seen.tokens = [str(token) for token in response.response_gen]
         seen.text = "".join(seen.tokens)
     elif not isinstance(response, AsyncStreamingResponse):
         seen.text = str(response)
-    seen.nodes = [_shown(node) for node in response.source_nodes]
-    seen.metadata = _shown(response.metadata)
-
-
-def _differences(stock: Observation, seen: Observation) -> str:
-    left, right = (_numbered(json.dumps(asdict(each), indent=1, default=repr)).splitlines() for each in (stock, seen))
-    return "\n".join(difflib.unified_diff(left, right, "stock", "fineflow", lineterm="", n=2))
-
-
-def _numbered(text: str) -> str:
-    """Ids that nodes got during the call, by the order in which they occur."""
-    numbers: dict[str, str] = {}
-    return _UUID.sub(lambda found: numbers.setdefault(found[0], f"id {len(numbers)}"), text)
-
-
-# Spans and events
-
-
-class _Recorder:
-    """Spans in the order in which they were entered, and events in that in which they came. From any thread."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.spans: dict[str, dict[str, Any]] = {}
-        self.roots: list[str] = []
-
-    def enter(self, id_: str, parent: str | None) -> None:
-        with self.lock:
-            self.spans[id_] = {"span": _name(id_), "parent": parent, "inside": [], "events": [], "end": "never"}
-            if parent in self.spans:
-                self.spans[parent]["inside"].append(id_)
-            else:
-                self.roots.append(id_)
-
-    def end(self, id_: str, how: str) -> None:
-        with self.lock:
-            if id_ in self.spans:
-                self.spans[id_]["end"] = how
-
-    def event(self, event: BaseEvent) -> None:
-        shown = [event.class_name(), {name: _shown(value) for name, value in _fields(event).items()}]
-        with self.lock:
-            if event.span_id in self.spans:
-                self.spans[event.span_id]["events"].append(shown)
-
-    def tree(self, ordered: bool) -> list[Any]:
-        """The spans, with what is inside of them. ordered: else what is inside of a span is sorted."""
-
-        def node(id_: str) -> Any:
-            found = self.spans[id_]
-            inside = [node(each) for each in found["inside"]]
-            if not ordered:
-                inside.sort(key=lambda each: json.dumps(each, default=repr))
-            return {"span": found["span"], "end": found["end"], "events": found["events"], "inside": inside}
-
-        return [node(root) for root in self.roots]
-
-
-def _fields(event: BaseEvent) -> dict[str, Any]:
-    ignored = {"id_", "timestamp", "span_id", "tags", "err_str"}
-    return {name: getattr(event, name) for name in type(event).model_fields if name not in ignored}
-
-
-def _name(id_: str) -> str:
-    return id_[:-37]  # without the uuid
-
-
-class _Spans(BaseSpanHandler[BaseSpan]):
-    _recorder: _Recorder = PrivateAttr()
-
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def new_span(
-        self,
-        id_: str,
-        bound_args: inspect.BoundArguments,
-        instance: Any = None,
-        parent_span_id: str | None = None,
-        tags: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> BaseSpan:
-        self._recorder.enter(id_, parent_span_id)
-        return BaseSpan(id_=id_, parent_id=parent_span_id)
-
-    def prepare_to_exit_span(
-        self, id_: str, bound_args: inspect.BoundArguments, instance: Any = None, result: Any = None, **kwargs: Any
-    ) -> BaseSpan | None:
-        self._recorder.end(id_, "exit")
-        return self.open_spans.get(id_)
-
-    def prepare_to_drop_span(
-        self,
-        id_: str,
-        bound_args: inspect.BoundArguments,
-        instance: Any = None,
-        err: BaseException | None = None,
-        **kwargs: Any,
-    ) -> BaseSpan | None:
-        self._recorder.end(id_, f"drop {type(err).__name__}")
-        return self.open_spans.get(id_)
-
-
-class _Events(BaseEventHandler):
-    _recorder: _Recorder = PrivateAttr()
-
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        self._recorder.event(event)
-
-
-@contextmanager
-def _recording() -> Iterator[_Recorder]:
-    """Records all spans and events of the process."""
-    root, recorder = get_dispatcher(), _Recorder()
-    spans, events = _Spans(recorder), _Events(recorder)
-    root.add_span_handler(spans)
-    root.add_event_handler(events)
-    try:
-        yield recorder
-    finally:
-        root.span_handlers = [each for each in root.span_handlers if each is not spans]
-        root.event_handlers = [each for each in root.event_handlers if each is not events]
-
-
-class _Legacy(BaseCallbackHandler):
-    """The events of a callback manager."""
-
-    def __init__(self) -> None:
-        super().__init__([], [])
-        self._lock = threading.Lock()
-        self._events: dict[str, dict[str, Any]] = {}
-        self._traces: list[str] = []
-
-    def forget(self) -> None:
-        """Begins anew."""
-        self._events, self._traces = {}, []
-
-    def on_event_start(
-        self, event_type: Any, payload: Any = None, event_id: str = "", parent_id: str = "", **kwargs: Any
-    ) -> str:
-        with self._lock:
-            shown = {"event": event_type.value, "start": _shown(payload), "end": None, "parent": parent_id}
-            self._events[event_id] = shown
-        return event_id
-
-    def on_event_end(self, event_type: Any, payload: Any = None, event_id: str = "", **kwargs: Any) -> None:
-        with self._lock:
-            if event_id in self._events:
-                self._events[event_id]["end"] = _shown(payload)
-
-    def start_trace(self, trace_id: str | None = None) -> None:
-        with self._lock:
-            self._traces.append(f"start {trace_id}")
-
-    def end_trace(self, trace_id: str | None = None, trace_map: Any = None) -> None:
-        with self._lock:
-            self._traces.append(f"end {trace_id}")
-
-    def tree(self, ordered: bool) -> list[Any]:
-        def node(id_: str) -> Any:
-            found = self._events[id_]
-            inside = [node(each) for each, event in self._events.items() if event["parent"] == id_]
-            if not ordered:
-                inside.sort(key=lambda each: json.dumps(each, default=repr))
-            return {"event": found["event"], "start": found["start"], "end": found["end"], "inside": inside}
-
-        roots = [id_ for id_, event in self._events.items() if event["parent"] not in self._events]
-        trees = list(map(node, roots))
-        if not ordered:
-            trees.sort(key=lambda each: json.dumps(each, default=repr))
-        return [self._traces if ordered else sorted(self._traces), *trees]
-
-
-def _shown(value: Any) -> Any:
-    """A value without identities and times: equal for what says the same."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, NodeWithScore):
-        return [_shown(value.node), value.score]
-    if isinstance(value, BaseNode):
-        return [value.node_id, value.get_content(), dict(value.metadata)]
-    if isinstance(value, ChatMessage):
-        return [value.role.value, value.content]
-    if isinstance(value, ChatResponse):
-        return [_shown(value.message), value.delta]
-    if isinstance(value, CompletionResponse):
-        return [value.text, value.delta]
-    if isinstance(value, QueryBundle):
-        return [value.query_str]
-    if isinstance(value, BasePromptTemplate):
-        return [type(value).__name__, value.get_template(), sorted(map(str, value.kwargs.items()))]
-    if isinstance(value, Mapping):
-        return {str(getattr(key, "value", key)): _shown(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shown(part) for part in value]
-    if isinstance(value, BaseException):
-        return [type(value).__name__, str(value)]
-    if isinstance(value, BaseModel):
-        return type(value).__name__
-    return type(value).__name__
+    seen.nodes = [shown(node) for node in response.source_nodes]
+    seen.metadata = shown(response.metadata)

@@ -41,25 +41,30 @@ Script = Mapping[str, Answer] | Callable[[str], Answer]
 
 
 class _Latency(BaseModel):
-    """latency: seconds that a call takes. gate: waited at before that. meter: counts the calls."""
+    """latency: seconds that a call takes, or a function of its text that says so. gate: waited at before that. meter:
+    counts the calls.
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    latency: float = Field(default=0.0, exclude=True)
+    latency: float | Callable[[str], float] = Field(default=0.0, exclude=True)
     gate: Gate | None = Field(default=None, exclude=True, repr=False)
     meter: Meter = Field(default_factory=Meter, exclude=True, repr=False)
 
-    def _pause(self) -> None:
+    def _pause(self, text: str) -> None:
         if self.gate is not None:
             self.gate.wait_sync()
-        if self.latency > 0:
-            time.sleep(self.latency)
+        if (seconds := self._takes(text)) > 0:
+            time.sleep(seconds)
 
-    async def _apause(self) -> None:
+    async def _apause(self, text: str) -> None:
         if self.gate is not None:
             await self.gate.wait()
-        if self.latency > 0:
-            await asyncio.sleep(self.latency)
+        if (seconds := self._takes(text)) > 0:
+            await asyncio.sleep(seconds)
+
+    def _takes(self, text: str) -> float:
+        return self.latency(text) if callable(self.latency) else self.latency
 
 
 class _Scripted(_Latency):
@@ -82,7 +87,13 @@ class _Scripted(_Latency):
             raise copy.copy(said)  # an exception object that is raised twice collects the tracebacks of both
         return said
 
-    def _shown(self) -> LLMMetadata:
+    def _answer(self, text: str) -> str:
+        with self.meter.work(text):
+            self._pause(text)
+            return self._said(text)
+
+    @property
+    def metadata(self) -> LLMMetadata:
         return LLMMetadata(
             context_window=self.context_window,
             num_output=self.num_output,
@@ -98,18 +109,9 @@ class FakeLLM(_Scripted, LLM):
     def class_name(cls) -> str:
         return "FakeLLM"
 
-    @property
-    def metadata(self) -> LLMMetadata:
-        return self._shown()
-
-    def _answer(self, text: str) -> str:
-        with self.meter.work(text):
-            self._pause()
-            return self._said(text)
-
     async def _aanswer(self, text: str) -> str:
         with self.meter.work(text):
-            await self._apause()
+            await self._apause(text)
             return self._said(text)
 
     @llm_chat_callback()
@@ -167,15 +169,6 @@ class BlockingLLM(_Scripted, CustomLLM):
     def class_name(cls) -> str:
         return "BlockingLLM"
 
-    @property
-    def metadata(self) -> LLMMetadata:
-        return self._shown()
-
-    def _answer(self, text: str) -> str:
-        with self.meter.work(text):
-            self._pause()
-            return self._said(text)
-
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=self._answer(prompt))
@@ -195,12 +188,12 @@ class FakeEmbedding(_Latency, BaseEmbedding):
 
     def _vector(self, text: str) -> list[float]:
         with self.meter.work(text):
-            self._pause()
+            self._pause(text)
             return word_vector(text, self.dimensions)
 
     async def _avector(self, text: str) -> list[float]:
         with self.meter.work(text):
-            await self._apause()
+            await self._apause(text)
             return word_vector(text, self.dimensions)
 
     def _get_query_embedding(self, query: str) -> list[float]:
@@ -220,12 +213,12 @@ class BlockingEmbedding(_Latency, BaseEmbedding):
 
     def _get_query_embedding(self, query: str) -> list[float]:
         with self.meter.work(query):
-            self._pause()
+            self._pause(query)
             return word_vector(query, self.dimensions)
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         with self.meter.work(query):
-            self._pause()
+            self._pause(query)
             return word_vector(query, self.dimensions)
 
     def _get_text_embedding(self, text: str) -> list[float]:

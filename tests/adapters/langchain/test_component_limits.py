@@ -419,7 +419,7 @@ def test_what_is_limited_is_forgotten_with_its_object() -> None:
     del limited
     import gc
 
-    from fineflow.adapters.langchain import resources
+    from fineflow.adapters import resources
 
     gc.collect()
     assert key not in resources._of

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 import fineflow
 from fineflow import Overloaded, Runtime
 from fineflow.runtime.limits import door
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat
 
 QUESTION = {"question": "q"}
@@ -41,15 +41,6 @@ def chain(*models: FakeChat) -> Any:
 
 def gated(gate: Gate) -> Any:
     return fineflow.optimize(chain(FakeChat(default="yes", gate=gate), FakeChat(default="yes", gate=gate)), strict=True)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """From a thread, which must not keep others from getting there."""
-    for _ in range(10_000):
-        if condition():
-            return
-        threading.Event().wait(0.001)
-    raise TimeoutError("it did not come to that")
 
 
 async def until(condition: Callable[[], bool]) -> None:

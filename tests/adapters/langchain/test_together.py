@@ -26,11 +26,12 @@ import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import engine_of, standing
 from fineflow.adapters.langchain.stores import known, with_vector
-from fineflow.adapters.langchain.together import Outcome, Search, alone
+from fineflow.adapters.langchain.together import Search
+from fineflow.adapters.together import Outcome, alone
 from fineflow.ir import Op
-from fineflow.runtime.loop import run_sync
 from fineflow.runtime.queues import set_policy
 from fineflow.runtime.scheduler import queue_of
+from fineflow.testing.gates import wait_until
 from fineflow.testing.langchain import FakeEmbeddings
 from fineflow.testing.leaks import left, settled
 
@@ -292,16 +293,6 @@ def test_sync_and_async_calls_of_all_threads_and_loops_meet_in_one_batch(
     assert [sorted(batch) for batch in held.batches] == [["first"], sorted(WORDS)]
     assert fineflow.statistics().engines[name].batches == before + 2
     assert queue.waiting == 0
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Looks until it is, on the loop where queues change."""
-
-    async def look() -> None:
-        while not true():
-            await asyncio.sleep(0)
-
-    run_sync(lambda: asyncio.wait_for(look(), 30))
 
 
 def test_a_cancelled_search_leaves_the_queue(store: VectorStore, monkeypatch: pytest.MonkeyPatch) -> None:

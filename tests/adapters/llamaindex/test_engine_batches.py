@@ -41,7 +41,8 @@ async def test_texts_and_queries_are_embedded_alike_by_every_method() -> None:
     assert model.get_agg_embedding_from_queries(["x"]) == await model.aget_agg_embedding_from_queries(["x"])
 
 
-async def test_queries_that_wait_are_embedded_in_one_batch() -> None:
+async def test_queries_that_wait_are_embedded_in_one_batch_whichever_framework_they_come_from() -> None:
+    langchain = pytest.importorskip("fineflow.langchain")
     gate = Gate()
     engine = GatedBatches(max_batch=8, gate=gate)
     model = EngineEmbedding(engine)
@@ -49,12 +50,14 @@ async def test_queries_that_wait_are_embedded_in_one_batch() -> None:
     await gate.arrived(1)
     others = [asyncio.create_task(model.aget_query_embedding(f"query {i}")) for i in range(5)]
     others.append(asyncio.create_task(asyncio.to_thread(model.get_query_embedding, "from a thread")))
+    others.append(asyncio.create_task(langchain.EngineEmbeddings(engine).aembed_query("of LangChain")))
     queue = model._queue
-    while queue.waiting < 6:  # all have arrived at the queue
+    while queue.waiting < 7:  # all have arrived at the queue
         await asyncio.sleep(0)
     gate.open()
     await asyncio.gather(first, *others)
     assert engine.meter.calls == 2
+    assert others[-1].result() == await model.aget_query_embedding("of LangChain")
 
 
 def test_it_serves_an_index() -> None:

@@ -13,12 +13,15 @@ import pytest
 pytest.importorskip("llama_index.core")
 
 from index_shapes import QUESTION, WORDS, answer, index, scored
+from llama_index.core.schema import QueryBundle
 
 import fineflow
 from fineflow.llamaindex import EngineEmbedding, EngineLLM
+from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore, stalls
+from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.stalls import held
 
 WAIT = 10  # seconds; only a failing test waits this long
 
@@ -110,15 +113,23 @@ def arrived(seen: Callable[[], bool]) -> None:
     raise TimeoutError("it did not come to this")
 
 
-@pytest.mark.parametrize("mode", ["compact", "accumulate", "tree_summarize"])
-async def test_sync_components_do_not_block_the_event_loop(mode: str) -> None:
+watched = pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
+
+
+@watched
+@pytest.mark.parametrize("entry", ["aquery", "aretrieve", "asynthesize"])
+@pytest.mark.parametrize(
+    "mode", ["compact", "refine", "accumulate", "compact_accumulate", "tree_summarize", "generation"]
+)
+def test_sync_components_do_not_hold_the_event_loop(mode: str, entry: str) -> None:
     llm = BlockingLLM(answers=answer, latency=0.5, context_window=900, num_output=60)
     made = index(BlockingEmbedding(latency=0.5), _BlockingStore(latency=0.5))
-    found = fineflow.optimize(made.as_query_engine(llm=llm, response_mode=mode, similarity_top_k=3), strict=True)
-    index().as_query_engine(llm=FakeLLM()).query(QUESTION)  # what LlamaIndex loads when it is first used
-    response, longest = await stalls(found.aquery(QUESTION))
-    assert longest < 0.2, f"the event loop did not react for {longest:.3f} s"
-    assert response.response
+    stock = made.as_query_engine(llm=llm, response_mode=mode, similarity_top_k=3)
+    found = fineflow.optimize(stock, strict=True)
+    args = (QueryBundle(QUESTION), *((scored()[:2],) if entry == "asynthesize" else ()))
+    seen = held(lambda: getattr(found, entry)(*args))
+    assert seen.seconds < 0.05, f"{seen.by} held the loop for {seen.seconds:.3f} s"
+    assert held(lambda: getattr(stock, entry)(QueryBundle(QUESTION), *args[1:]), warm=False).seconds >= 0.5
 
 
 class _BlockingStore(FakeStore):
@@ -128,17 +139,19 @@ class _BlockingStore(FakeStore):
         return self.query(query, **kwargs)
 
 
-async def test_a_stream_of_a_blocking_model_does_not_block_the_event_loop() -> None:
+@watched
+@pytest.mark.parametrize("mode", ["compact", "refine", "simple_summarize", "tree_summarize", "generation"])
+def test_a_stream_of_a_blocking_model_does_not_hold_the_event_loop(mode: str) -> None:
     llm = BlockingLLM(answers=answer, latency=0.5)
-    found = fineflow.optimize(index().as_query_engine(llm=llm, streaming=True), strict=True)
+    found = fineflow.optimize(index().as_query_engine(llm=llm, streaming=True, response_mode=mode), strict=True)
 
     async def read() -> str:
         response = await found.aquery(QUESTION)
         return "".join([token async for token in response.response_gen])
 
-    text, longest = await stalls(read())
-    assert longest < 0.2
-    assert text.startswith("The answer")
+    seen = held(read)
+    assert seen.seconds < 0.05, f"{seen.by} held the loop for {seen.seconds:.3f} s"
+    assert seen.value.startswith("The answer")
 
 
 async def test_blocking_models_answer_side_by_side_in_async_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ from test_fusion import fusion_of
 from test_sub_questions import engine_of as sub_questions
 
 import fineflow
+from fineflow.adapters.llamaindex.sessions import aentered
 from fineflow.testing.gates import Trap
 from fineflow.testing.leaks import left, settled
 from fineflow.testing.llamaindex import FakeLLM
@@ -97,3 +99,19 @@ def failed(obj: Any) -> bool:
     except ConnectionError as error:
         return str(error) == "gone"
     return False
+
+
+def test_a_coroutine_that_is_dropped_gives_its_place_back() -> None:
+    """What drops it closes it in another context."""
+
+    def step(work: Any) -> None:
+        with pytest.raises(StopIteration):
+            work.send(None)
+
+    before = fineflow.statistics().queries
+    context, call = contextvars.copy_context(), aentered()
+    context.run(step, call.__aenter__())
+    assert fineflow.statistics().queries.running == before.running + 1
+    step(call.__aexit__(None, None, None))
+    after = fineflow.statistics().queries
+    assert (after.running, after.finished) == (before.running, before.finished + 1)

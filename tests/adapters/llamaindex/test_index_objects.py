@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,13 +22,18 @@ from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import Accumulate, get_response_synthesizer
+from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.tools import QueryEngineTool
+from llama_index.core.utilities.token_counting import TokenCounter
 
 import fineflow
+from fineflow.adapters.llamaindex.snapshot import Snapshot
+from fineflow.adapters.llamaindex.staying import MOST, stays
 from fineflow.llamaindex import EngineLLM, EngineReranker
 from fineflow.testing.engines import GatedBatches, GatedLLM
+from fineflow.testing.gates import Gate
 from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
 
 
 def made(mode: str = "accumulate", **settings: Any) -> Any:
@@ -42,17 +51,26 @@ def test_it_is_what_it_was() -> None:
 
 
 def test_what_is_not_of_llamaindex_is_returned_as_it_is() -> None:
-    assert fineflow.optimize(store := index()) is store
+    assert fineflow.optimize(store := index().vector_store) is store
 
 
 def test_prompts_that_are_updated_later_are_used() -> None:
-    found = fineflow.optimize(made(), strict=True)
+    gate = Gate(opened=True)
+    llm = FakeLLM(answers=answer, gate=gate)
+    engine = index().as_query_engine(llm=llm, response_mode="accumulate", similarity_top_k=4)
+    found = fineflow.optimize(engine, strict=True)
     before = found.query(QUESTION)
     found.update_prompts({"response_synthesizer:text_qa_template": PromptTemplate("{context_str}? {query_str}")})
-    after = found.query(QUESTION)
-    stock = found.__wrapped__.query(QUESTION)
-    assert str(after) == str(stock) != str(before)
-    assert found._self_last.claimed
+    gate.close()
+    seen = gate.arrivals
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(found.query, QUESTION)
+        gate.wait_arrived(seen + 4)  # stock asks for the second when the first has been given
+        gate.open()
+        after = call.result(10)
+    assert found._self_last.claimed >= 3
+    assert found._self_last.unclaimed == 0
+    assert str(after) == str(found.__wrapped__.query(QUESTION)) != str(before)
 
 
 def test_parts_that_are_replaced_later_are_used() -> None:
@@ -191,3 +209,96 @@ def test_it_can_be_pickled_as_what_it_stands_for_can() -> None:
     loaded = pickle.loads(pickle.dumps(fineflow.optimize(made)))
     assert isinstance(loaded, Accumulate)
     assert type(loaded) is type(fineflow.optimize(made))
+
+
+@pytest.mark.parametrize("where", ["the store", "the embedding model", "the model"])
+def test_a_mock_put_on_a_class_after_the_first_call_is_called_as_by_stock(where: str) -> None:
+    def failing(kind: type, *names: str) -> tuple[ExitStack, list[Any]]:
+        found = ExitStack()
+        made = [found.enter_context(mock.patch.object(kind, name, side_effect=OSError("mocked"))) for name in names]
+        return found, made
+
+    parts = [index().as_retriever(), index(count=4).as_retriever()]
+    stock = QueryFusionRetriever(parts, llm=FakeLLM(default="river\ntower"), use_async=False)
+    engine = RetrieverQueryEngine(stock, get_response_synthesizer(llm=FakeLLM(), response_mode="accumulate"))
+    found = fineflow.optimize(engine, strict=True, eager=True)
+    found.query(QUESTION)
+    names: dict[str, Any] = {
+        "the store": (FakeStore, "query"),
+        "the embedding model": (FakeEmbedding, "_get_query_embedding"),
+        "the model": (FakeLLM, "chat", "complete"),
+    }
+    seen = []
+    for each in (engine, found):
+        patched, mocks = failing(*names[where])
+        with patched, pytest.raises(OSError, match="mocked"):
+            each.query(QUESTION)
+        seen.append([made.call_count for made in mocks])
+    assert seen[0] == seen[1]
+
+
+def test_tokens_are_counted_by_who_counts_them_for_the_user() -> None:
+    class Counter(TokenCounter):
+        def get_string_tokens(self, string: str) -> int:
+            return 3 * super().get_string_tokens(string)
+
+    seen = []
+    for way in (lambda engine: engine, lambda engine: fineflow.optimize(engine, strict=True, eager=True)):
+        engine = engine_of("tree_summarize")(CallbackManager([]))
+        engine._response_synthesizer._prompt_helper._token_counter = Counter()
+        seen.append(str(way(engine).query(QUESTION)))
+    assert seen[0] == seen[1] != str(engine_of("tree_summarize")(CallbackManager([])).query(QUESTION))
+    assert "tokens are counted by user code" in str(fineflow.explain(engine))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_search_put_on_a_store_is_called(early: bool) -> None:
+    store, calls = FakeStore(), []
+    own = store.query
+
+    def query(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return own(*args, **kwargs)
+
+    parts = [index(store=store).as_retriever(), index(count=4).as_retriever()]
+    stock = QueryFusionRetriever(parts, llm=FakeLLM(default="river\ntower"), use_async=False)
+    found = fineflow.optimize(stock, strict=True, eager=True)
+    if not early:
+        found.retrieve(QUESTION)
+    store.__dict__["query"] = query
+    assert [node.node_id for node in found.retrieve(QUESTION)] == [node.node_id for node in stock.retrieve(QUESTION)]
+    assert len(calls) == 2 * 3  # the question and two more, each by stock and by fineflow
+    assert "query has been put on the FakeStore" in str(fineflow.explain(found))
+
+
+def test_a_template_with_a_method_put_on_it_is_filled_in_by_stock_alone() -> None:
+    engine, calls = made("tree_summarize"), []
+    synthesizer = engine._response_synthesizer
+    template = synthesizer._summary_template = copy.deepcopy(synthesizer._summary_template)  # not LlamaIndex's own
+    own = template.partial_format
+    template.__dict__["partial_format"] = lambda **kwargs: calls.append(kwargs) or own(**kwargs)
+    engine.query(QUESTION)
+    expected = len(calls)
+    fineflow.optimize(engine, strict=True, eager=True).query(QUESTION)
+    assert len(calls) == 2 * expected > 0
+
+
+def test_data_on_an_object_is_not_walked_through_in_each_call() -> None:
+    looked = []
+
+    class Row:
+        def __getattr__(self, name: str) -> Any:
+            looked.append(name)
+            raise AttributeError(name)
+
+    class Table(CustomQueryEngine):
+        rows: Any
+
+        def custom_query(self, query_str: str) -> str:
+            return f"{len(self.rows)} rows"
+
+    engine = Table(rows=[Row()] * (3 * MOST))
+    assert not stays(engine)
+    assert 0 < len(looked) <= MOST
+    assert len(Snapshot([engine])._values[0]) < 2 * MOST
+    assert str(asyncio.run(fineflow.optimize(engine, strict=True).aquery(QUESTION))) == f"{3 * MOST} rows"

@@ -21,7 +21,7 @@ from llama_index.core.retrievers import VectorIndexRetriever
 from fineflow.adapters.llamaindex.methods import blocks, finished, method, quiet, same
 from fineflow.adapters.llamaindex.models import asked
 from fineflow.llamaindex import EngineLLM
-from fineflow.testing.index_differential import _recording
+from fineflow.testing.index_recording import recording
 from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM
 
 
@@ -30,7 +30,7 @@ def test_the_function_inside_is_the_one_that_was_written() -> None:
     assert found is not None
     assert found.function.__qualname__ == "BlockingLLM.complete"
     assert (len(found.spans), len(found.told)) == (1, 1)
-    with _recording() as recorder:
+    with recording() as recorder:
         assert found.function(BlockingLLM(default="said"), "asked").text == "said"
     assert recorder.spans == {}
 
@@ -46,7 +46,7 @@ def test_put_back_around_another_function_it_tells_the_same() -> None:
         return CompletionResponse(text=f"another answer to {prompt}")
 
     copy.__dict__["complete"] = found.around(copy, other)
-    with _recording() as recorder:
+    with recording() as recorder:
         assert copy.complete("it").text == "another answer to it"
     [span] = recorder.tree(True)
     assert (span["span"], span["end"]) == ("FakeLLM.complete", "exit")

@@ -12,8 +12,6 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
-from fineflow.adapters.purity import is_plain
-
 # What stock itself adds to a generated message in place, when it has got it from the model's inner method.
 ADDED = frozenset({"id", "response_metadata"})
 
@@ -41,15 +39,6 @@ def settings(component: Any) -> dict[str, Any]:
     kinds = (str, int, float, list, dict, type(None))
     fields = {name: getattr(component, name) for name in type(component).model_fields}
     return {name: value for name, value in fields.items() if isinstance(value, kinds)}
-
-
-def exactly(value: Any) -> str:
-    """Equal for two values of the same types and contents; objects and functions are told apart by identity."""
-    if type(value) is dict:
-        return "{" + ", ".join(f"{exactly(key)}: {exactly(part)}" for key, part in value.items()) + "}"
-    if type(value) in (list, tuple):
-        return type(value).__name__ + "(" + ", ".join(map(exactly, value)) + ")"
-    return repr(value) if type(value) in (str, int, float, bool, type(None)) and is_plain(value) else f"<{id(value)}>"
 
 
 def frozen(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.runtime.bridge import Bridge, Unreachable
 from fineflow.runtime.calling import Pieces
-from fineflow.runtime.claims import Entry
+from fineflow.runtime.claims import Entry, StockFailed, raise_stop
 from fineflow.runtime.executor import Call
 from fineflow.runtime.scope import check
 
@@ -90,14 +90,14 @@ class Claiming:
         if entry is None:  # what the component raises has nothing to do with that
             return self.nobodys_entry(), own()
         if not mine:
-            _raise_stop(entry.error)
+            raise_stop(entry.error)
             return entry, cast(T, entry.result())
         try:
             with self.bridge.place():
                 result = own()
         except BaseException:
             # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
-            self.bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
+            self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
         self.bridge.post(entry.finish, result)
         return entry, result
@@ -176,16 +176,6 @@ under_way: ContextVar[Claiming | None] = ContextVar("fineflow_claiming", default
 def nobodys() -> Entry:
     """An entry for what is done for no call."""
     return Entry(None, cast(Any, None), shared=False)
-
-
-class _Failed(Exception):
-    """What the graph sees of a failure that stock has seen itself."""
-
-
-def _raise_stop(error: BaseException | None) -> None:
-    """Raises the StopIteration that an exception stands for, as no future can carry it."""
-    if isinstance(error, RuntimeError) and str(error) == "a component raised StopIteration" and error.__cause__:
-        raise error.__cause__
 
 
 def _never(entry: Entry) -> bool:

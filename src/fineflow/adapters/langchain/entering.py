@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -14,8 +13,7 @@ from fineflow.adapters.langchain.claiming import Claiming, under_way
 from fineflow.runtime import asking, scope
 from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.calling import lend
-from fineflow.runtime.events import now
-from fineflow.runtime.limits import Ticket, door, enter, enter_sync, inside, log
+from fineflow.runtime.limits import Ticket, door, enter, enter_sync, inside
 from fineflow.runtime.places import hurried
 
 TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
@@ -99,20 +97,8 @@ class Entered:
             hold.back_sync()
 
     def _left(self, error: BaseException | None) -> None:
-        ticket = self._ticket
-        if ticket is None:
-            return
-        ticket.door.leave(ticket, error)
-        if log.isEnabledFor(logging.DEBUG):
-            told = {
-                "event": "call",
-                "call": ticket.number,
-                "tenant": ticket.tenant,
-                "waited": ticket.began - ticket.queued,
-                "ran": now() - ticket.began,
-                "error": None if error is None else type(error).__name__,
-            }
-            log.debug("call ended", extra=told)
+        if self._ticket is not None:
+            self._ticket.door.leave(self._ticket, error)
 
 
 class InThread:

@@ -15,7 +15,8 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from fineflow.adapters.langchain.together import CHROMA, MEMORY, Together
+from fineflow.adapters.langchain.together import MEMORY
+from fineflow.adapters.together import CHROMA, Together, chroma_contents
 
 _KINDS = (
     "similarity_search",
@@ -102,15 +103,6 @@ def _over_the_same_values(doc: Document) -> Document:
 
 def _itself(doc: Document) -> Document:
     return doc
-
-
-def chroma_contents(store: Any) -> Any:
-    """The collection that a store of whatever class keeps, where that is one of Chroma's; else the store."""
-    for attribute in ("_chroma_collection", "_collection"):
-        collection: Any = getattr(store, "__dict__", {}).get(attribute)
-        if type(collection).__module__.startswith("chromadb.") and hasattr(collection, "id"):
-            return f"chroma:{collection.id}"
-    return store
 
 
 # FAISS: the documents that it finds are those that it holds. ``index.search`` takes many vectors, but the distances

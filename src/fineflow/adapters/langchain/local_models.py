@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
+from fineflow.adapters.langchain import offline
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.recognition import plain, same_method
 from fineflow.backends import loaded
 from fineflow.backends.base import BatchEngine
 from fineflow.backends.loaded import Failed, LoadedCrossEncoder, LoadedEmbedding, PerObject, Texts
+from fineflow.backends.loaded_llm import LoadedLLM
 from fineflow.ir import Op
 from fineflow.runtime.scheduler import queue_of
 
@@ -203,15 +205,17 @@ def scorer_in(model: Any) -> LocalCrossEncoder | None:
     return found
 
 
-def local_engine(component: Any) -> LoadedEmbedding | LoadedCrossEncoder:
-    """The engine that drives the model in a ``HuggingFaceEmbeddings`` or ``HuggingFaceCrossEncoder``: one for each
-    model object, for as long as that exists.
+def local_engine(component: Any) -> LoadedEmbedding | LoadedCrossEncoder | LoadedLLM:
+    """The engine that drives the model in a ``HuggingFaceEmbeddings``, ``HuggingFaceCrossEncoder`` or ``VLLM``: one for
+    each model object, for as long as that exists.
 
-    It can be given another ``max_batch``, another policy (``set_policy``), and as one that embeds ``exact = False``:
+    It can be given another ``max_batch``, another policy (``set_policy``), and one that embeds ``exact = False``:
     texts of any length then share passes, and vectors differ from the component's own in the last bits.
 
     Raises ValueError, saying why, for a component that is asked itself.
     """
+    if offline.is_offline(component):
+        return offline.engine_of(component)
     found = encoder_of(component) or scorer_in(component)
     if isinstance(found, _Local):
         return cast("LoadedEmbedding | LoadedCrossEncoder", found.engine)
@@ -219,21 +223,9 @@ def local_engine(component: Any) -> LoadedEmbedding | LoadedCrossEncoder:
     kind = LocalCrossEncoder.kind if row in _CROSS_ENCODERS else LocalEmbeddings.kind
     why = loaded.refusal(vars(component).get(row.model), kind) or "its settings ask for more" if row else ""
     raise ValueError(
-        "expected a HuggingFaceEmbeddings or HuggingFaceCrossEncoder whose model fineflow can drive, got "
+        "expected a HuggingFaceEmbeddings, HuggingFaceCrossEncoder or VLLM whose model fineflow can drive, got "
         f"{type(component).__name__}{why and ': '}{why}; see docs/engines.md"
     )
-
-
-def one_at_a_time(model: Any) -> str:
-    """Why an LLM must not be asked before stock asks it; "" if it may be.
-
-    The ``LLM`` of vllm is for one thread: of two in its ``generate``, one gets the other's answers, too. So nothing is
-    gained by running ahead, which makes calls at once that stock makes one after the other.
-    """
-    base = getattr(sys.modules.get("langchain_community.llms.vllm"), "VLLM", None)
-    if base is None or not isinstance(model, base):
-        return ""
-    return "the LLM in it takes one call at a time; VLLMEngine takes many"
 
 
 def _local(component: Any, row: _Known, local: type[_Local], engine: Callable[..., BatchEngine]) -> Any:

@@ -17,7 +17,7 @@ from fineflow.adapters.base import MESSAGE, TEXT, Builder, Leaf, Symbol
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
-from fineflow.adapters.langchain.local_models import one_at_a_time
+from fineflow.adapters.langchain.offline import engine_of, is_offline, one_at_a_time, together
 from fineflow.adapters.langchain.recorder import clean, starts_runs
 from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.servers import lane, served, warmed
@@ -91,7 +91,8 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
     effects = model_effects(model, b)
     options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
     ours = isinstance(model, (ChatEngine, EngineLLM))
-    engine = model.engine.name if ours else lane(model, options)
+    queued = is_offline(model)
+    engine = model.engine.name if ours else engine_of(model).name if queued else lane(model, options)
     inside = b.invoked or "llm_chain" in b.path  # there stock invokes the model even when the chain streams
     known = _prefix_cache(model, options)
     prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, **known)
@@ -104,7 +105,7 @@ def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
         kind=MESSAGE if isinstance(model, BaseChatModel) else TEXT,
         options=options,
         invoked=inside,
-        foreign=not ours,
+        foreign=not (ours or queued),
         **_order(model, options),
         only_streamed=_only_streamed(model),
         pieces=isinstance(model, BaseChatModel),
@@ -314,7 +315,7 @@ def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
         entry, result = s.claim(
             leaf,
             call_of(model, prompts, stop, kwargs),
-            lambda: model._generate(prompts, stop=stop, run_manager=run_manager, **kwargs),
+            lambda: together(model)._generate(prompts, stop=stop, run_manager=run_manager, **kwargs),
             whole,
         )
         if entry.replay is not None:
@@ -325,7 +326,7 @@ def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
         entry, result = await s.aclaim(
             leaf,
             call_of(model, prompts, stop, kwargs),
-            lambda: model._agenerate(prompts, stop=stop, run_manager=run_manager, **kwargs),
+            lambda: together(model)._agenerate(prompts, stop=stop, run_manager=run_manager, **kwargs),
             whole,
         )
         if entry.replay is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -33,6 +33,8 @@ from fineflow.ir.edit import critical_path, ending
 from fineflow.ir.primitive import FED
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
+
+ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
 
 
 @cache
@@ -82,6 +84,15 @@ class Plan:
     shadows: dict[bool, Shadows] = field(default_factory=dict, compare=False, repr=False)
     bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The methods that it is about."""
+        return ENTRIES
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return ()
+
     def gains(self, *, sync: bool, streaming: bool = False) -> bool:
         return (self.gain_sync if sync else self.gain) or (streaming and self.gain_streamed)
 
@@ -104,10 +115,6 @@ class Plan:
             found += [f"{prefix}stream"] * (self.gains(sync=sync, streaming=True) or (eager and bool(self.touched)))
             found += [f"{prefix}batch"] * (gain and not self.own_batch)
         return tuple(found)
-
-
-Planner = Callable[[Runnable[Any, Any], Options, bool], Plan]
-"""Makes the plan of a runnable; the last argument says whether its input is text (see ``lower``)."""
 
 
 def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -> tuple[Graph, Mapping[str, Any]]:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import wrapt
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
+from fineflow.adapters.framework import Planner
 from fineflow.adapters.langchain.entering import Entered, InThread, Steps
-from fineflow.adapters.langchain.plan import Plan, Planner, rows
+from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.resources import limited
 from fineflow.adapters.langchain.sessions import Session
 from fineflow.adapters.langchain.several import Batch, abatch
-from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.adapters.proxy import Planned
 from fineflow.options import Options
 from fineflow.runtime import deadline
 from fineflow.runtime.bridge import Chunks
@@ -28,22 +26,18 @@ from fineflow.runtime.claims import Summary
 from fineflow.runtime.limits import governed
 from fineflow.runtime.loop import on_engine_loop
 from fineflow.runtime.scope import Scope
-from fineflow.runtime.trace import Trace
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
 _END: Any = object()
 _Limit = asyncio.Semaphore | None
 
 
-class Optimized(wrapt.ObjectProxy[Any]):
+class Optimized(Planned):
     """A runnable that runs sooner. Everything except running is the user's object."""
 
     def __init__(self, wrapped: Runnable[Any, Any], options: Options, planner: Planner) -> None:
-        super().__init__(wrapped)
+        super().__init__(wrapped, options, planner)
         rows()  # what planning has to import is imported now, not in the first call
-        self._self_options = options
-        self._self_planner = planner
-        self._self_plans: dict[bool, Plan | None] = {}
         self._self_kept: Session | None = None
 
     # The entry points, with stock's names of parameters.
@@ -253,13 +247,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         """The plan for this input, or None where the call goes to the user's object."""
         if kwargs or (sync and on_engine_loop()):
             return None  # keyword arguments go to the first step in ways of its own; the engines' loop may not wait
-        text_input = is_constant(input)
-        plans = self._self_plans
-        plan = (
-            plans[text_input] if text_input in plans else plans.setdefault(text_input, self._self_planned(text_input))
-        )
-        if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
-            plan = plans[text_input] = self._self_planned(text_input)
+        plan: Plan | None = self._self_current(is_constant(input))
         if plan is not None and (leaves := limited(plan.objects)):
             return plan.bounding(leaves)
         eager = self._self_options.eager or (
@@ -273,39 +261,6 @@ class Optimized(wrapt.ObjectProxy[Any]):
         """Whether a batch runs as one call per input, rather than through stock's own batch."""
         plan = self._self_plan(inputs[0], kwargs, sync=sync) if inputs else None
         return plan is not None and (plan.gains(sync=sync) or bool(limited(plan.objects))) and not plan.own_batch
-
-    def _self_used(self, trace: Trace | None) -> Plan | None:
-        """The plan that a call ran by, if it is still in use."""
-        plans = [plan for plan in self._self_plans.values() if plan is not None]
-        return next((plan for plan in plans if trace is not None and plan.e_graph is trace.graph), None)
-
-    def _self_planned(self, text_input: bool) -> Plan | None:
-        try:
-            return self._self_planner(self.__wrapped__, self._self_options, text_input)
-        except Exception as error:
-            own = isinstance(error, PlanningError)  # a pass of the user's, and the message says so
-            what = str(error) if own else f"{type(error).__name__}: {error}"
-            text = f"{type(self.__wrapped__).__name__} could not be planned ({what})"
-            if self._self_options.strict:
-                cause = error.__cause__ if own else error
-                raise PlanningError(f"{text}; without strict=True it runs as stock") from cause or error
-            report = "" if own else " Please report this."
-            warnings.warn(f"{text}; it runs as stock.{report}", FineflowWarning, stacklevel=4)
-            return None
-
-    def __repr__(self) -> str:
-        return f"fineflow.optimize({self.__wrapped__!r})"
-
-    # A proxy cannot be copied as what it stands for; its copies are optimized copies.
-
-    def __copy__(self) -> Optimized:
-        return Optimized(copy.copy(self.__wrapped__), self._self_options, self._self_planner)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Optimized:
-        return Optimized(copy.deepcopy(self.__wrapped__, memo), self._self_options, self._self_planner)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return Optimized, (self.__wrapped__, self._self_options, self._self_planner)
 
 
 def is_constant(value: Any) -> bool:

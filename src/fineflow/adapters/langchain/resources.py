@@ -6,10 +6,8 @@ its store. What stands for a resource exists as long as one of the objects that 
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -20,47 +18,15 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
+from fineflow.adapters.langchain import offline
 from fineflow.adapters.langchain.servers import bound, lane
 from fineflow.adapters.langchain.stores import contents, known, overridden
-from fineflow.adapters.langchain.together import Outcome, Search, Together
-from fineflow.ir import Op
+from fineflow.adapters.resources import StoreEngine, any_stand, stand, standing_for
 from fineflow.runtime import places
-from fineflow.runtime.calling import Hold, Pieces, acalled, called
+from fineflow.runtime.calling import Pieces, acalled, called
 from fineflow.runtime.places import Component, finders
-from fineflow.runtime.scheduler import EngineQueue, queue_of
-from fineflow.runtime.threads import in_thread
 
 T = TypeVar("T")
-
-MAX_BATCH = 64
-"""Searches that are made together at most. The gain is reached with 16; a larger batch keeps the next one waiting."""
-
-
-class StoreEngine(Component):
-    """Serves SEARCH for one store: a batch at a time, in a thread. Items ``Search``, results ``Outcome``."""
-
-    ops = frozenset({Op.SEARCH})
-    max_batch = MAX_BATCH
-
-    def __init__(self, name: str, together: Together) -> None:
-        super().__init__(name)
-        self._together = together
-        self.queue: EngineQueue = queue_of(self)  # which would be made anew for every search else
-
-    async def execute(self, op: Op, items: Sequence[Search]) -> list[Outcome]:
-        """The outcomes of the searches. A store with a limit is asked in one of its places."""
-        if self.places is None:
-            return await in_thread(lambda: self._together.run(items))
-        hold = Hold(self.places)
-        await hold.take()
-        try:
-            return await in_thread(lambda: self._together.run(items))
-        finally:
-            hold.leave()
-
-    async def aclose(self) -> None:
-        """There is nothing to close: the store is the user's."""
-
 
 _OF_PARTS = frozenset(
     [
@@ -72,20 +38,7 @@ _OF_PARTS = frozenset(
     ]
 )
 
-_of: dict[int, Component] = {}  # by the id of each of the user's objects that something stands for, while it exists
-_by_contents: weakref.WeakValueDictionary[Any, Component] = weakref.WeakValueDictionary()
 _implied: weakref.WeakKeyDictionary[Component, int] = weakref.WeakKeyDictionary()  # limits that nobody has asked for
-_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask what stands for something
-
-
-def _forget() -> None:
-    # In a forked child a thread that holds the lock does not exist.
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def shown(obj: Any) -> str:
@@ -104,15 +57,10 @@ def find(obj: Any) -> Component | None:
     """What stands for a component, if anything does so far."""
     if isinstance(obj, BaseLanguageModel):
         return bound(obj)
-    if not _of:
+    if not any_stand():
         return None
     obj = _meant(obj)
-    found = _of.get(id(obj))
-    if found is None and isinstance(obj, VectorStore):
-        found = _by_contents.get(_key(obj))
-        if found is not None:
-            _keep(obj, found)
-    return found
+    return standing_for(obj, contents if isinstance(obj, VectorStore) else None)
 
 
 finders.append(find)
@@ -120,33 +68,34 @@ finders.append(find)
 
 def standing(obj: Any) -> Component:
     """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
-    with _lock:
-        found = find(obj)
-        if found is None:
-            obj = _meant(obj)
-            if any(kind.__name__ in _OF_PARTS for kind in type(obj).__mro__):
-                raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
-            if not shown(obj) or isinstance(obj, (MethodType, type)):
-                got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
-                raise TypeError(
-                    "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
-                    f"(of a method its object), got {got}"
-                )
-            row = known(obj) if isinstance(obj, VectorStore) else None
-            together = row.together if row is not None else None
-            found = Component(shown(obj)) if together is None else StoreEngine(shown(obj), together)
-            if isinstance(obj, VectorStore) and (what := contents(obj)) is not obj:
-                found.keeps = what  # its id may not become that of another one
-                _by_contents[_key(obj)] = found
-            _keep(obj, found)
+    found = find(obj)
+    if found is not None:
         return found
+    obj = _meant(obj)
+    if any(kind.__name__ in _OF_PARTS for kind in type(obj).__mro__):
+        raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
+    if not shown(obj) or isinstance(obj, (MethodType, type)):
+        got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
+        raise TypeError(
+            "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
+            f"(of a method its object), got {got}"
+        )
+    if not isinstance(obj, VectorStore):
+        return stand(obj, lambda: Component(shown(obj)))
+    row = known(obj)
+    together = row.together if row is not None else None
+    make = (lambda: Component(shown(obj))) if together is None else lambda: StoreEngine(shown(obj), together)
+    return stand(obj, make, contents)
 
 
 def limited(objects: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of components that were given a limit."""
+    """The paths of components that were given a limit, or that take one call at a time."""
+    found: frozenset[str] = frozenset()
+    if offline.in_use():
+        found = frozenset(path for path, obj in objects.items() if offline.is_offline(obj))
     if not places.in_use:
-        return frozenset()
-    return frozenset(path for path, obj in objects.items() if (found := find(obj)) is not None and _given(found))
+        return found
+    return found.union(path for path, obj in objects.items() if (known := find(obj)) is not None and _given(known))
 
 
 def _given(component: Component) -> bool:
@@ -205,18 +154,3 @@ def _meant(obj: Any) -> Any:
     if isinstance(obj, RunnableLambda):
         obj = obj.__dict__.get("func") or obj.__dict__.get("afunc")
     return obj.__self__ if isinstance(obj, MethodType) and isinstance(obj.__self__, VectorStore) else obj
-
-
-def _key(store: VectorStore) -> Any:
-    what = contents(store)
-    return what if isinstance(what, str) else id(what)
-
-
-def _keep(obj: Any, component: Component) -> None:
-    try:
-        weakref.finalize(obj, _of.pop, id(obj), None).atexit = False
-    except TypeError:
-        raise TypeError(
-            f"{type(obj).__name__} cannot be referred to weakly: wrap it in a function of your own"
-        ) from None
-    _of[id(obj)] = component

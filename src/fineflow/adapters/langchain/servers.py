@@ -16,20 +16,13 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
+from fineflow.adapters import serving
 from fineflow.adapters.recognition import keeps_promise
 from fineflow.runtime import servers
-from fineflow.runtime.asking import depth
-from fineflow.runtime.loop import run_async
 from fineflow.runtime.places import Component
 from fineflow.runtime.servers import Server
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream")
-# What of a request decides how the model reads the prompt and where it is kept; no other field goes ahead.
-_KEPT = (
-    *("model", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "reasoning_effort"),
-    *("service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("extra_body", "extra_headers", "extra_query"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +42,22 @@ class Served:
         return self.server.name
 
     def prompt_text(self, messages: Sequence[BaseMessage], *, late: str) -> str:
-        """The conversation that the model would send, as text that can be cut at ``late``.
-
-        Only the text of a message can be cut: one with the mark elsewhere (in a block of content, say) is late itself.
-        """
-        sent = self._payload(messages)["messages"]
-        first = next((i for i, message in enumerate(sent) if _marked(message, late)), None)
-        return self.server.write(sent) if first is None else self.server.write(sent[:first], asks=False) + late
+        """The conversation that the model would send, as text that can be cut at ``late`` (``serving.cut``)."""
+        return serving.cut(self.server, self._payload(messages)["messages"], late)
 
     async def awarm(self, text: str) -> int:
         """Sends the beginning of a prompt ahead; returns its characters, 0 where it did not. Never raises."""
-        body: dict[str, Any] = {}
+        request: dict[str, Any] = {}
         with suppress(Exception):  # what a request cannot be made of is for the model itself to say
-            payload = self._payload([]) if isinstance(self.model, BaseChatModel) else self._parameters()
-            body = {key: payload[key] for key in _KEPT if payload.get(key) is not None}
-        if not body or not self.server.wants(text, body):
-            return 0
-        priority = depth.get()
-        return await run_async(lambda: self.server.warm(text, body, self.client, priority=priority))
+            request = self._payload([]) if isinstance(self.model, BaseChatModel) else self._parameters()
+        return await serving.awarm(self.server, text, request, self.client)
 
     def with_priority(self) -> dict[str, Any] | None:
-        """The ``extra_body`` of a request that says how deep the current primitive lies (vLLM takes the lowest first).
-
-        None where it may not, or where the user's own request says how urgent it is.
-        """
+        """The ``extra_body`` of a request that says how urgent it is; None where it may not (``serving``)."""
         if not self.server.priority:
             return None
-        body = {
-            **(self.model._default_params.get("extra_body") or {}),
-            **(self.options.get("extra_body") or {}),
-        }
-        return None if "priority" in body else {**body, "priority": -depth.get()}
+        own, bound = self.model._default_params.get("extra_body"), self.options.get("extra_body")
+        return serving.with_priority(self.server, {**(own or {}), **(bound or {})})
 
     def _payload(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
         return dict(self.model._get_request_payload(list(messages), **self.options))
@@ -115,28 +93,16 @@ def warmed(found: Served) -> str:
     """Why nothing may be sent ahead for a model; "" if it may."""
     model = found.model
     if not found.server.can_prefill:
-        return f"fineflow.engine was not told warm=True for {found.name}"
+        return f"{serving.NOT_TOLD} {found.name}"
     own = any(getattr(model, name, None) for name in ("http_client", "http_async_client", "openai_proxy"))
     if own and not found.server.own_http:
-        return "the model has an HTTP client or proxy of its own; give fineflow.engine an http_client that is like it"
+        return serving.OWN_HTTP
     if callable(getattr(model, "openai_api_key", None)):
-        return "the model's key is made by a function, which is called for answers only"
+        return serving.MADE_KEY
     responses = getattr(model, "_use_responses_api", None)
     if responses is not None and responses({**model.model_kwargs, **found.options}):
         return "its requests go to the Responses API"
     return ""
-
-
-def _marked(message: Mapping[str, Any], late: str) -> bool:
-    """Whether a mark is in a message elsewhere than in its text."""
-    return any(_holds(value, late) for key, value in message.items() if key != "content" or type(value) is not str)
-
-
-def _holds(value: Any, mark: str) -> bool:
-    if isinstance(value, str):
-        return mark in value
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return any(_holds(part, mark) for part in parts)
 
 
 def _name(model: Any, options: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ class Session:
             raise
         finally:
             self.last = summary = ending.close(call)
-        self._check(summary)
+        ending.tell(summary, self.runnable, self.strict)
 
     def on_loop(
         self,
@@ -108,14 +108,6 @@ class Session:
         call = _call(loop, config, self.runnable, limit, marks, sync=False, streaming=streaming, handlers=handlers)
         marks.claiming = Claiming(call, shadows, under_way.get())
         return OnLoop(self, shadows.shadow, Execution(plan.e_graph, call, _given(input)))
-
-    def _check(self, summary: Summary) -> None:
-        """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself."""
-        if summary.broken:
-            text = f"{type(self.runnable).__name__}: while running ahead, {summary.broken[0]}"
-            if self.strict:
-                raise PlanningError(f"{text}; without strict=True this is a warning")
-            warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)
 
     def _shadows(self, plan: Plan, *, sync: bool) -> Shadows | None:
         """The copy of the object that stock runs, or None where this call had better be stock's alone."""
@@ -171,7 +163,7 @@ class OnLoop:
             await call.ended()
         self._session.last = summary
         if error is None:
-            self._session._check(summary)
+            ending.tell(summary, self._session.runnable, self._session.strict)
 
     async def __aenter__(self) -> Runnable[Any, Any]:
         try:

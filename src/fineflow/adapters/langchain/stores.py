@@ -13,9 +13,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.langchain.ahead import LeftToStock
-from fineflow.adapters.langchain.arguments import exactly
-from fineflow.adapters.langchain.known_stores import SEARCHES, Known, chroma_contents, row_of
+from fineflow.adapters.langchain.known_stores import SEARCHES, Known, row_of
 from fineflow.adapters.purity import analyse
+from fineflow.adapters.together import chroma_contents, exactly
 
 EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
 

@@ -1,25 +1,15 @@
-"""Several searches of one store made as one, each with the documents that stock's own method makes of its part.
-
-The retrievers come with the vectors of their queries. What decides about an answer stays stock's code: for a store that
-asks something behind it once per search (Chroma its collection), every retriever's own method is run up to that
-question, the questions of equal settings are asked as one, and the methods are run again with the answers. For a store
-that looks through what it holds, the methods run on a copy in which its vectors are a matrix already.
-
-A search is a read. So where something fails that was done for several, each is made alone, by stock's own method, and
-meets what it would have met.
-"""
+"""Searches of LangChain's retrievers, as what several are made of as one takes them (``adapters.together``)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from fineflow.adapters.langchain.arguments import exactly
+from fineflow.adapters.together import OneMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,211 +20,28 @@ class Search:
     query: str
     manager: Any
 
+    @property
+    def store(self) -> Any:
+        """The retriever's store."""
+        return self.retriever.vectorstore
+
     def made(self, store: Any = None) -> list[Document]:
         """What stock's own method finds, in ``store`` where one is given. Raises what that raises."""
         retriever = self.retriever if store is None else self.retriever.model_copy(update={"vectorstore": store})
         return retriever._get_relevant_documents(self.query, run_manager=self.manager)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a search has found, or what it raised."""
-
-    found: list[Document] | None
-    error: BaseException | None = None
-
-    def result(self) -> list[Document]:
-        """The documents. Raises the error, the same object."""
-        if self.error is not None:
-            raise self.error
-        assert self.found is not None
-        return self.found
+def _over(store: Any, held: dict[str, Any]) -> Any:
+    made = copy.copy(store)
+    made.store = held
+    return made
 
 
-class Together:
-    """How the searches of a kind of store are made together."""
-
-    def pays(self, store: Any) -> bool:
-        """Whether this store can do it, and waiting for a turn is little beside a search."""
-        raise NotImplementedError
-
-    def run(self, searches: Sequence[Search]) -> list[Outcome]:
-        """The outcomes of all, in their order. Blocks; raises nothing that a search raises."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class OneQuestion(Together):
-    """Of stores whose searches call one method of one object behind them, once, with everything that they want to know.
-
-    attribute: where the store keeps that object. method: its name. able: whether the object is one whose method takes
-    several. alike: what two questions must have in common to be asked as one; None for one that is asked alone.
-    ask: the answers to questions that are alike, each as the method would have answered it.
-    """
-
-    attribute: str
-    method: str
-    able: Callable[[Any], bool]
-    alike: Callable[[Any, Mapping[str, Any]], Hashable]
-    ask: Callable[[Any, Sequence[Mapping[str, Any]]], Sequence[Any]]
-
-    def pays(self, store: Any) -> bool:
-        return self.able(store.__dict__.get(self.attribute))
-
-    def run(self, searches: Sequence[Search]) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
-        groups: dict[Hashable, list[tuple[int, Mapping[str, Any]]]] = {}
-        for i, search in enumerate(searches) if len(searches) > 1 else ():
-            question = self._question(search)
-            behind = search.retriever.vectorstore.__dict__[self.attribute]
-            if question is not None and (kind := self.alike(behind, question)) is not None:
-                groups.setdefault(kind, []).append((i, question))
-        for group in groups.values():
-            outcomes |= self._asked(searches, group) if len(group) > 1 else {}
-        return [outcomes.get(i) or alone(search) for i, search in enumerate(searches)]
-
-    def _question(self, search: Search) -> Mapping[str, Any] | None:
-        """What stock's method asks; None if it never does, or says it by position."""
-
-        def asked(*args: Any, **question: Any) -> Any:
-            raise _Asked(None if args else question)
-
-        try:
-            search.made(self._with(search, asked))
-        except _Asked as found:
-            return found.question
-        except Exception:
-            return None
-        return None
-
-    def _asked(self, searches: Sequence[Search], group: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, Outcome]:
-        behind = searches[group[0][0]].retriever.vectorstore.__dict__[self.attribute]
-        try:
-            answers = self.ask(behind, [question for _, question in group])
-        except Exception:  # of whose search, nobody knows
-            return {}
-        return {i: self._answered(searches[i], answer) for (i, _), answer in zip(group, answers, strict=True)}
-
-    def _answered(self, search: Search, answer: Any) -> Outcome:
-        return _outcome(lambda: search.made(self._with(search, lambda **_: answer)))
-
-    def _with(self, search: Search, instead: Callable[..., Any]) -> Any:
-        store: Any = copy.copy(search.retriever.vectorstore)
-        setattr(store, self.attribute, _Behind(getattr(store, self.attribute), self.method, instead))
-        return store
-
-
-class _Asked(BaseException):
-    """Carries a question out of stock's method."""
-
-    def __init__(self, question: Mapping[str, Any] | None) -> None:
-        self.question = question
-
-
-class _Behind:
-    """An object with another method in place of one of its own."""
-
-    def __init__(self, behind: Any, method: str, instead: Callable[..., Any]) -> None:
-        self.__dict__.update({"_behind": behind, method: instead})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._behind, name)
-
-
-class OneMatrix(Together):
-    """Of ``InMemoryVectorStore``, which makes a matrix of the lists that it holds in every search: that is done once.
-
-    Each search then runs on rows of that matrix, by stock's own method: the same numbers in the same operations.
-    """
-
-    least = 64
-    """Documents from which on a search (25 µs for each of 384 dimensions) is much beside the way to a thread."""
-
-    def pays(self, store: Any) -> bool:
-        return type(store.store) is dict and len(store.store) >= self.least
-
-    def run(self, searches: Sequence[Search]) -> list[Outcome]:
-        groups: dict[int, list[int]] = {}
-        for i, search in enumerate(searches):
-            groups.setdefault(id(search.retriever.vectorstore.store), []).append(i)  # type: ignore[attr-defined]
-        outcomes: dict[int, Outcome] = {}
-        for group in groups.values():
-            ready = self._rows(searches[group[0]].retriever.vectorstore) if len(group) > 1 else None
-            for i in group if ready is not None else ():
-                store: Any = copy.copy(searches[i].retriever.vectorstore)
-                store.store = ready
-                outcomes[i] = _outcome(lambda search=searches[i], store=store: search.made(store))  # type: ignore[misc]
-        return [outcomes.get(i) or alone(search) for i, search in enumerate(searches)]
-
-    def _rows(self, store: Any) -> dict[str, Any] | None:
-        """What the store holds, with rows of a matrix as vectors; None if they make none of stock's kind."""
-        import numpy as np
-
-        held = list(store.store.items())
-        vectors = [doc["vector"] for _, doc in held]
-        if not all(type(vector) is list and vector and type(vector[0]) is float for vector in vectors):
-            return None
-        try:
-            matrix = np.array(vectors)
-        except ValueError:  # of several lengths, which is stock's to say
-            return None
-        if matrix.ndim != 2 or matrix.dtype != np.float64:
-            return None
-        return {key: {**doc, "vector": row} for (key, doc), row in zip(held, matrix, strict=True)}
-
-
-def alone(search: Search) -> Outcome:
-    """One search, by stock's own method."""
-    return _outcome(search.made)
-
-
-def _outcome(make: Callable[[], list[Document]]) -> Outcome:
-    try:
-        return Outcome(make())
-    except StopIteration as stop:  # which no coroutine can pass on
-        error = RuntimeError("a component raised StopIteration")
-        error.__cause__ = stop
-        return Outcome(None, error)
-    except BaseException as error:
-        return Outcome(None, error)
-
-
-_LISTS = ("ids", "embeddings", "documents", "uris", "metadatas", "distances")  # of a Chroma result, by query
-_KEPT = frozenset({"documents", "metadatas", "distances", "embeddings"})
-
-
-def _is_embedded(collection: Any) -> bool:
-    """Whether it is Chroma's own collection, in a database of this process. A server answers several at a time."""
-    kind = type(collection)
-    if kind.__module__ != "chromadb.api.models.Collection" or "query" in vars(collection):
-        return False
-    return type(collection._client).__module__ in ("chromadb.api.rust", "chromadb.api.segment")
-
-
-def _chroma_alike(collection: Any, question: Mapping[str, Any]) -> Hashable:
-    rest = {name: value for name, value in question.items() if name != "query_embeddings"}
-    vectors = question.get("query_embeddings")
-    if type(vectors) is not list or len(vectors) != 1 or type(vectors[0]) is not list or not vectors[0]:
-        return None
-    include: Iterable[str] = rest.get("include") or ()
-    if type(vectors[0][0]) is not float or rest.get("query_texts") is not None or not _KEPT.issuperset(include):
-        return None
-    database = id(collection._client), collection.tenant, collection.database, collection.id
-    return (*database, len(vectors[0]), exactly(rest))
-
-
-def _chroma_ask(collection: Any, questions: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
-    vectors = [question["query_embeddings"][0] for question in questions]
-    whole = collection.query(**{**questions[0], "query_embeddings": vectors})
-
-    def part(i: int) -> dict[str, Any]:
-        return {name: [value[i]] if name in _LISTS and value is not None else value for name, value in whole.items()}
-
-    return [part(i) for i in range(len(questions))]
-
-
-CHROMA = OneQuestion("_chroma_collection", "query", _is_embedded, _chroma_alike, _chroma_ask)
-"""``Collection.query`` takes many vectors. 64 searches among 3,000 vectors of 384 dimensions on two cores: 12 ms as
-one, 46 ms one by one, 58 ms in threads; with a filter 53 ms as one, 676 ms one by one."""
-
-MEMORY = OneMatrix()
+MEMORY = OneMatrix(
+    held=lambda store: store.store,
+    least=64,
+    vector=lambda doc: doc["vector"],
+    with_vector=lambda doc, row: {**doc, "vector": row},
+    over=_over,
+)
+"""``InMemoryVectorStore``: a search takes 25 µs for each document of 384 dimensions."""

@@ -7,14 +7,17 @@ coroutines in a new one (``use_async``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
 from fineflow.runtime.bridge import Bridge, Unreachable
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.query import Call
+from fineflow.runtime.claims import Entry, StockFailed, raise_stop
+from fineflow.runtime.query import Call, LeftToStock
 from fineflow.runtime.scope import check
+
+Ahead = tuple[Sequence[Any], Callable[[], Awaitable[Sequence[Any]]]]
+"""Calls of stock's that are done as one: the key of each, and what returns their results."""
 
 
 class Claiming:
@@ -39,14 +42,14 @@ class Claiming:
         except Unreachable:
             return own()
         if not mine:
-            _raise_stop(entry.error)
+            raise_stop(entry.error)
             return entry.result()
         check()
         try:
             result = own()
         except BaseException:
             # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
-            self._bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
+            self._bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
         self._bridge.post(entry.finish, result)
         return result
@@ -85,7 +88,7 @@ class Claiming:
         try:
             result = await own()
         except BaseException:
-            self._bridge.post(entry.fail, _Failed(f"stock's own call of {leaf} failed"))
+            self._bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
         self._bridge.post(entry.finish, result)
         return result
@@ -96,9 +99,32 @@ class Claiming:
         entry, mine = claims.claim(leaf, key, _usable)
         if not mine:
             await entry.wait()
-            if entry.error is not None and not entry.begun:  # not the component's own failure
+            own = entry.begun and not isinstance(entry.error, LeftToStock)
+            if entry.error is not None and not own:  # not the component's own failure
                 return claims.claim(leaf, key, _never)[0], True
         return entry, mine
+
+    def post(self, function: Callable[..., Any], *args: Any) -> None:
+        """Calls a function on the loop of the call, in the order of such calls from one thread. From any thread."""
+        if self._bridge.here:
+            function(*args)
+        else:
+            self._bridge.post(function, *args)
+
+    def begin(self, leaf: str, works: Sequence[Ahead]) -> None:
+        """Has calls made side by side that stock is about to make one after the other. From any thread."""
+        call = self.call
+        self._leaves |= {leaf}
+
+        def expect() -> None:
+            for keys, work in works:
+                entries = [call.claims.expect(leaf, key, shared=False)[0] for key in keys]
+                for entry in entries:
+                    entry.ahead = entry.begun = True
+                call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)
+
+        with suppress(Unreachable):
+            self._bridge.run(expect)
 
     def feed(self, leaf: str, value: Any) -> None:
         """Tells the graph what stock has got to. From any thread."""
@@ -111,14 +137,30 @@ class Claiming:
             self._bridge.run(lambda: self.call.feed(leaf, value))
 
 
-class _Failed(Exception):
-    """What the graph sees of a failure that stock has seen itself."""
+async def _do(call: Call, leaf: str, entries: Sequence[Entry], work: Callable[[], Awaitable[Sequence[Any]]]) -> None:
+    try:
+        async with call.place():
+            done = list(zip(entries, await work(), strict=True))
+    except BaseException as error:
+        for entry in entries:
+            entry.begun = len(entries) == 1  # of several it is not known whose failure it is: stock makes each alone
+            entry.fail(error)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        return
+    for entry, result in done:
+        entry.finish(result)
+        call.claims.forget(leaf, entry)
 
 
-def _raise_stop(error: BaseException | None) -> None:
-    """Raises the StopIteration that an exception stands for, as no future can carry it."""
-    if isinstance(error, RuntimeError) and str(error) == "a component raised StopIteration" and error.__cause__:
-        raise error.__cause__
+class _Nothing(Claiming):
+    """Where nothing runs ahead: each leaf does its own."""
+
+    def __init__(self) -> None:
+        self._leaves = frozenset()
+
+
+NOTHING = _Nothing()
 
 
 def _usable(entry: Entry) -> bool:

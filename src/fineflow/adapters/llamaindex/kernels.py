@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from llama_index.core.query_engine import SubQuestionQueryEngine
+from llama_index.core.query_engine import RouterQueryEngine, SubQuestionQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever
 
-from fineflow.adapters.llamaindex.answers import answers
-from fineflow.adapters.llamaindex.models import Request, ask, text_of
-from fineflow.adapters.llamaindex.prompts import beginning
-from fineflow.adapters.llamaindex.retrieval import Queries, embed, query_prompt, search
-from fineflow.adapters.llamaindex.subquestions import Questions, Tool, question_request, texts_of
+from fineflow.adapters.llamaindex.answering.answers import answers
+from fineflow.adapters.llamaindex.answering.choosing import Choice, choice_request, chosen
+from fineflow.adapters.llamaindex.answering.prompts import beginning, reader_of
+from fineflow.adapters.llamaindex.answering.subquestions import Questions, Tool, question_request, texts_of
+from fineflow.adapters.llamaindex.ingestion.texts import BATCHES, embed_texts
+from fineflow.adapters.llamaindex.models import ask, completion, text_of
+from fineflow.adapters.llamaindex.postprocessors.node_prompts import NODES, node_answers
+from fineflow.adapters.llamaindex.retrievers.embedding import embed
+from fineflow.adapters.llamaindex.retrievers.fusion import Queries, query_prompt
+from fineflow.adapters.llamaindex.retrievers.known_retrievers import retrieve
+from fineflow.adapters.llamaindex.retrievers.search import search
+from fineflow.adapters.llamaindex.retrievers.selecting import SELECTING, choices
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import bodies
 from fineflow.runtime.executor import Execution, Kernel, Work
@@ -24,11 +31,13 @@ Args = Mapping[str, Any]
 
 
 def render(p: Primitive, args: Args, run: Execution) -> Any:
-    """What a model is asked for more queries or for questions; of a synthesizer, what its prompts are made of."""
+    """What a model is asked for queries, questions or a choice; of a synthesizer, what its prompts are made of."""
     if isinstance(p.component, QueryFusionRetriever):
-        return Request("complete", query_prompt(p.component, args["key:query"]), formatted=False)
+        return completion(p.component._llm, query_prompt(p.component, args["key:query"]))
     if isinstance(p.component, SubQuestionQueryEngine):
         return question_request(p.component, args["key:query_str"])
+    if isinstance(p.component, RouterQueryEngine):
+        return choice_request(p.component, args["key:query_str"])
     return next(value for name, value in args.items() if name != "key:query_str")
 
 
@@ -42,14 +51,21 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     if all(ref.name in run.values for ref in rendered.args.values()):
         return 0
     known = {name.removeprefix("key:"): value for name, value in args.items()}
+    reader = reader_of(p.component)
+    if reader is None:
+        raise LeftToStock("the model may not be sent prompts ahead by now")
     text = beginning(p.component, p.meta["templates"][0], known)
     if not text:
         raise LeftToStock("the prompt does not show its late variable")
-    return run.spawn(p.component.awarm(text), p)
+    return run.spawn(reader.awarm(text), p)
 
 
 def decode(p: Primitive, args: Args, run: Execution) -> Any:
-    """All answers of a synthesizer; or one text of a model."""
+    """All answers of a synthesizer, or about nodes; or one text of a model."""
+    if p.params.get("how") == NODES:
+        return node_answers(p, args["prompt"], run)
+    if p.params.get("how") == SELECTING:
+        return choices(p, args, run)
     if "how" in p.params:
         return answers(p, args, run)
     llm, wanted = p.component, args["cache"]
@@ -85,6 +101,8 @@ def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
     """The queries or questions in what a model has written, each released when it is final; what a search has found."""
+    if isinstance(p.component, Choice):
+        return chosen(p, args, run)
     if "found" in args:
         return texts_of(p.component, args["query"], args["found"])
     reader = Questions(p.component) if isinstance(p.component, Tool) else Queries(p.component)
@@ -94,6 +112,11 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
     items: Stream[str] = Stream()
     run.release(p, None, items)
     return run.spawn(_read(reader, source, items), p)
+
+
+def vectors(p: Primitive, args: Args, run: Execution) -> Any:
+    """The vector of a query, or those of texts of documents."""
+    return embed_texts(p, args, run) if p.params["of"] == BATCHES else embed(p, args, run)
 
 
 async def _read(reader: Questions | Queries, source: Stream[str], items: Stream[str]) -> list[str]:
@@ -120,6 +143,11 @@ def each(p: Primitive, args: Args, run: Execution) -> object:
     return bodies.each(run, p, args)
 
 
+def find(p: Primitive, args: Args, run: Execution) -> Any:
+    """What a vector store finds, or a retriever that searches by one method."""
+    return retrieve(p, args, run) if p.meta.get("direct") else search(p, args, run)
+
+
 KERNELS: dict[Op, Kernel] = {
     Op.RENDER: render,
     Op.PREFILL: prefill,
@@ -127,7 +155,7 @@ KERNELS: dict[Op, Kernel] = {
     Op.DECODE: decode,
     Op.PARTIAL_DECODE: partial_decode,
     Op.PARSE: parse,
-    Op.EMBED: embed,
-    Op.SEARCH: search,
+    Op.EMBED: vectors,
+    Op.SEARCH: find,
     Op.MAP: each,
 }

@@ -1,6 +1,6 @@
 """Models in components that users have. Those in ``HuggingFaceEmbedding`` are driven through the queue of an engine.
 
-The component calls its model in the thread of whoever asks. Queries that the graph embeds go through one engine for
+The component calls its model in the thread of whoever asks. What the graph embeds goes through one engine for
 each model object instead, with batches across calls; what stock asks for outside of claims goes through the component's
 own methods, as ever. Read: llama-index-embeddings-huggingface 0.8.0.
 """
@@ -13,8 +13,10 @@ import weakref
 from typing import Any
 
 from fineflow.adapters.llamaindex.methods import method
+from fineflow.adapters.llamaindex.postprocessors.cross_encoders import scorer_of
 from fineflow.adapters.recognition import plain
 from fineflow.backends.loaded import Failed, LoadedEmbedding, PerObject, Texts, refusal
+from fineflow.backends.loaded_rerank import LoadedReranker
 from fineflow.ir import Op
 from fineflow.runtime.scheduler import queue_of
 from fineflow.runtime.threads import in_thread
@@ -22,13 +24,14 @@ from fineflow.runtime.threads import in_thread
 _MODULE, _NAME = "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"
 _RETRIED = "_embed_with_retry"
 _METHODS = ("_get_query_embedding", "_aget_query_embedding", "_embed", _RETRIED)
+_TEXTS = ("_get_text_embeddings", "_aget_text_embeddings")
 
 _engines: PerObject[LoadedEmbedding] = PerObject()  # by model
 _locals: PerObject[tuple[LocalEmbedding | None]] = PerObject()  # by component
 
 
 class LocalEmbedding:
-    """What embeds the queries of a ``HuggingFaceEmbedding``. It holds neither the component nor its model.
+    """What embeds the queries and texts of a ``HuggingFaceEmbedding``. It holds neither the component nor its model.
 
     The vectors are those of the component's own methods, bit by bit (``backends.loaded``).
     """
@@ -43,18 +46,34 @@ class LocalEmbedding:
         """Whether it drives that model."""
         return self._model() is model
 
+    @property
+    def embeds_texts(self) -> bool:
+        """Whether the component embeds texts by the library's own methods, too."""
+        component: Any = self._component()
+        if component is None or not vars(component).keys().isdisjoint(_TEXTS):
+            return False
+        return all(_as_written(type(component), name) for name in _TEXTS)
+
     async def aembed_query(self, text: str) -> list[float]:
         """The vector of a query. Raises what the component raises."""
+        found: list[list[float]] = await self._embedded((text,), "query", "_get_query_embedding", text)
+        return found[0]
+
+    async def aembed_texts(self, texts: list[str]) -> list[list[float]]:
+        """The vectors of texts, as the component makes them of all of them in one call. Raises what it raises."""
+        return await self._embedded(tuple(texts), "text", "_get_text_embeddings", texts)
+
+    async def _embedded(self, texts: tuple[str, ...], prompt: str, name: str, given: Any) -> list[list[float]]:
         component: Any = self._component()
-        item = Texts((text,), _settings(component))
-        (found,) = await self._queue.submit_async(Op.EMBED, [item], label="embed query")
+        item = Texts(texts, _settings(component, prompt))
+        (found,) = await self._queue.submit_async(Op.EMBED, [item], label=f"embed {prompt}")
         if not isinstance(found, Failed):
-            vector: list[float] = found[0]
-            return vector
+            return list(found)
         # The component tries again, with pauses in between, which nobody else should have to wait for.
-        own = method(type(component), "_get_query_embedding")
+        own = method(type(component), name)
         assert own is not None
-        return list(await in_thread(lambda: own.function(component, text)))
+        again = await in_thread(lambda: own.function(component, given))
+        return [list(again)] if prompt == "query" else list(again)
 
 
 def encoder_of(component: Any) -> LocalEmbedding | None:
@@ -63,6 +82,25 @@ def encoder_of(component: Any) -> LocalEmbedding | None:
         return None
     (found,) = _locals.of(component, lambda: (_local(component),))
     return found if found is not None and found.of(component._model) else None
+
+
+def local_engine(component: Any) -> LoadedEmbedding | LoadedReranker:
+    """The engine that drives the model in a ``HuggingFaceEmbedding`` or ``SentenceTransformerRerank``.
+
+    There is one for each model object, for as long as that exists.
+
+    It can be given another policy (``set_policy``), and ``exact = False``: texts or calls of any length then share
+    passes, and vectors or scores differ from the component's own in the last bits.
+
+    Raises ValueError for a component that is asked itself.
+    """
+    found = encoder_of(component) or scorer_of(component)
+    if found is None:
+        raise ValueError(
+            "expected a HuggingFaceEmbedding or SentenceTransformerRerank whose model fineflow can drive, got "
+            f"{type(component).__name__}; see docs/llamaindex.md"
+        )
+    return found.engine
 
 
 def one_at_a_time(llm: Any) -> str:
@@ -103,10 +141,10 @@ def _as_written(base: type, name: str) -> bool:
     return inner is not None and inner.function.__module__ == _MODULE and not hasattr(inner.function, "__wrapped__")
 
 
-def _settings(component: Any) -> tuple[tuple[str, Any], ...]:
-    """The arguments with which it calls ``encode`` for a query."""
+def _settings(component: Any, prompt: str) -> tuple[tuple[str, Any], ...]:
+    """The arguments with which it calls ``encode``."""
     return (
         ("batch_size", component.embed_batch_size),
         ("normalize_embeddings", component.normalize),
-        ("prompt_name", "query"),
+        ("prompt_name", prompt),
     )

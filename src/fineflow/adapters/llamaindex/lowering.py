@@ -8,17 +8,21 @@ from typing import Any
 
 from fineflow.adapters.base import UNKNOWN, Builder, Leaf
 from fineflow.adapters.llamaindex.claiming import Claiming
-from fineflow.ir import PURE, Effect, Effects, Op, Ref
+from fineflow.ir import PURE, Effect, Effects, Graph, Op, Ref
 
 
 @dataclass
 class Seen:
-    """One lowering. objects: what was planned where. one_by_one: for a call of a sync method."""
+    """One lowering. objects: what was planned where. one_by_one: for a call of a sync method.
+
+    early: whether there is time before a search in which the vector of its query can be made.
+    """
 
     b: Builder
     one_by_one: bool
     objects: MutableMapping[str, Any] = field(default_factory=dict)
     models: list[Any] = field(default_factory=list)  # those that several parts may share
+    early: bool = False
 
     def shared(self, model: Any) -> str:
         """The leaf of a model that several parts may have in common."""
@@ -51,7 +55,9 @@ class Seen:
     def fed(self, obj: Any, args: Mapping[str, Ref], name: str) -> Leaf:
         """What stock hands to the current object, of which the graph is told."""
         effects = Effects(PURE.kind, "", f"what stock hands to {type(obj).__name__}")
-        return self.b.add(Op.CALL, args, name=name, effects=effects, component=obj, by="stock", called=name)
+        return self.b.add(
+            Op.CALL, args, name=name, effects=effects, component=obj, by="stock", called=name, handed=True
+        )
 
 
 def shared_leaf(model: Any, known: list[Any]) -> str:
@@ -72,7 +78,7 @@ def part_of(leaf: str, name: str) -> str:
 class Place:
     """Where in the user's object a shadow is being made. models: as the plan has met them. sync: of the call.
 
-    nested: makes of a part one that runs sooner by itself.
+    nested: makes of a part one that runs sooner by itself. graph: the p-graph of the call.
     """
 
     claims: Claiming
@@ -80,6 +86,7 @@ class Place:
     models: list[Any]
     nested: Callable[[Any], Any]
     leaf: str = ""
+    graph: Graph | None = None
 
     def part(self, name: str) -> Place:
         return replace(self, leaf=part_of(self.leaf, name))

@@ -7,6 +7,7 @@ the shadow that stock runs has the same wrappers around a claim, so that spans a
 
 from __future__ import annotations
 
+import copy
 import dis
 import inspect
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.base import Builder
+from fineflow.adapters.llamaindex.staying import stays
 from fineflow.adapters.recognition import NotLowered
 from fineflow.declare import declared_external
+from fineflow.runtime.query import LeftToStock
 from fineflow.runtime.threads import in_thread
 
 _PACKAGES = frozenset(
@@ -30,6 +33,7 @@ _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instr
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _CLIENTS = frozenset({"_client", "_aclient"})  # which integrations make when they first need them
 _AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"})
+_LOOP = frozenset({"create_task", "ensure_future", "get_running_loop", "get_event_loop", "current_task", "TaskGroup"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,11 @@ def believed_class(component: Any, b: Builder) -> None:
         raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
 
 
+def library_class(kind: type) -> bool:
+    """Whether a class, and all that it is made of, is written in LlamaIndex or in fineflow."""
+    return all(owner.__module__.partition(".")[0] in _PACKAGES for owner in kind.__mro__)
+
+
 def quiet(kind: type, name: str) -> bool:
     """Whether a method, called without its wrappers, opens no span, sends no event and leaves the object as it is.
 
@@ -116,6 +125,8 @@ def _known_quiet(kind: type, name: str, function: FunctionType) -> bool:
 def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
     names: set[str] = set()
     for code in _codes(function.__code__):
+        if "__class__" in code.co_freevars:  # a method of a base class is called, wrappers and all
+            return False
         names.update(code.co_names)
         if any(i.opname in _STORING and i.argval not in _CLIENTS for i in dis.get_instructions(code)):
             return False
@@ -130,7 +141,10 @@ def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
 
 
 def blocks(kind: type, name: str) -> bool:
-    """Whether an async method never gives way: it awaits nothing, so that all of its work is done on the loop."""
+    """Whether an async method never gives way: it awaits nothing, so that all of its work is done on the loop.
+
+    One that asks for the loop, or starts tasks, needs it.
+    """
     found = method(kind, name)
     return found is not None and _awaits_nothing(found.function)
 
@@ -138,7 +152,9 @@ def blocks(kind: type, name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _awaits_nothing(function: FunctionType) -> bool:
     code = function.__code__
-    return inspect.iscoroutinefunction(function) and all(i.opname not in _AWAITING for i in dis.get_instructions(code))
+    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in _codes(code)):
+        return False
+    return all(i.opname not in _AWAITING for i in dis.get_instructions(code))
 
 
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -195,3 +211,58 @@ def _named(function: Any, like: FunctionType) -> Any:
     if function.__code__ is not like.__code__:
         function.__signature__ = _signature(like)
     return function
+
+
+def as_written(obj: Any, base: type, *names: str) -> bool:
+    """Whether an object has these methods of a class, and none of them was put on it."""
+    return isinstance(obj, base) and vars(obj).keys().isdisjoint(names) and same(type(obj), base, *names)
+
+
+def exactly(obj: Any, *kinds: type) -> bool:
+    """Whether an object is of one of these very classes, and no method of theirs was put on it."""
+    return type(obj) in kinds and not any(callable(getattr(type(obj), name, None)) for name in vars(obj))
+
+
+def off_loop(obj: Any, name: str) -> Any:
+    """A copy of an object whose async method ``name`` is done in a thread, by the object itself; where it blocks."""
+    found = method(type(obj), name)
+    if found is None or name in vars(obj) or not blocks(type(obj), name) or stays(obj):
+        return obj
+    function, made = found.function, copy.copy(obj)
+
+    async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return await unblocked(function, obj, *args, **kwargs)
+
+    made.__dict__[name] = found.around(made, run)
+    return made
+
+
+def move(made: Any, name: str) -> None:
+    """Has the async method ``name`` of a copy done in a thread, by the copy; where it blocks the event loop."""
+    found = method(type(made), name)
+    if found is None or name in vars(made) or not blocks(type(made), name):
+        return
+    function = found.function
+
+    async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return await unblocked(function, made, *args, **kwargs)
+
+    made.__dict__[name] = found.around(made, run)
+
+
+async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: Any) -> Any:
+    """A method of a component, from inside of its wrappers: the sync one in a thread, or the async one."""
+    found = method(type(component), name if sync else _async_name(name))
+    put = not getattr(component, "__dict__", {}).keys().isdisjoint((name, _async_name(name)))
+    if found is None or put:  # a mock has been put on the class since, or on the object
+        raise LeftToStock(f"{type(component).__name__}.{name} is not what it was any more")
+    function = found.function
+    if sync:
+        return await in_thread(lambda: function(component, *args, **kwargs))
+    if blocks(type(component), _async_name(name)):
+        return await unblocked(function, component, *args, **kwargs)
+    return await function(component, *args, **kwargs)
+
+
+def _async_name(name: str) -> str:
+    return f"_a{name[1:]}" if name.startswith("_") else f"a{name}"

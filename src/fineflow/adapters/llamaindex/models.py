@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +11,16 @@ from typing import Any
 from llama_index.core.llms.custom import CustomLLM
 from llama_index.core.llms.llm import LLM
 
-from fineflow.adapters.base import Builder
+from fineflow.adapters.base import TEXT, Builder, Leaf
+from fineflow.adapters.llamaindex import servers
 from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.local_models import one_at_a_time
-from fineflow.adapters.llamaindex.methods import believed_class, blocks, method, quiet, same, unblocked
+from fineflow.adapters.llamaindex.lowering import Place
+from fineflow.adapters.llamaindex.methods import believed_class, blocks, library_class, method, quiet, same, unblocked
 from fineflow.adapters.recognition import NotLowered, believed
-from fineflow.ir import PURE, Effect, Effects
+from fineflow.ir import PURE, Effect, Effects, Op
+from fineflow.runtime.query import LeftToStock
 from fineflow.runtime.threads import in_thread
 
 ASKING = ("chat", "complete", "achat", "acomplete")
@@ -72,6 +76,34 @@ def request(llm: LLM, template: Any, arguments: Mapping[str, Any]) -> Request:
     return Request("chat", messages)
 
 
+def completion(llm: LLM, prompt: str) -> Request:
+    """What ``llm.complete(prompt)`` asks it."""
+    if servers.speaks(llm):
+        return Request(*servers.completion(llm, prompt))
+    return Request("complete", prompt, formatted=False)
+
+
+def lane(llm: Any) -> str:
+    """The engine that an LLM is in plans and timelines."""
+    return str(llm.engine.name) if type(llm) is EngineLLM else servers.lane(llm)
+
+
+def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
+    """An LLM that writes a text for a rendered prompt. effects: as ``model_effects`` says."""
+    ours, engine = type(llm) is EngineLLM, lane(llm)
+    cache = b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects)
+    return b.add(
+        Op.DECODE,
+        {"cache": cache.ref},
+        component=llm,
+        engine=engine,
+        effects=effects,
+        kind=TEXT,
+        foreign=not ours,
+        pieces=ours,
+    )
+
+
 def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     """What asking the model ahead does to the world. name: ``predict`` or ``complete``, which stock calls.
 
@@ -94,6 +126,11 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         return Effects(PURE.kind, "", "model in this process")
     believed_class(llm, b)
     believed(llm, ASKING, b)
+    if servers.speaks(llm):
+        believed(llm, servers.INNER, b)
+        if servers.speaks_aloud(llm):
+            raise NotLowered("the model answers in sound")
+        return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     called = name if name != "predict" else "chat" if llm.metadata.is_chat_model else "complete"
     found = {asked(kind, prefix + called) for prefix in ("", "a")}
     if None in found or len({each.removeprefix("a") for each in found if each}) != 1:
@@ -113,12 +150,15 @@ def text_of(family: str, response: Any) -> str:
 
 async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     """The response, from inside of the LLM's own method: nobody is told. Raises what the LLM raises."""
+    if servers.speaks(llm):
+        return await servers.ask(llm, wanted.family, wanted.prompt, wanted.kwargs, sync=sync)
     args, kwargs = wanted.arguments
     if type(llm) is EngineLLM:
         sync = False  # its async methods work on every loop
     name = asked(type(llm), wanted.family if sync else f"a{wanted.family}") or wanted.family
     found = method(type(llm), name)
-    assert found is not None
+    if found is None:  # a mock has been put on the class since
+        raise LeftToStock(f"{type(llm).__name__}.{name} is no function any more")
     function = found.function
     if not name.startswith("a"):
         return await in_thread(lambda: function(llm, *args, **kwargs))
@@ -134,7 +174,9 @@ def shadow_llm(llm: Any, leaf: str, claims: Claiming, *, sync: bool) -> Any:
     """
     if one_at_a_time(llm):
         return llm
-    copy = llm.model_copy()
+    if servers.speaks(llm):
+        return servers.shadow(llm, leaf, claims)
+    made = llm.model_copy()
     kind, held = type(llm), {}
     for name in ASKING:
         found = method(kind, name)
@@ -142,16 +184,16 @@ def shadow_llm(llm: Any, leaf: str, claims: Claiming, *, sync: bool) -> Any:
             continue
         if asked(kind, name) == name:
             claiming = _aclaiming if name.startswith("a") else _claiming
-            held[name] = found.around(copy, claiming(llm, leaf, name, found.function, claims))
+            held[name] = found.around(made, claiming(llm, leaf, name, found.function, claims))
         elif not sync and blocks(kind, name):
-            held[name] = found.around(copy, _in_thread(copy, found.function))
+            held[name] = found.around(made, _in_thread(made, found.function))
     for name in _STREAMING:
         if issubclass(kind, CustomLLM) and same(kind, CustomLLM, name) and not sync:
             found = method(kind, name)
             assert found is not None
-            held[name] = found.around(copy, _streaming(copy, name.removeprefix("a")))
-    copy.__dict__.update(held)
-    return copy
+            held[name] = found.around(made, _streaming(made, name.removeprefix("a")))
+    made.__dict__.update(held)
+    return made
 
 
 def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -209,3 +251,19 @@ def _streaming(llm: Any, name: str) -> Callable[..., Any]:
         return pieces()
 
     return call
+
+
+def in_turn(holder: Any, place: Place) -> Any:
+    """What stock has ask a model: a copy whose requests wait for their turn, where the model's server has a limit."""
+    known = getattr(holder, "__dict__", {})
+    name = next((each for each in ("_llm", "llm") if isinstance(known.get(each), LLM)), "")
+    if not name or servers.bound(known[name]) is None or not library_class(type(holder)):
+        return holder
+    made = copy.copy(holder)
+    made.__dict__[name] = shadow_llm(known[name], place.part("llm").leaf, place.claims, sync=place.sync)
+    return made
+
+
+def model_known(llm: Any) -> bool:
+    """Whether an LLM can be copied for a call: a pydantic model as LlamaIndex makes them."""
+    return hasattr(llm, "model_copy") and hasattr(type(llm), "predict")

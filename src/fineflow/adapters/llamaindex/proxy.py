@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.chat_engine.types import BaseChatEngine
 
-from fineflow.adapters.llamaindex.plan import QUERY, RETRIEVE, SYNTHESIZE, Plan, Planner
+from fineflow.adapters.framework import Planner
+from fineflow.adapters.llamaindex.answering.synthesis import is_synthesizer
+from fineflow.adapters.llamaindex.parts import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE
+from fineflow.adapters.llamaindex.plan import Plan, Way
+from fineflow.adapters.llamaindex.retrievers.embedding import several
 from fineflow.adapters.llamaindex.sessions import Session, aentered, entered
-from fineflow.adapters.llamaindex.synthesis import is_synthesizer
-from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.adapters.proxy import Planned
 from fineflow.options import Options
 from fineflow.runtime import deadline
 from fineflow.runtime.claims import Summary
@@ -22,19 +23,16 @@ from fineflow.runtime.limits import governed
 from fineflow.runtime.loop import on_engine_loop
 
 
-class Optimized(wrapt.ObjectProxy[Any]):
+class Optimized(Planned):
     """An object that runs sooner. Everything except running is the user's object."""
 
     def __init__(self, wrapped: Any, options: Options, planner: Planner) -> None:
-        super().__init__(wrapped)
-        self._self_options = options
-        self._self_planner = planner
-        self._self_plans: dict[tuple[str, bool], Plan | None] = {}
+        super().__init__(wrapped, options, planner)
         self._self_parts: dict[int, Optimized] = {}
         self._self_last: Summary | None = None  # of the call that ended last: figures, no values
 
     def _self_run(self, part: str, name: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        plan = self._self_plan(part, sync=True)
+        plan = self._self_plan(part, query, sync=True)
         timeout = self._self_options.timeout
         if (plan is None and timeout is None and not governed()) or on_engine_loop():
             return getattr(self.__wrapped__, name)(*args, **kwargs)
@@ -49,7 +47,7 @@ class Optimized(wrapt.ObjectProxy[Any]):
         return call() if timeout is None else deadline.run(call, timeout)
 
     async def _self_arun(self, part: str, name: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        plan = self._self_plan(part, sync=False)
+        plan = self._self_plan(part, query, sync=False)
         timeout = self._self_options.timeout
         if plan is None and timeout is None and not governed():
             return await getattr(self.__wrapped__, name)(*args, **kwargs)
@@ -70,13 +68,11 @@ class Optimized(wrapt.ObjectProxy[Any]):
         options = self._self_options
         return Session(self.__wrapped__, plan, plan.gain or options.eager, options.strict, self._self_part, ended)
 
-    def _self_plan(self, part: str, *, sync: bool) -> Plan | None:
+    def _self_plan(self, part: str, query: Any, *, sync: bool) -> Plan | None:
         """The plan of a part, or None where the call goes to the user's object."""
-        plans, key = self._self_plans, (part, sync)
-        plan = plans[key] if key in plans else plans.setdefault(key, self._self_planned(part, sync))
-        if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
-            plan = plans[key] = self._self_planned(part, sync)
-        return plan if plan is not None and (plan.used or self._self_options.eager) else None
+        plan: Plan | None = self._self_current(Way(part, sync))
+        used = plan is not None and (plan.used or self._self_options.eager or several(query))
+        return plan if used else None
 
     def _self_part(self, obj: Any) -> Any:
         """A part of the object that is called by itself, optimized; the same one in every call."""
@@ -87,33 +83,6 @@ class Optimized(wrapt.ObjectProxy[Any]):
                 return obj
             found = self._self_parts[id(obj)] = made(obj, self._self_options, self._self_planner)
         return found
-
-    def _self_planned(self, part: str, sync: bool) -> Plan | None:
-        try:
-            return self._self_planner(self.__wrapped__, part, sync, self._self_options)
-        except Exception as error:
-            own = isinstance(error, PlanningError)  # a pass of the user's, and the message says so
-            what = str(error) if own else f"{type(error).__name__}: {error}"
-            text = f"{type(self.__wrapped__).__name__} could not be planned ({what})"
-            if self._self_options.strict:
-                raise PlanningError(f"{text}; without strict=True it runs as stock") from error
-            report = "" if own else " Please report this."
-            warnings.warn(f"{text}; it runs as stock.{report}", FineflowWarning, stacklevel=4)
-            return None
-
-    def __repr__(self) -> str:
-        return f"fineflow.optimize({self.__wrapped__!r})"
-
-    # A proxy cannot be copied as what it stands for; its copies are optimized copies.
-
-    def __copy__(self) -> Any:
-        return type(self)(copy.copy(self.__wrapped__), self._self_options, self._self_planner)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return type(self)(copy.deepcopy(self.__wrapped__, memo), self._self_options, self._self_planner)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.__wrapped__, self._self_options, self._self_planner)
 
 
 class OptimizedRetriever(Optimized):
@@ -149,6 +118,9 @@ class OptimizedQueryEngine(Optimized):
     async def aquery(self, str_or_query_bundle: Any) -> Any:
         return await self._self_arun(QUERY, "aquery", str_or_query_bundle, (str_or_query_bundle,), {})
 
+    def _query(self, query_bundle: Any) -> Any:  # which engines that retry call of theirs
+        return self._self_run(QUERY, "_query", query_bundle, (query_bundle,), {})
+
     def retrieve(self, query_bundle: Any) -> Any:
         return self._self_run(RETRIEVE, "retrieve", query_bundle, (query_bundle,), {})
 
@@ -164,10 +136,34 @@ class OptimizedQueryEngine(Optimized):
         return await self._self_arun(SYNTHESIZE, "asynthesize", query_bundle, args, {})
 
 
+class OptimizedChatEngine(Optimized):
+    """A chat engine that runs sooner. What it remembers is with the user's object."""
+
+    def chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run(CHAT, "chat", message, (message, *args), kwargs)
+
+    async def achat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_arun(CHAT, "achat", message, (message, *args), kwargs)
+
+    def stream_chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run(STREAM_CHAT, "stream_chat", message, (message, *args), kwargs)
+
+    async def astream_chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_arun(STREAM_CHAT, "astream_chat", message, (message, *args), kwargs)
+
+
 def optimized_class(obj: Any) -> Callable[[Any, Options, Planner], Optimized] | None:
     """What stands for an object of LlamaIndex; None for one that has nothing to run."""
     if isinstance(obj, BaseQueryEngine):
         return OptimizedQueryEngine
     if isinstance(obj, BaseRetriever):
         return OptimizedRetriever
-    return OptimizedSynthesizer if is_synthesizer(obj) else None
+    if isinstance(obj, BaseChatEngine):
+        return OptimizedChatEngine
+    if is_synthesizer(obj):
+        return OptimizedSynthesizer
+    from fineflow.adapters.llamaindex.flows import flow_class  # which are made of what is here
+    from fineflow.adapters.llamaindex.ingestion.taking_in import ingesting_class
+
+    made: Callable[[Any, Options, Planner], Optimized] | None = ingesting_class(obj) or flow_class(obj)
+    return made

@@ -11,7 +11,7 @@ import contextvars
 import itertools
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,13 +22,15 @@ from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.kernels import KERNELS
 from fineflow.adapters.llamaindex.lowering import Place
 from fineflow.adapters.llamaindex.plan import Plan, shadow
-from fineflow.adapters.llamaindex.retrieval import PLAIN
+from fineflow.adapters.llamaindex.retrievers.embedding import PLAIN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime import ending, scope
+from fineflow.runtime.calling import lend
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
 from fineflow.runtime.limits import Ticket, enter, enter_sync, inside
 from fineflow.runtime.loop import engine_loop
+from fineflow.runtime.places import hurried
 
 _numbers = itertools.count(1)
 
@@ -55,7 +57,7 @@ class Session:
         except RuntimeError:  # the interpreter is exiting
             yield self.obj
             return
-        call = _call(loop, query, sync=True)
+        call = _call(loop, query, self.plan)
         runs = self._shadow(call)
         try:
             if runs is not self.obj and self.ahead:
@@ -65,12 +67,12 @@ class Session:
         finally:
             summary = ending.close(call)
             self.ended(summary)
-        self._check(summary)
+        ending.tell(summary, self.obj, self.strict)
 
     @asynccontextmanager
     async def on_loop(self, query: Any) -> AsyncIterator[Any]:
         """For a coroutine: what it should call. The graph runs on the same loop meanwhile."""
-        call = _call(asyncio.get_running_loop(), query, sync=False)
+        call = _call(asyncio.get_running_loop(), query, self.plan)
         runs = self._shadow(call)
         try:
             if runs is not self.obj and self.ahead:
@@ -80,13 +82,14 @@ class Session:
         finally:
             summary = await call.aclose()
             self.ended(summary)
-        self._check(summary)
+        ending.tell(summary, self.obj, self.strict)
 
     def _shadow(self, call: Call) -> Any:
         """The copy of the object that stock runs, or the object where that cannot be made."""
         claims = Claiming(call, self.plan.leaves if self.ahead else frozenset())
         try:
-            return shadow(self.obj, Place(claims, call.sync, list(self.plan.models), self.nested))
+            models, graph = list(self.plan.models), self.plan.p_graph
+            return shadow(self.obj, Place(claims, call.sync, models, self.nested, graph=graph))
         except Exception as error:
             text = f"{type(self.obj).__name__} could not be prepared ({type(error).__name__}: {error})"
             if self.strict:
@@ -94,39 +97,46 @@ class Session:
             warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)
             return self.obj
 
-    def _check(self, summary: Summary) -> None:
-        """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself."""
-        if summary.broken:
-            text = f"{type(self.obj).__name__}: while running ahead, {summary.broken[0]}"
-            if self.strict:
-                raise PlanningError(f"{text}; without strict=True this is a warning")
-            warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)
-
 
 @contextmanager
 def entered() -> Iterator[None]:
-    """One call, or a part of the call it is made in, from a plain thread. Raises Overloaded."""
+    """One call, or a part of the call it is made in, from a plain thread. Raises Overloaded.
+
+    Limited components that the code is inside of have their places given away until its end. On the thread of a running
+    loop it waits for no place, as whoever holds it may need that loop.
+    """
     scope.check()
-    if inside.get():
-        yield
-        return
-    ticket = Ticket()
-    enter_sync(ticket)
-    with _inside(ticket):
-        yield
+    lent, before = lend(), hurried.set(hurried.get() or asyncio._get_running_loop() is not None)
+    try:
+        if inside.get():
+            yield
+            return
+        ticket = Ticket()
+        enter_sync(ticket)
+        with _inside(ticket):
+            yield
+    finally:
+        hurried.reset(before)
+        for hold in lent:
+            hold.back_sync()
 
 
 @asynccontextmanager
 async def aentered() -> AsyncIterator[None]:
     """The same from a coroutine."""
     scope.check()
-    if inside.get():
-        yield
-        return
-    ticket = Ticket()
-    await enter(ticket)
-    with _inside(ticket):
-        yield
+    lent = lend()
+    try:
+        if inside.get():
+            yield
+            return
+        ticket = Ticket()
+        await enter(ticket)
+        with _inside(ticket):
+            yield
+    finally:
+        for hold in lent:
+            await hold.back()
 
 
 @contextmanager
@@ -138,15 +148,17 @@ def _inside(ticket: Ticket) -> Iterator[None]:
         error = failure
         raise
     finally:
-        inside.reset(mark)
         ticket.door.leave(ticket, error)
+        with suppress(ValueError):  # a coroutine that was dropped ends in another context
+            inside.reset(mark)
 
 
-def _call(loop: asyncio.AbstractEventLoop, query: Any, *, sync: bool) -> Call:
+def _call(loop: asyncio.AbstractEventLoop, query: Any, plan: Plan) -> Call:
     call = Call(
         loop=loop,
         kernels=KERNELS,
-        sync=sync,
+        sync=plan.way.sync,
+        entry=plan.way.entry,
         streaming=False,
         handlers=False,
         context=contextvars.copy_context(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,10 +49,12 @@ class Connection:
             self._loop = loop
         return self._client
 
-    def like(self, user: openai.AsyncOpenAI) -> openai.AsyncOpenAI:
+    def like(self, user: openai.AsyncOpenAI | Mapping[str, Any]) -> openai.AsyncOpenAI:
         """A client with the key, headers, query and time limits of another one, which asks once, on connections of
-        its own: those of the other may belong to another event loop.
+        its own: those of the other may belong to another event loop. user: the other one, or what it would be made of.
         """
+        if isinstance(user, Mapping):
+            return openai.AsyncOpenAI(**{**user, "http_client": self.client()._client, "max_retries": 0})
         return user.copy(http_client=self.client()._client, max_retries=0)
 
     async def is_vllm(self, client: openai.AsyncOpenAI) -> bool:
@@ -77,11 +80,21 @@ class Connection:
             await client.close()
 
 
-def told(name: str, error: openai.APIError) -> BackendError:
-    """What an error of the client says about the server or, as RequestError, about one request."""
-    if isinstance(error, openai.APITimeoutError):
+def failures() -> tuple[type[Exception], ...]:
+    """What requests raise: errors of the client, and of HTTP, which openai 2 does not wrap while a stream is read."""
+    return openai.APIError, *_of_http("TransportError")
+
+
+def _of_http(name: str) -> tuple[type[Exception], ...]:
+    # Which of the two carries the requests depends on the version of openai, and on the user's own HTTP client.
+    return tuple(getattr(sys.modules[library], name) for library in ("httpx", "httpx2") if library in sys.modules)
+
+
+def told(name: str, error: Exception) -> BackendError:
+    """What one of ``failures`` says about the server or, as RequestError, about one request."""
+    if isinstance(error, (openai.APITimeoutError, *_of_http("TimeoutException"))):
         return BackendError(f"{name} did not answer in time; is it overloaded, or the timeout too short?")
-    if isinstance(error, openai.APIConnectionError):
+    if not isinstance(error, openai.APIError) or isinstance(error, openai.APIConnectionError):
         return BackendError(f"{name} cannot be reached, or has broken off: {error.__cause__ or error}")
     said = error.body.get("message") if isinstance(error.body, Mapping) else None
     if not isinstance(error, openai.APIStatusError):

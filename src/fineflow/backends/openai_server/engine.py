@@ -16,7 +16,7 @@ import openai
 
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.openai_server import requests
-from fineflow.backends.openai_server.connection import Connection, told
+from fineflow.backends.openai_server.connection import Connection, failures, told
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
@@ -149,7 +149,7 @@ class OpenAIServerEngine:
         try:
             with self.warmed.sending(_text(tokens)):
                 await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
-        except openai.APIError as error:
+        except failures() as error:
             raise told(self.name, error) from error
 
     def wants(self, text: str, body: Mapping[str, Any]) -> bool:
@@ -162,8 +162,8 @@ class OpenAIServerEngine:
         """Sends a beginning of a prompt ahead for a client of the user's; returns its characters, 0 where not.
 
         body: what besides the prompt the client's own request will say. user: the ``openai.AsyncOpenAI`` whose key,
-        headers, query and time limits are used. It is asked once and never raises; a server that refuses time and again
-        is left alone for a while.
+        headers, query and time limits are used, or the arguments of one. It is asked once and never raises; a server
+        that refuses time and again is left alone for a while.
         """
         if not self.wants(text, body):
             return 0
@@ -203,7 +203,7 @@ class OpenAIServerEngine:
             async with chunks, aclosing(deltas(chunks)) as found:
                 async for delta in found:
                     yield delta
-        except openai.APIError as error:
+        except failures() as error:
             raise told(self.name, error) from error
 
     async def _model(self) -> str:

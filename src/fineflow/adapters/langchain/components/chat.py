@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -44,16 +44,6 @@ class ChatEngine(EngineBacked, BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "fineflow-chat-engine"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return self._known()
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
-        params["ls_provider"] = "fineflow"
-        params.setdefault("ls_model_name", self.engine.name)
-        return params
 
     @property
     def _conversation(self) -> Conversation:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
@@ -25,16 +25,6 @@ class EngineLLM(EngineBacked, BaseLLM):
     @property
     def _llm_type(self) -> str:
         return "fineflow-engine"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return self._known()
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
-        params["ls_provider"] = "fineflow"
-        params.setdefault("ls_model_name", self.engine.name)
-        return params
 
     def _generate(
         self,

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from langchain_core.language_models import LangSmithParams
 from langchain_core.utils.function_calling import convert_to_json_schema
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator
 
@@ -60,6 +61,17 @@ class EngineBacked(BaseModel):
     @classmethod
     def _is_llm(cls, engine: Any) -> Any:
         return decoding.checked(engine)
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return self._known()
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        # Of the model class that comes behind this one in the order of methods.
+        params: LangSmithParams = super()._get_ls_params(stop=stop or self.stop, **kwargs)  # type: ignore[misc]
+        params["ls_provider"] = "fineflow"
+        params.setdefault("ls_model_name", self.engine.name)
+        return params
 
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _SETTINGS}

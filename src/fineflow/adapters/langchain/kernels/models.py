@@ -19,13 +19,14 @@ from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import urgent
 from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
 from fineflow.adapters.langchain.models import assembled, assembles, call_of, takes_manager
+from fineflow.adapters.langchain.offline import together
 from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work
 from fineflow.runtime.query import Place
 from fineflow.runtime.streams import AHEAD, Stream
-from fineflow.runtime.threads import in_thread
+from fineflow.runtime.threads import in_thread, to_its_end
 
 
 def prefill(p: Primitive, args: Args, run: Execution) -> Any:
@@ -85,14 +86,17 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
 
 
 async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: Recorder, run: Execution) -> Any:
-    sync = run.call.sync and not isinstance(model, ChatEngine)
-    method = model._generate if sync else model._agenerate
+    sync, asked = run.call.sync and not isinstance(model, ChatEngine), together(model)
+    method = asked._generate if sync else asked._agenerate
     manager = {}
     if takes_manager(method):
         manager["run_manager"] = recorder.llm(sync=sync)
     if sync:
-        return await in_thread(lambda: method(prompt, stop=stop, **manager, **options))
-    return await method(prompt, stop=stop, **manager, **options)
+        answer = in_thread(lambda: method(prompt, stop=stop, **manager, **options))
+    else:
+        answer = method(prompt, stop=stop, **manager, **options)
+    # No call may end while its thread is in an LLM that is for one thread: the user may be the next one in it.
+    return await (answer if asked is model else to_its_end(answer))
 
 
 async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Execution) -> AsyncGenerator[Any, None]:

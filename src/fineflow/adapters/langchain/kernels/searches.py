@@ -13,7 +13,7 @@ from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, is_tex
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.vectors import QueryVector
 from fineflow.adapters.langchain.recorder import Recorder
-from fineflow.adapters.langchain.resources import StoreEngine, engine_of
+from fineflow.adapters.langchain.resources import engine_of
 from fineflow.adapters.langchain.stores import (
     again,
     awaits_embeddings,
@@ -24,7 +24,9 @@ from fineflow.adapters.langchain.stores import (
     unready,
     with_vector,
 )
-from fineflow.adapters.langchain.together import Outcome, Search
+from fineflow.adapters.langchain.together import Search
+from fineflow.adapters.resources import StoreEngine
+from fineflow.adapters.together import Outcome
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.claims import Entry
 from fineflow.runtime.executor import Execution, Work

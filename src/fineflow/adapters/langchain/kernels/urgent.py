@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fineflow.adapters.langchain.servers import Served, served
+from fineflow.adapters.serving import refused
 from fineflow.ir import Primitive
 
 Options = Mapping[str, Any]
@@ -20,7 +21,7 @@ async def answer(p: Primitive, options: Options, ask: Callable[[Options], Awaita
     try:
         return await ask(urgent)
     except Exception as error:
-        if not _refused(found, error):
+        if not refused(found.server, error):
             raise
     return await ask(options)
 
@@ -39,7 +40,7 @@ async def pieces(
                     yield chunk
             return
         except Exception as error:
-            if given or not _refused(found, error):
+            if given or not refused(found.server, error):
                 raise
     async with aclosing(ask(options)) as chunks:
         async for chunk in chunks:
@@ -50,11 +51,3 @@ def _urgent(p: Primitive, options: Options) -> tuple[Served | None, Options]:
     found = served(p.component, p.meta["options"]) if p.meta.get("urgent") else None
     body = None if found is None else found.with_priority()
     return (None, options) if body is None else (found, {**options, "extra_body": body})
-
-
-def _refused(found: Served, error: Exception) -> bool:
-    """Whether the server does not want to hear of priorities; then it is told none any more."""
-    if getattr(error, "status_code", None) not in (400, 422) or "priority" not in str(error).lower():
-        return False
-    found.server.without_priority(error)
-    return True

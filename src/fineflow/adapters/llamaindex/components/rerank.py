@@ -9,35 +9,22 @@ from typing import Any
 from llama_index.core.callbacks import CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
-from pydantic import Field, PrivateAttr, field_validator
 
+from fineflow.adapters.llamaindex.components.on_engine import OnEngine
 from fineflow.ir import Op
-from fineflow.runtime.scheduler import EngineQueue, queue_of
 
 
-class EngineReranker(BaseNodePostprocessor):
+class EngineReranker(OnEngine, BaseNodePostprocessor):
     """Keeps the ``top_n`` nodes that score highest against the query, as LlamaIndex's ``SentenceTransformerRerank``.
 
     Nodes get their new scores in place, and with ``keep_retrieval_score`` the old one as metadata; equal scores stay in
     their order. engine: serves RERANK. Its async method blocks no thread. Raises what the engine raises.
     """
 
-    engine: Any = Field(exclude=True, repr=False, frozen=True)
+    op = Op.RERANK
+
     top_n: int = 2
     keep_retrieval_score: bool = False
-    _queue: EngineQueue = PrivateAttr()
-
-    @field_validator("engine")
-    @classmethod
-    def _serves_rerank(cls, engine: Any) -> Any:
-        if Op.RERANK not in getattr(engine, "ops", ()):
-            raise ValueError(f"expected an engine that serves 'rerank', got {engine!r}")
-        return engine
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Joins the engine's queue."""
-        super().model_post_init(context)
-        self._queue = queue_of(self.engine)
 
     @classmethod
     def class_name(cls) -> str:

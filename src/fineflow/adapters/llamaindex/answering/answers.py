@@ -11,11 +11,11 @@ from llama_index.core.prompts.prompt_utils import get_biggest_prompt
 from llama_index.core.response_synthesizers import CompactAndRefine
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 
-from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.answering.prompts import beginning, reader_of, repacked, selected, settled, truncated
+from fineflow.adapters.llamaindex.answering.synthesis import ACCUMULATE, REFINE, SIMPLE, TREE, Given
 from fineflow.adapters.llamaindex.models import Request, ask, request, text_of
-from fineflow.adapters.llamaindex.prompts import beginning, repacked, selected, settled, truncated
-from fineflow.adapters.llamaindex.synthesis import ACCUMULATE, REFINE, SIMPLE, TREE, Given
-from fineflow.ir import Primitive
+from fineflow.ir import Op, Primitive
+from fineflow.runtime import events
 from fineflow.runtime.executor import Execution
 from fineflow.runtime.query import LeftToStock
 from fineflow.runtime.streams import Stream
@@ -74,9 +74,12 @@ async def _each(p: Primitive, given: Given, run: Execution) -> None:
     texts: Sequence[str] = given.texts
     if isinstance(synthesizer, CompactAndAccumulate):
         texts = await in_thread(lambda: packed(given.texts))
+    count = 0
     for text in texts:
         for each in await in_thread(partial(wanted, text)):
             begin(p, each, run)
+            count += 1
+    events.sized("", Op.MAP, count, p.name)
 
 
 def _own(synthesizer: Any, chunk: str) -> dict[str, Any]:
@@ -97,7 +100,7 @@ class _Level:
         synthesizer = p.component
         self._helper, self._llm = synthesizer._prompt_helper, synthesizer._llm
         self._template = synthesizer._summary_template.partial_format(query_str=given.query)
-        self._streaming: bool = synthesizer._streaming
+        self._streaming: bool = (given.by or synthesizer)._streaming
         self._asked: list[str] = []
         self._above: Stream[Awaitable[str]] | None = None
 
@@ -110,6 +113,8 @@ class _Level:
                     final = await in_thread(lambda: settled(self._helper, self._template, known, self._llm))
                     self._ask(final)
             chunks = await in_thread(lambda: repacked(self._helper, self._template, known, self._llm))
+            if self._more == _HIGHEST:
+                events.sized("", Op.MAP, len(chunks), self._p.name)
             if chunks[: len(self._asked)] != self._asked:
                 raise LeftToStock("texts were packed in another way when all of them were there")
             if len(chunks) > 1:
@@ -150,7 +155,7 @@ async def _refine(p: Primitive, given: Given, run: Execution) -> None:
     """One answer after the other, each with the one before in its prompt, as ``Refine`` asks for them."""
     synthesizer = p.component
     helper, llm = synthesizer._prompt_helper, synthesizer._llm
-    chunks = deque(await in_thread(lambda: _refined(synthesizer, given)))
+    chunks = deque(await in_thread(lambda: refined(synthesizer, given)))
     said = ""
     for _ in range(_MOST):
         if not chunks:
@@ -184,16 +189,17 @@ _WORK = {ACCUMULATE: _each, TREE: _tree, REFINE: _refine, SIMPLE: _simple}
 
 async def _warm(p: Primitive, given: Given, run: Execution) -> None:
     """Prefills what is known of the prompts that refine an answer, while the answer is still being written."""
-    synthesizer = p.component
-    llm: EngineLLM = synthesizer._llm
+    synthesizer = given.by or p.component
+    llm = p.component._llm  # that of ``given.by`` claims
+    reader = reader_of(llm)
     template = selected(synthesizer._refine_template.partial_format(query_str=given.query), llm)
-    for chunk in (await in_thread(lambda: _refined(synthesizer, given)))[1 : 1 + _WARMED]:
+    for chunk in (await in_thread(lambda: refined(synthesizer, given)))[1 : 1 + _WARMED]:
         text = beginning(llm, template, {"context_msg": chunk, **given.arguments})
-        if text:
-            await llm.awarm(text)
+        if text and reader is not None:
+            await reader.awarm(text)
 
 
-def _refined(synthesizer: Any, given: Given) -> list[str]:
+def refined(synthesizer: Any, given: Given) -> list[str]:
     """The chunks that a refinement goes through, as far as answers do not make them too long."""
     helper, llm, padding = synthesizer._prompt_helper, synthesizer._llm, synthesizer._response_padding_size
     templates = (synthesizer._text_qa_template, synthesizer._refine_template)

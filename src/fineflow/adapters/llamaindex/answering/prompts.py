@@ -17,6 +17,8 @@ from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, Pro
 from llama_index.core.utilities.token_counting import TokenCounter
 
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.methods import exactly
+from fineflow.adapters.llamaindex.servers import Served, served, warmed
 from fineflow.adapters.recognition import NotLowered
 
 _TOKENIZERS = ("fineflow", "llama_index", "tiktoken", "tokenizers", "transformers")
@@ -35,7 +37,7 @@ def check_template(template: Any) -> None:
             parts.append(part)
         parts.append(template.default_template)
     for part in parts:
-        if type(part) not in (PromptTemplate, ChatPromptTemplate, SelectorPromptTemplate):
+        if not exactly(part, PromptTemplate, ChatPromptTemplate, SelectorPromptTemplate):
             raise NotLowered(f"prompt template {type(part).__name__} is not recognised")
         if part.output_parser is not None or part.function_mappings or part.template_var_mappings:
             raise NotLowered("a prompt template has an output parser or mappings of its own")
@@ -49,7 +51,10 @@ def check_packing(helper: Any) -> None:
         raise NotLowered(f"how {type(helper).__name__} packs prompts is not recognised")
     if helper.separator != " ":
         raise NotLowered("texts are split at something else than spaces")
-    tokenizer: Any = helper._token_counter.tokenizer
+    counter = helper._token_counter
+    if type(counter) is not TokenCounter or vars(counter).keys() != {"tokenizer"}:
+        raise NotLowered("tokens are counted by user code")
+    tokenizer: Any = counter.tokenizer
     while isinstance(tokenizer, partial):
         tokenizer = tokenizer.func
     owner = getattr(tokenizer, "__self__", None)
@@ -147,14 +152,37 @@ def _segments(text: str, template: Any) -> Iterator[tuple[str, str]]:
     yield "text", text[end:]
 
 
-def beginning(llm: EngineLLM, template: Any, known: Mapping[str, str]) -> str:
+def reader_of(llm: Any) -> EngineLLM | Served | None:
+    """What writes the prompts of a model for a prefill, and prefills: the model, or what stands for its server."""
+    if type(llm) is EngineLLM:
+        return llm if llm.engine.can_prefill else None
+    found = served(llm)
+    return found if found is not None and not warmed(found) else None
+
+
+def prefix_cache(llm: Any) -> dict[str, Any]:
+    """What passes should know of the prefix cache that the model's prompts go to, if they may use it."""
+    if type(llm) is EngineLLM:
+        return {"block": llm.engine.block_size, "cache": id(llm.engine)} if llm.engine.can_prefill else {}
+    found = served(llm)
+    if found is None:
+        return {}
+    if why := warmed(found):
+        return {"whole_prompts": why}
+    return {"block": found.server.block_size, "cache": id(found.server), "remote": True}
+
+
+def beginning(llm: Any, template: Any, known: Mapping[str, str]) -> str:
     """What the prompt of a template begins with when only some of its variables are known; "" where that is not shown.
 
     The whole prompt is written, chat template included, with a mark in place of what is late, and cut at the mark.
     """
     late = {name: _MARK for name in template.template_vars if name not in known and name not in template.kwargs}
     if llm.metadata.is_chat_model:
-        text = llm.prompt_text(llm._get_messages(template, **known, **late))
+        messages, reader = llm._get_messages(template, **known, **late), reader_of(llm)
+        if reader is None:
+            return ""
+        text = reader.prompt_text(messages, late=_MARK) if isinstance(reader, Served) else reader.prompt_text(messages)
     else:
         text = llm._get_prompt(template, **known, **late)
     begun, mark, _ = text.partition(_MARK)

@@ -12,21 +12,28 @@ from llama_index.core.response_synthesizers import (
     Accumulate,
     BaseSynthesizer,
     CompactAndRefine,
+    Generation,
     Refine,
     SimpleSummarize,
     TreeSummarize,
 )
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 
-from fineflow.adapters.base import TEXT, UNKNOWN, Leaf
+from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf
+from fineflow.adapters.llamaindex.answering.prompts import (
+    check_packing,
+    check_template,
+    prefix_cache,
+    quick,
+    segments,
+    selected,
+)
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering import Place, Seen, part_of
-from fineflow.adapters.llamaindex.methods import method, same
-from fineflow.adapters.llamaindex.models import model_effects, shadow_llm
-from fineflow.adapters.llamaindex.prompts import check_packing, check_template, quick, segments, selected
-from fineflow.adapters.llamaindex.retrieval import model_known
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop, same
+from fineflow.adapters.llamaindex.models import in_turn, lane, model_effects, model_known, shadow_llm
 from fineflow.adapters.recognition import NotLowered
-from fineflow.ir import Op, Ref
+from fineflow.ir import Effect, Op, Primitive, Ref
 
 ACCUMULATE, TREE, REFINE, SIMPLE = "accumulate", "tree", "refine", "simple"
 _RESPONDING = ("synthesize", "asynthesize", "get_response", "aget_response", "_prepare_response_output")
@@ -66,11 +73,15 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What stock hands a synthesizer: the query, the texts of the nodes, and keyword arguments for its prompts."""
+    """What stock hands a synthesizer: the query, the texts of the nodes, and keyword arguments for its prompts.
+
+    by: the synthesizer that stock runs, where it does: chat engines make one for each turn, or have one stream.
+    """
 
     query: str
     texts: tuple[str, ...]
     arguments: Mapping[str, Any]
+    by: Any = None
 
 
 def kind_of(synthesizer: Any) -> Kind | None:
@@ -100,11 +111,11 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
     try:
         _check(synthesizer, kind)
         effects = model_effects(llm, b, "predict")
-        engine = llm.engine.name if type(llm) is EngineLLM else type(llm).__name__
+        engine, known = lane(llm), prefix_cache(llm)
         texts = seen.fed(synthesizer, args, "texts")
         template = selected(getattr(synthesizer, kind.templates[0]), llm)
-        cache = _prompt(template, query, texts, llm, engine, effects, seen)
-        ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and _prefills(llm))
+        cache = _prompt(template, query, texts, llm, engine, effects, known, seen)
+        ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known)
         stock: dict[str, Any] = {} if ahead else {"by": "stock"}
         made = b.add(
             Op.DECODE,
@@ -115,6 +126,7 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
             effects=effects,
             kind=TEXT,
             how=kind.how,
+            several=kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async,
             foreign=type(llm) is not EngineLLM,
             pieces=False,
             **stock,
@@ -140,7 +152,7 @@ def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf
         {"prompt": texts.ref},
         name="answers",
         component=synthesizer,
-        engine=llm.engine.name if ours else type(llm).__name__,
+        engine=lane(llm),
         effects=effects,
         kind=TEXT,
         how=kind.how,
@@ -151,7 +163,9 @@ def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf
     return made
 
 
-def _prompt(template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, seen: Seen) -> Leaf:
+def _prompt(
+    template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, known: Any, seen: Seen
+) -> Leaf:
     b = seen.b
     parts = segments(template)
     late = {name: Ref(texts.ref.name) for kind, name in parts if kind == "variable" and name != "query_str"}
@@ -159,12 +173,24 @@ def _prompt(template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effe
     args["key:query_str"] = query.ref
     told: dict[str, Any] = {"segments": parts} if parts else {}
     prompt = b.add(Op.RENDER, args, component=template, kind=UNKNOWN, **told)
-    block: dict[str, Any] = {"block": llm.engine.block_size, "cache": id(llm.engine)} if _prefills(llm) else {}
-    return b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **block)
+    if known.get("remote"):
+        guards = [p.name for p in b.primitives if p.params.get("by") == "stock" and not _is_library(p, b)]
+        if guards:
+            known = {"whole_prompts": f"{guards[0]} may be user code, which no beginning of a prompt overtakes"}
+    return b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **known)
 
 
-def _prefills(llm: Any) -> bool:
-    return type(llm) is EngineLLM and bool(llm.engine.can_prefill)
+def _is_library(p: Primitive, b: Builder) -> bool:
+    """Whether a step of stock's is made of classes of LlamaIndex's, or of declared ones."""
+    if p.effects.kind is Effect.OPAQUE:
+        return False
+    component = p.component
+    try:
+        for each in (component, *(getattr(component, name, None) for name in ("_vector_store", "_memory"))):
+            believed_class(each, b)
+    except NotLowered:
+        return False
+    return True
 
 
 def _check(synthesizer: Any, kind: Kind) -> None:
@@ -191,7 +217,8 @@ def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
     """A copy of a synthesizer whose model claims, and which tells the graph what texts it is given."""
     kind = kind_of(synthesizer)
     if kind is None or not model_known(synthesizer._llm):
-        return synthesizer
+        found = in_turn(synthesizer, place)
+        return found if place.sync else _unheld(found, place)
     made = copy.copy(synthesizer)
     made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=place.sync)
     with suppress(NotLowered):
@@ -202,11 +229,20 @@ def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
     for name in ("get_response", "aget_response"):
         found = method(type(synthesizer), name)
         assert found is not None
-        made.__dict__[name] = _told(getattr(made, name), name.startswith("a"), place)
+        made.__dict__[name] = _told(getattr(made, name), name.startswith("a"), place, made)
     return made
 
 
-def _told(own: Callable[..., Any], is_async: bool, place: Place) -> Callable[..., Any]:
+def _unheld(synthesizer: Any, place: Place) -> Any:
+    """One that is not recognised as one of many answers, for an async call: it does not block the event loop."""
+    if not as_written(synthesizer, Generation, *_RESPONDING) or not model_known(synthesizer._llm):
+        return off_loop(synthesizer, "aget_response")
+    made = copy.copy(synthesizer)
+    made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=False)
+    return made
+
+
+def _told(own: Callable[..., Any], is_async: bool, place: Place, by: Any) -> Callable[..., Any]:
     """A method of the synthesizer that tells the graph what it was given, the first time: a tree calls it again."""
     told = False
 
@@ -214,7 +250,7 @@ def _told(own: Callable[..., Any], is_async: bool, place: Place) -> Callable[...
         nonlocal told
         if not told:
             told = True
-            place.claims.feed(place.leaf, Given(query_str, tuple(text_chunks), arguments))
+            place.claims.feed(place.leaf, Given(query_str, tuple(text_chunks), arguments, by))
 
     def get_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
         tell(query_str, text_chunks, arguments)

@@ -1,0 +1,31 @@
+"""What components of LlamaIndex on an engine have in common: the engine, checked, and its queue."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field, PrivateAttr, field_validator
+
+from fineflow.ir import Op
+from fineflow.runtime.scheduler import EngineQueue, queue_of
+
+
+class OnEngine(BaseModel):
+    """A component whose work goes through the queue of ``engine``, which serves ``op``; ValueError for another one."""
+
+    op: ClassVar[Op]
+
+    engine: Any = Field(exclude=True, repr=False, frozen=True)
+    _queue: EngineQueue = PrivateAttr()
+
+    @field_validator("engine")
+    @classmethod
+    def _serves(cls, engine: Any) -> Any:
+        if cls.op not in getattr(engine, "ops", ()):
+            raise ValueError(f"expected an engine that serves {cls.op.value!r}, got {engine!r}")
+        return engine
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Joins the engine's queue."""
+        super().model_post_init(context)
+        self._queue = queue_of(self.engine)

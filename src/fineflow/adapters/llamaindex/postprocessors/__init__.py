@@ -1,0 +1,1 @@
+"""Node postprocessors: which are recognised, and what each asks models about nodes."""

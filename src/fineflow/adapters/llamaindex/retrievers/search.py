@@ -1,0 +1,171 @@
+"""VectorIndexRetriever: a search as a primitive, how it runs ahead of stock, and its shadow."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import wrapt
+from llama_index.core.indices.vector_store.retrievers import VectorIndexAutoRetriever
+from llama_index.core.retrievers import VectorIndexRetriever
+from llama_index.core.schema import QueryBundle
+
+from fineflow.adapters.base import DOCUMENTS, VALUE, Builder, Leaf
+from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.llamaindex.lowering import Place, Seen
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, unblocked
+from fineflow.adapters.llamaindex.retrievers.embedding import engine_name, lower_vector, query_text, shadow_embedding
+from fineflow.adapters.llamaindex.retrievers.stores import asearched, engine_of, searched
+from fineflow.adapters.recognition import NotLowered, believed
+from fineflow.ir import Effect, Effects, Op, Primitive
+from fineflow.runtime.executor import Execution, Work
+
+LATE = "late retrievers"
+"""Key of ``Call.tables``: what tells which retrievers search that stock has not made yet (``documents.Late``)."""
+
+RETRIEVING = ("retrieve", "aretrieve", "_retrieve", "_aretrieve")
+_AUTO = (
+    *(*RETRIEVING, "generate_retrieval_spec", "agenerate_retrieval_spec", "_build_retriever_from_spec"),
+    *("_get_query_bundle", "_parse_generated_spec"),
+)
+_QUERYING = (*RETRIEVING, "_needs_embedding", "_build_vector_store_query")
+_NODES = ("_get_nodes_with_embeddings", "_aget_nodes_with_embeddings")
+
+
+def is_search(retriever: Any) -> bool:
+    """Whether an object is a VectorIndexRetriever as LlamaIndex wrote it."""
+    return as_written(retriever, VectorIndexRetriever, *_QUERYING, *_NODES)
+
+
+def is_auto(retriever: Any) -> bool:
+    """Whether an object is a VectorIndexAutoRetriever as LlamaIndex wrote it."""
+    return as_written(retriever, VectorIndexAutoRetriever, *_AUTO)
+
+
+def stock_search(retriever: Any, query: Leaf, b: Builder) -> Leaf:
+    args = {"query": query.ref}
+    store = retriever._vector_store
+    if retriever._needs_embedding():
+        model = retriever._embed_model
+        vector = b.add(
+            Op.EMBED,
+            {"texts": query.ref},
+            component=model,
+            engine=engine_name(model),
+            kind=VALUE,
+            of="query",
+            by="stock",
+        )
+        args["vector"] = vector.ref
+    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
+    return b.add(
+        Op.SEARCH,
+        args,
+        component=retriever,
+        engine=type(store).__name__,
+        effects=effects,
+        kind=DOCUMENTS,
+        by="stock",
+    )
+
+
+def lone_search(retriever: Any, query: Leaf, seen: Seen) -> Leaf:
+    """One search by itself: stock's, unless there is time before it."""
+    if seen.early:
+        try:
+            return lower_search(retriever, query, None, seen)[0]
+        except NotLowered as why:
+            seen.b.note(seen.b.leaf, False, str(why))
+    return stock_search(retriever, query, seen.b)
+
+
+def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tuple[Leaf, Leaf | None]:
+    """EMBED and SEARCH, run ahead of stock; the vector too, where one was made. Raises NotLowered."""
+    b = seen.b
+    if not is_search(retriever):
+        raise NotLowered(f"{type(retriever).__name__} is not recognised: runs through its own methods")
+    store, args = retriever._vector_store, {"query": query.ref}
+    believed_class(store, b)
+    believed(store, ("query", "aquery"), b)
+    seen.objects[b.leaf] = retriever
+    if retriever._needs_embedding():
+        if vector is None:
+            vector = lower_vector(retriever._embed_model, query, seen)
+        args["vector"] = vector.ref
+    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
+    found = b.add(
+        Op.SEARCH,
+        args,
+        component=retriever,
+        engine=type(store).__name__,
+        effects=effects,
+        kind=DOCUMENTS,
+        foreign=True,
+    )
+    return found, vector
+
+
+def search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+    """What a vector store finds for a query, as its retriever asks; or the one that stock will make in its place."""
+    late = run.call.tables.get(LATE)
+    return _search(p, p.component, args, run) if late is None else run.spawn(_later(p, late, args, run), p)
+
+
+async def _later(p: Primitive, late: Any, args: Mapping[str, Any], run: Execution) -> Any:
+    work = _search(p, await late.component(p.meta["leaf"]), args, run)
+    await work.entry.wait()
+    return work.view(work.entry.result())
+
+
+def _search(p: Primitive, retriever: Any, args: Mapping[str, Any], run: Execution) -> Work:
+    text = query_text(p, "query", args, run)
+    wanted = retriever._build_vector_store_query(QueryBundle(text, embedding=args.get("vector")))
+    settings, store = dict(retriever._kwargs), retriever._vector_store
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        given = replace(wanted)
+        own = lambda: called(store, "query", given, sync=run.call.sync, **settings)  # noqa: E731
+        return await asearched(store, given, settings, own)
+
+    measured = engine_of(store) is not None  # by the queue in front of it
+    started = p.with_(meta={**p.meta, "foreign": False}) if measured else p
+    return Work(run.work(started, (wanted, settings), start), lambda found: found)
+
+
+def shadow_search(retriever: Any, place: Place) -> Any:
+    """A copy of a retriever whose embedding model and store claim."""
+    made = copy.copy(retriever)
+    made._embed_model = shadow_embedding(retriever._embed_model, place)
+    made._vector_store = shadow_store(retriever._vector_store, place)
+    return made
+
+
+def shadow_store(store: Any, place: Place) -> Any:
+    """A vector store whose searches claim, and go through the queue of the store; none blocks the event loop."""
+    return _Store(store, place.leaf, place.claims)
+
+
+class _Store(wrapt.ObjectProxy[Any]):
+    """A vector store whose searches claim what was searched ahead."""
+
+    def __init__(self, store: Any, leaf: str, claims: Claiming) -> None:
+        super().__init__(store)
+        self._self_leaf = leaf
+        self._self_claims = claims
+
+    def query(self, query: Any, **kwargs: Any) -> Any:
+        store = self.__wrapped__
+        return self._self_claims.claim(self._self_leaf, (query, kwargs), lambda: searched(store, query, kwargs))
+
+    async def aquery(self, query: Any, **kwargs: Any) -> Any:
+        store = self.__wrapped__
+        own = store.aquery
+
+        async def alone() -> Any:
+            return await (unblocked(own, query, **kwargs) if blocks(type(store), "aquery") else own(query, **kwargs))
+
+        ask = lambda: asearched(store, query, kwargs, alone)  # noqa: E731
+        return await self._self_claims.aclaim(self._self_leaf, (query, kwargs), ask)

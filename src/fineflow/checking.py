@@ -1,0 +1,215 @@
+"""``fineflow check``: calls an object of the user's as it is and optimized, by every entry point, and compares.
+
+Both are called twice. What differs between the calls of stock (a sampled answer, a time) cannot be compared: that is
+said.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fineflow
+from fineflow.demo.inputs import UsageError, one_line
+
+See = Callable[[Callable[[Any], Any], str, Any], Any]
+"""Observes one call: of what a function makes of the object, by an entry point, with an input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One entry point with one input. different: one text for each part that differs. unsteady: parts in which stock
+    differs from itself. seconds: of the second call of stock and of the optimized object, with all that is recorded.
+    """
+
+    entry: str
+    input: Any
+    different: tuple[str, ...] = ()
+    unsteady: tuple[str, ...] = ()
+    error: str = ""
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is checked. make: the object, or a new one for each call where the user named a function. entries: by which
+    it may be called. see, differences: of the helper for its framework in ``fineflow.testing``.
+    """
+
+    make: Callable[[], Any]
+    entries: tuple[str, ...]
+    see: See
+    differences: Callable[[Any, Any], list[str]]
+    json_input: bool = field(default=False)
+
+
+def find(name: str) -> Target:
+    """What ``module:name`` names. Raises UsageError where there is no such thing, or nothing that can be optimized."""
+    module, _, path = name.partition(":")
+    if not module or not path:
+        raise UsageError(f"{name!r} is not like module:name, such as my_app.rag:engine")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+        make: Callable[[], Any] = found if inspect.isroutine(found) else lambda: found
+        obj = make()
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module}.".startswith(f"{missing}."):
+            raise UsageError(
+                f"{name}: there is no module {missing!r} in {Path.cwd()}, nor an installed one; "
+                "expected module:name, such as my_app.rag:engine for what my_app/rag.py calls engine"
+            ) from error
+        raise UsageError(f"{name}: {type(error).__name__}: {one_line(error)}") from error
+    runnables = sys.modules.get("langchain_core.runnables")
+    if runnables is not None and isinstance(obj, runnables.Runnable):
+        return _chain(make)
+    if "llama_index.core" in sys.modules and (made := _index(make, obj)) is not None:
+        return made
+    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"a {type(obj).__name__}"
+    raise UsageError(
+        f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
+        "LlamaIndex, or a function without arguments that makes one"
+    )
+
+
+def _chain(make: Callable[[], Any]) -> Target:
+    from fineflow.testing import differential
+
+    def see(change: Callable[[Any], Any], entry: str, given: Any) -> Any:
+        return differential.observe(change(make()), entry, [given, given] if "batch" in entry else given)
+
+    return Target(make, differential.ALL, see, differential.differences, json_input=True)
+
+
+def _index(make: Callable[[], Any], obj: Any) -> Target | None:
+    from llama_index.core.chat_engine.types import BaseChatEngine
+
+    from fineflow.testing import chat_differential, index_differential, index_recording
+
+    chats = isinstance(obj, BaseChatEngine)
+    entries = chat_differential.CHAT if chats else index_differential.entries_of(obj)
+    watch: Callable[[Any, str, Any], Any] = _talk if chats else index_differential.observe_index
+
+    def see(change: Callable[[Any], Any], entry: str, given: Any) -> Any:
+        with index_recording.listening(make()) as (made, listen):
+            return watch(lambda manager: change(listen(made, manager)), entry, given)
+
+    return Target(make, entries, see, index_recording.differences) if entries else None
+
+
+def _talk(make: Callable[[Any], Any], entry: str, message: str) -> Any:
+    from fineflow.testing import chat_differential
+
+    def fresh(manager: Any) -> Any:
+        made = make(manager)
+        made.reset()  # an object that is used for every call remembers the one before
+        return made
+
+    return chat_differential.observe_chat(fresh, entry, [message])
+
+
+def check(target: Target, inputs: Sequence[str], entries: Sequence[str] = ()) -> list[Checked]:
+    """Calls the target by these entry points (all where none are given), with each of the inputs.
+
+    Raises UsageError for an entry point that it has not, and for inputs that are not as it needs them.
+    """
+    if unknown := [entry for entry in entries if entry not in target.entries]:
+        raise UsageError(f"--entry {unknown[0]}: expected one of {', '.join(target.entries)}")
+    given = [_parsed(text) if target.json_input else text for text in inputs]
+    return [_checked(target, entry, each) for each in given for entry in entries or target.entries]
+
+
+def _checked(target: Target, entry: str, given: Any) -> Checked:
+    optimized = _Optimized()
+    try:
+        first = target.see(lambda obj: obj, entry, given)
+        target.see(optimized, entry, given)  # which imports what the others find imported
+        stock, took = _timed(lambda: target.see(lambda obj: obj, entry, given))
+        seen, ours = _timed(lambda: target.see(optimized, entry, given))
+    except (fineflow.PlanningError, TimeoutError) as failure:
+        return Checked(entry, given, (f"{type(failure).__name__}: {failure}",))
+    different = tuple(target.differences(stock, seen))
+    varying = {_name(text) for text in target.differences(first, stock)} if different else set[str]()
+    unsteady = tuple(_name(text) for text in different if _name(text) in varying)
+    different = tuple(text for text in different if _name(text) not in varying)
+    return Checked(entry, given, different, unsteady, str(seen.error or ""), (took, ours))
+
+
+class _Optimized:
+    """Optimizes an object, the same one once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, Any] = (None, None)
+
+    def __call__(self, obj: Any) -> Any:
+        if self._last[0] is not obj:
+            self._last = obj, fineflow.optimize(obj, strict=True)
+        return self._last[1]
+
+
+def _name(difference: str) -> str:
+    return difference.partition(" differs")[0]
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    seen = call()
+    return seen, time.perf_counter() - start
+
+
+def _parsed(text: str) -> Any:
+    """A dict or list where the text is one in JSON, else the text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--input {text!r} looks like JSON, and is none: {one_line(error)}") from None
+
+
+def report(found: Sequence[Checked]) -> str:
+    """A line for each call, and behind it what differs."""
+    lines = []
+    for each in found:
+        stock, ours = (1000 * seconds for seconds in each.seconds)
+        state = "DIFFERENT" if each.different else "raises alike" if each.error else "equal"
+        lines.append(f"  {each.entry:16} {state:13} {stock:>8,.0f} ms {ours:>8,.0f} ms   {_shown(each.input)}")
+        if each.error and not each.different:
+            lines.append(f"      {each.error}")
+        if each.unsteady:
+            lines.append(f"      two calls of stock differ in {', '.join(each.unsteady)}: not compared")
+        lines += [f"      {line}" for text in each.different for line in text.splitlines()]
+    heading = f"  {'entry point':16} {'':13} {'stock':>11} {'fineflow':>11}   input"
+    return "\n".join([heading, *lines])
+
+
+def _shown(value: Any, most: int = 40) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def run(name: str, inputs: Sequence[str], entries: Sequence[str] = ()) -> int:
+    """Checks what ``module:name`` names and prints what was found. 0: all equal, 1: something differs.
+
+    Raises UsageError for what the user can put right.
+    """
+    target = find(name)
+    found = check(target, inputs, entries)
+    plan = fineflow.explain(target.make())
+    print("\n".join(f"  {sentence}" for sentence in plan.summary), report(found), sep="\n\n")
+    different = sum(bool(each.different) for each in found)
+    calls = "1 call" if len(found) == 1 else f"{len(found)} calls"
+    print(f"\n{calls} compared, {different} different" if different else f"\n{calls}, all equal")
+    if any(each.unsteady for each in found):
+        print("Set the temperature of models to 0, or give a function that makes the object anew, to compare the rest.")
+    return 1 if different else 0

@@ -1,0 +1,207 @@
+"""Virtual time for threads and all event loops of the process together: for frameworks whose sync methods start both.
+
+``time.sleep``, the timers of every event loop that is made meanwhile, the runtime's own included, and what is measured
+(``events.now``) follow one clock.
+It goes to the next moment for which somebody waits when no thread of the process is at work any more: when each is
+blocked, and none has been on a processor for a while in which it could have been. What the machine computes takes no
+virtual time, however busy it is; so figures are those of the latencies alone.
+
+Which threads are at work is read from /proc, hence on Linux only. A thread that waits with a timeout of its own
+(``Event.wait(0.1)``), or for something outside of the process, counts as blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fineflow.runtime import events
+from fineflow.runtime.loop import stop
+from fineflow.testing.virtual import DeadlockError, Ran
+
+T = TypeVar("T")
+
+_NANOSECONDS = 10**9
+_LOOK_SECONDS = 0.001  # real, between two looks at the threads
+_PATIENCE_SECONDS = 20.0  # real, in which nobody does anything and nobody sleeps
+_THREADS = Path("/proc/self/task")
+_active = threading.Lock()
+
+available = (_THREADS / str(threading.get_native_id()) / "schedstat").exists()
+"""Whether this machine tells what the threads of a process are doing."""
+
+
+class Clock:
+    """The clock of one run. Begins at 0; whole nanoseconds."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._lock = threading.Lock()
+        self._alarms: list[tuple[int, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self._sleep = time.sleep  # the real one
+
+    def time(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._now / _NANOSECONDS
+
+    def sleep(self, seconds: float) -> None:
+        """``time.sleep`` in virtual time, from any thread."""
+        woken = threading.Event()
+        self.alarm(seconds, woken.set)
+        woken.wait()
+
+    def alarm(self, seconds: float, wake: Callable[[], object]) -> tuple[int, int, Callable[[], object]]:
+        """Has ``wake`` called so many virtual seconds from now; what ``silence`` takes."""
+        with self._lock:
+            made = (self._now + max(0, round(seconds * _NANOSECONDS)), next(self._numbers), wake)
+            heapq.heappush(self._alarms, made)
+        return made
+
+    def silence(self, alarm: tuple[int, int, Callable[[], object]]) -> None:
+        """Takes an alarm back, if it has not gone off."""
+        with self._lock, suppress(ValueError):
+            self._alarms.remove(alarm)
+            heapq.heapify(self._alarms)
+
+    def advance(self) -> bool:
+        """Goes to the next moment for which somebody waits, if anybody does."""
+        with self._lock:
+            if not self._alarms:
+                return False
+            self._now, due = self._alarms[0][0], []
+            while self._alarms and self._alarms[0][0] == self._now:
+                due.append(heapq.heappop(self._alarms)[2])
+        for wake in due:
+            wake()
+        return True
+
+    def run(self, ended: Callable[[], bool]) -> None:
+        """Moves on whenever no other thread is at work, until ``ended``. Raises DeadlockError."""
+        idle = 0.0
+        while not ended():
+            before = _threads()
+            self._sleep(_LOOK_SECONDS)
+            if before is None or before != _threads() or self.advance():
+                idle = 0.0
+            elif (idle := idle + _LOOK_SECONDS) > _PATIENCE_SECONDS:
+                raise DeadlockError(f"no thread is at work after {self.time():g} virtual seconds, and none sleeps")
+
+
+def _threads() -> dict[str, str] | None:
+    """How often each other thread has been on a processor; None where one is there, waits for one, or for a disk."""
+    found, own = {}, str(threading.get_native_id())
+    for name in os.listdir(_THREADS):
+        if name == own:
+            continue
+        try:
+            state = (_THREADS / name / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "S":
+                return None
+            found[name] = (_THREADS / name / "schedstat").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended since
+            return None
+    return found
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    virtual = True
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        super().__init__(_Selector(clock, self._awake))
+
+    def time(self) -> float:
+        return self._clock.time()
+
+    def _awake(self) -> None:
+        with suppress(OSError, AttributeError):  # it has been closed since
+            self._write_to_self()  # type: ignore[attr-defined]
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits on the clock, and for what other threads tell the loop."""
+
+    def __init__(self, clock: Clock, awake: Callable[[], None]) -> None:
+        super().__init__()
+        self._clock, self._awake = clock, awake
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            return super().select(None)
+        found = super().select(0)
+        if found or timeout <= 0:
+            return found
+        alarm = self._clock.alarm(timeout, self._awake)
+        try:
+            return super().select(None)
+        finally:
+            self._clock.silence(alarm)
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop(self._clock)
+
+
+@contextmanager
+def _in_force(clock: Clock) -> Iterator[None]:
+    """While it is open the process lives by the clock; fineflow's runtime begins anew, and ends with it."""
+    policy, real, measured = asyncio.get_event_loop_policy(), time.sleep, events.__dict__["perf_counter"]
+    stop()
+    events.own_clock()
+    asyncio.set_event_loop_policy(_Policy(clock))
+    time.__dict__["sleep"], events.__dict__["perf_counter"] = clock.sleep, clock.time
+    try:
+        yield
+    finally:
+        time.__dict__["sleep"], events.__dict__["perf_counter"] = real, measured
+        asyncio.set_event_loop_policy(policy)
+        stop()
+
+
+def run(call: Callable[[], T]) -> Ran[T]:
+    """What a function returns, called in a thread of its own, and the virtual seconds that it took.
+
+    One at a time in a process; what is at work elsewhere in it must not need real time. Raises what the function
+    raises; DeadlockError when nobody can go on; RuntimeError on a machine that is not ``available``.
+    """
+    if not available:
+        raise RuntimeError("virtual time for threads needs /proc, which tells what threads are doing; this has none")
+    clock, outcome = Clock(), list[Any]()
+
+    def work() -> None:
+        try:
+            value = call()
+        except BaseException as error:
+            outcome.append((None, error, clock.time()))
+        else:
+            outcome.append((value, None, clock.time()))
+
+    with _active, _in_force(clock):
+        context = copy_context()
+        thread = threading.Thread(target=context.run, args=(work,), name="virtual time", daemon=True)
+        thread.start()
+        clock.run(lambda: bool(outcome))
+        # What is left of the call may still sleep on the clock, and has to end before the clock does.
+        ending = threading.Thread(target=stop, name="virtual time ends", daemon=True)
+        ending.start()
+        clock.run(lambda: not ending.is_alive())
+    value, error, seconds = outcome[0]
+    if error is not None:
+        raise error
+    return Ran(value, seconds)
