@@ -1,23 +1,24 @@
 """Searches of many queries at once, measured: through the queue of a store, against as many stock searches in threads.
 
-Two stores of LangChain's, with vectors of 384 dimensions: Chroma in this process (with and without a filter), whose
-collection takes many vectors in one call, and InMemoryVectorStore, which makes a matrix of all that it holds in every
-search. Both sides call the retriever's own method from one thread for each query, released at the same moment, with
-vectors that are there already. Whole calls are measured as well: ``ainvoke`` of a chain that searches, stock and
-optimized. What both sides find is compared, document by document.
+Stores of LangChain and of LlamaIndex, with vectors of 384 dimensions: Chroma in this process (with and without a
+filter), whose collection takes many vectors in one call, and the in-memory store of each, which makes a matrix of all
+that it holds in every search. Both sides call the store's own method from one thread for each query, released at the
+same moment, with vectors that are there already. Whole calls are measured as well: ``ainvoke`` of a chain that
+searches, and ``aretrieve`` of a retriever, stock and optimized. What both sides find is compared, document by document.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import random
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
@@ -30,14 +31,24 @@ from fineflow.runtime.scheduler import queue_of
 
 QUERIES, DOCUMENTS, DIMENSIONS = 64, 3000, 384
 Find = Callable[[str], Any]
+Ask = Callable[[str], Awaitable[Any]]
 
 
-def stores(documents: int, vectors: dict[str, list[float]]) -> dict[str, Any]:
-    """Retrievers by name, all over the same texts."""
-    import chromadb
-    from chromadb.config import Settings
+class Sides(NamedTuple):
+    """What is measured of one store: a search, and a whole call on a loop, by stock and by fineflow."""
+
+    own: Find
+    queued: Find
+    entry: str
+    call: Ask
+    optimized: Ask
+
+
+def langchain(client: Any, documents: int, vectors: dict[str, list[float]]) -> Iterator[tuple[str, Sides]]:
+    """The stores of LangChain, all over the same texts."""
     from langchain_chroma import Chroma
     from langchain_core.embeddings import Embeddings
+    from langchain_core.runnables import RunnableLambda, RunnableParallel
     from langchain_core.vectorstores import InMemoryVectorStore
 
     drawn = random.Random(1)
@@ -50,7 +61,6 @@ def stores(documents: int, vectors: dict[str, list[float]]) -> dict[str, Any]:
         def embed_query(self, text: str) -> list[float]:
             return vectors[text]
 
-    client = chromadb.EphemeralClient(Settings(anonymized_telemetry=False))
     chroma, memory = Chroma("searching", Vectors(), client=client), InMemoryVectorStore(Vectors())
     for start in range(0, documents, 1000):
         numbers = range(start, min(start + 1000, documents))
@@ -59,11 +69,65 @@ def stores(documents: int, vectors: dict[str, list[float]]) -> dict[str, Any]:
                 [f"document {n}" for n in numbers], [{"n": n} for n in numbers], ids=[f"{n}" for n in numbers]
             )
     half = {"n": {"$gte": documents // 2}}
-    return {
+    for name, retriever in {
         "Chroma": chroma.as_retriever(),
         "Chroma, half of it filtered out": chroma.as_retriever(search_kwargs={"filter": half}),
         "InMemoryVectorStore": memory.as_retriever(),
-    }
+    }.items():
+        chain: Any = RunnableParallel(docs=retriever, same=RunnableLambda(lambda text: text))
+        own = partial(retriever._get_relevant_documents, run_manager=None)
+        optimized = fineflow.optimize(chain, eager=True)
+        yield name, Sides(own, through_queue(retriever, vectors), "ainvoke", chain.ainvoke, optimized.ainvoke)
+
+
+def llamaindex(client: Any, documents: int, vectors: dict[str, list[float]]) -> Iterator[tuple[str, Sides]]:
+    """Those of LlamaIndex."""
+    from llama_index.core import StorageContext, VectorStoreIndex
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.schema import TextNode
+    from llama_index.core.vector_stores import FilterOperator, MetadataFilter, MetadataFilters, SimpleVectorStore
+    from llama_index.core.vector_stores.types import VectorStoreQuery
+    from llama_index.vector_stores.chroma import ChromaVectorStore
+
+    from fineflow.adapters.llamaindex.retrievers.stores import searched
+
+    @fineflow.external
+    class Vectors(BaseEmbedding):
+        def _get_query_embedding(self, query: str) -> list[float]:
+            return vectors[query]
+
+        async def _aget_query_embedding(self, query: str) -> list[float]:
+            return vectors[query]
+
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return vectors[text]
+
+    drawn = random.Random(1)
+    nodes = [
+        TextNode(id_=f"{n}", text=f"document {n}", metadata={"n": n}, embedding=vector(drawn)) for n in range(documents)
+    ]
+    half = MetadataFilters(filters=[MetadataFilter(key="n", value=documents // 2, operator=FilterOperator.GTE)])
+    chroma = ChromaVectorStore(chroma_collection=client.create_collection("searching-of-LlamaIndex"))
+    context = StorageContext.from_defaults(vector_store=chroma)
+    over_chroma = VectorStoreIndex(nodes, embed_model=Vectors(), storage_context=context)
+    context = StorageContext.from_defaults(vector_store=SimpleVectorStore())
+    in_memory = VectorStoreIndex(nodes, embed_model=Vectors(), storage_context=context)
+    for name, index, filters in (
+        ("LlamaIndex: Chroma", over_chroma, None),
+        ("LlamaIndex: Chroma, half of it filtered out", over_chroma, half),
+        ("LlamaIndex: SimpleVectorStore", in_memory, None),
+    ):
+        store: Any = index.vector_store
+
+        def own(query: str, store: Any = store, filters: Any = filters) -> Any:
+            return store.query(VectorStoreQuery(vectors[query], similarity_top_k=4, filters=filters))
+
+        def queued(query: str, store: Any = store, filters: Any = filters) -> Any:
+            return searched(store, VectorStoreQuery(vectors[query], similarity_top_k=4, filters=filters), {})
+
+        retriever = index.as_retriever(similarity_top_k=4, filters=filters)
+        optimized: Any = fineflow.optimize(retriever, eager=True)
+        yield name, Sides(own, queued, "aretrieve", retriever.aretrieve, optimized.aretrieve)
 
 
 def vector(drawn: random.Random) -> list[float]:
@@ -101,15 +165,33 @@ def in_threads(find: Find, queries: list[str]) -> tuple[float, list[Any]]:
     return time.perf_counter() - start, found
 
 
-def on_a_loop(chain: Any, queries: list[str]) -> tuple[float, list[Any]]:
-    """``ainvoke`` of all queries at once: the same."""
+def on_a_loop(ask: Ask, queries: list[str]) -> tuple[float, list[Any]]:
+    """Calls for all queries at once: the same."""
 
     async def main() -> tuple[float, list[Any]]:
         start = time.perf_counter()
-        found = await asyncio.gather(*(chain.ainvoke(query) for query in queries))
+        found = await asyncio.gather(*map(ask, queries))
         return time.perf_counter() - start, found
 
     return asyncio.run(main())
+
+
+def measured(documents: int, vectors: dict[str, list[float]]) -> Iterator[tuple[str, Sides]]:
+    """All stores by name; those of LlamaIndex where its packages are installed."""
+    import chromadb
+    from chromadb.config import Settings
+
+    client = chromadb.EphemeralClient(Settings(anonymized_telemetry=False))
+    yield from langchain(client, documents, vectors)
+    if installed("llama_index.vector_stores.chroma"):
+        yield from llamaindex(client, documents, vectors)
+
+
+def installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,23 +199,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--queries", type=positive, default=QUERIES, help=f"queries at once ({QUERIES})")
     parser.add_argument("--documents", type=positive, default=DOCUMENTS, help=f"in the store ({DOCUMENTS})")
     given = parser.parse_args(argv)
-    from langchain_core.runnables import RunnableLambda, RunnableParallel
-
     drawn = random.Random(2)
     vectors = {f"query {i}": vector(drawn) for i in range(given.queries)}
     queries = list(vectors)
     took: dict[str, tuple[list[float], list[float]]] = {}
     same, sizes = True, {}
-    for name, retriever in stores(given.documents, vectors).items():
-        chain: Any = RunnableParallel(docs=retriever, same=RunnableLambda(lambda text: text))
-        optimized = fineflow.optimize(chain, eager=True)
-        own, ours = (
-            lambda q, r=retriever: r._get_relevant_documents(q, run_manager=None),
-            through_queue(retriever, vectors),
-        )
+    for name, each in measured(given.documents, vectors):
         kinds: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-            f"{name}: searches": (partial(in_threads, own, queries), partial(in_threads, ours, queries)),
-            f"{name}: ainvoke": (partial(on_a_loop, chain, queries), partial(on_a_loop, optimized, queries)),
+            f"{name}: searches": (partial(in_threads, each.own, queries), partial(in_threads, each.queued, queries)),
+            f"{name}: {each.entry}": (
+                partial(on_a_loop, each.call, queries),
+                partial(on_a_loop, each.optimized, queries),
+            ),
         }
         for kind, sides in kinds.items():
             took[kind] = ([], [])
