@@ -10,12 +10,14 @@
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
 # EXAMPLES=.. how many random chains make fuzz compares (some 200 a minute)
 # ENGINE=...  that the demo's LLM runs on: transformers or vllm
+# FRAMEWORK=..  of the demo's app: langchain or llamaindex
 # ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x"
 
 VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
 TORCH  ?= torch==2.13.0
 ENGINE ?= transformers
+FRAMEWORK ?= langchain
 ARGS   ?=
 EXAMPLES ?= 5000
 SECONDS ?= 120
@@ -62,10 +64,10 @@ $(DOCS): pyproject.toml constraints.txt | $(BIN)/python
 
 ifeq ($(ENGINE),vllm)
 demo: $(VLLM_READY)
-	@$(VLLM)/fineflow demo --engine vllm $(ARGS)
+	@$(VLLM)/fineflow demo --framework $(FRAMEWORK) --engine vllm $(ARGS)
 else
 demo: $(READY)
-	@$(BIN)/fineflow demo --engine $(ENGINE) $(ARGS)
+	@$(BIN)/fineflow demo --framework $(FRAMEWORK) --engine $(ENGINE) $(ARGS)
 endif
 
 test: $(READY)
@@ -95,7 +97,7 @@ docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 bench: $(READY)
-	@for b in overhead planning passes scheduling assistant "assistant --ablation"; do \
+	@for b in overhead planning passes scheduling llamaindex ingestion assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)
