@@ -132,10 +132,17 @@ def test_memories_that_forget(kind: str, limit: int) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_memories_in_a_database(kind: str) -> None:
+    # Kept and closed: a connection that is collected while another loop ends answers to that loop (aiosqlite 0.22.1).
+    opened: list[Memory] = []
+
     def memory() -> BaseMemory:
-        return Memory.from_defaults(token_limit=120, session_id="one", token_flush_size=40)
+        opened.append(Memory.from_defaults(token_limit=120, session_id="one", token_flush_size=40))
+        return opened[-1]
 
     assert_same_chat(chat_of(kind, engine_llm(), memory=memory), TURNS)
+    engines = [memory.sql_store._async_engine for memory in opened]
+    for engine in filter(None, engines):
+        asyncio.run(engine.dispose())
 
 
 @pytest.mark.parametrize("kind", ENGINES)
