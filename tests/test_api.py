@@ -45,9 +45,19 @@ def two_answers() -> Runnable[Any, Any]:
     return RunnablePassthrough.assign(a=ask("first {q}")) | RunnablePassthrough.assign(b=ask("second {q}"))
 
 
-def test_what_is_no_runnable_comes_back_as_it_is() -> None:
+@pytest.mark.parametrize(("thing", "name"), [(None, "NoneType"), ([], "list"), (dict, "the class dict")])
+def test_what_is_no_runnable_comes_back_as_it_is_with_a_warning(thing: Any, name: str) -> None:
+    with pytest.warns(
+        fineflow.FineflowWarning, match=f"expected a LangChain Runnable or .*, got {name}: it is left"
+    ) as told:
+        assert fineflow.optimize(thing) is thing
+    assert told[0].filename == __file__
+    with pytest.raises(fineflow.PlanningError, match=f"got {name}"):
+        fineflow.optimize(thing, strict=True)
+
+
+def test_the_plan_of_what_is_no_runnable() -> None:
     thing = object()
-    assert fineflow.optimize(thing) is thing
     plan = fineflow.explain(thing)
     assert "not a LangChain Runnable" in str(plan)
     assert plan.p_graph is None

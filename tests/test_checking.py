@@ -130,6 +130,8 @@ def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
         ("number", "is a int; expected a LangChain Runnable"),
         ("synthesizer", "expected a LangChain Runnable"),
         ("VectorStoreIndex", "is the class VectorStoreIndex; expected a LangChain Runnable"),
+        ("VectorStoreIndex", "for what takes documents in there is fineflow.testing.index_ingestion"),
+        ("index", "for what takes documents in there is fineflow.testing.index_ingestion"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

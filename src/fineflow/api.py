@@ -8,11 +8,13 @@ run     the e-graph runs ahead, stock claims its results      adapters/*/session
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from fineflow.adapters.framework import Framework
+from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
 from fineflow.options import Options
@@ -24,6 +26,10 @@ T = TypeVar("T")
 _UNKNOWN = (
     "it is not a LangChain Runnable, nor one of the objects of LlamaIndex that are taken (docs/llamaindex.md), "
     "and is left as it is"
+)
+_UNKNOWN_GIVEN = (
+    "fineflow.optimize expected a LangChain Runnable or one of the objects of LlamaIndex that are taken "
+    "(docs/llamaindex.md), got {}: it is left as it is; optimize the chain or the engine that uses it"
 )
 _UNKNOWN_CLASS = "it is a class, and is left as it is; optimize and explain an object of it"
 _CLASS = (
@@ -47,16 +53,22 @@ def optimize(
 
     obj: a LangChain ``Runnable``; or of LlamaIndex a query engine, retriever, response synthesizer or chat engine, a
     tool that calls one of the first two, an agent, a workflow, an ``IngestionPipeline``, a ``VectorStoreIndex`` (or the
-    class, to build one) or a ``DocumentQA``; anything else is returned as it is. The other arguments are those of
-    :class:`fineflow.Options`.
+    class, to build one) or a ``DocumentQA``; anything else is returned as it is, with a ``FineflowWarning``. The other
+    arguments are those of :class:`fineflow.Options`.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is no number of seconds above 0, or is
-    given for a workflow; PlanningError, with ``strict=True``, when a call cannot be planned (when it is made, not
-    here).
+    given for a workflow; PlanningError, with ``strict=True``, for an object that is not taken, and when a call cannot
+    be planned (when it is made, not here).
     """
     options = Options(passes, strict, assume_pure, eager, timeout)
     framework = _framework(obj)
-    return obj if framework is None else cast(T, framework.optimized(obj, options, plan))
+    if framework is not None:
+        return cast(T, framework.optimized(obj, options, plan))
+    text = _UNKNOWN_GIVEN.format(f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__)
+    if strict:
+        raise PlanningError(text)
+    warnings.warn(text, FineflowWarning, stacklevel=2)
+    return obj
 
 
 def plan(obj: Any, options: Options, way: Any) -> Any:

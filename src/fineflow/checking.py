@@ -78,8 +78,19 @@ def find(name: str) -> Target:
     kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"a {type(obj).__name__}"
     raise UsageError(
         f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
-        "LlamaIndex, or a function without arguments that makes one"
+        f"LlamaIndex, or a function without arguments that makes one{_otherwise(obj)}"
     )
+
+
+def _otherwise(obj: Any) -> str:
+    """How objects are compared that take documents in, which would have to be made anew for each call."""
+    if "llama_index.core" not in sys.modules:
+        return ""
+    from llama_index.core.indices.base import BaseIndex
+    from llama_index.core.ingestion import IngestionPipeline
+
+    taking = isinstance(obj, (BaseIndex, IngestionPipeline)) or (isinstance(obj, type) and issubclass(obj, BaseIndex))
+    return "; for what takes documents in there is fineflow.testing.index_ingestion, in a test" if taking else ""
 
 
 def _chain(make: Callable[[], Any]) -> Target:

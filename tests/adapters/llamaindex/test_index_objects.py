@@ -51,7 +51,8 @@ def test_it_is_what_it_was() -> None:
 
 
 def test_what_is_not_of_llamaindex_is_returned_as_it_is() -> None:
-    assert fineflow.optimize(store := index().vector_store) is store
+    with pytest.warns(fineflow.FineflowWarning, match="it is left as it is"):
+        assert fineflow.optimize(store := index().vector_store) is store
 
 
 def test_prompts_that_are_updated_later_are_used() -> None:

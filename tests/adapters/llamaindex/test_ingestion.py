@@ -256,8 +256,9 @@ def test_what_stands_for_an_index_and_its_class() -> None:
         def build_index_from_nodes(self, nodes: Any, **kwargs: Any) -> Any:
             return super().build_index_from_nodes(nodes, **kwargs)
 
-    assert fineflow.optimize(Own) is Own
-    assert fineflow.optimize(dict) is dict
+    for each in (Own, dict):
+        with pytest.warns(fineflow.FineflowWarning, match=f"got the class {each.__name__}"):
+            assert fineflow.optimize(each) is each
 
 
 # Pipelines
