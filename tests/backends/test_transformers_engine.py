@@ -90,7 +90,7 @@ class Forwards:
         self.count = 0
         self.open = threading.Event()
         self.reached = threading.Event()
-        self._handle = engine._model.register_forward_pre_hook(self._hook)
+        self._handle = engine._hosting.model.register_forward_pre_hook(self._hook)
 
     def _hook(self, module: object, args: object) -> None:
         self.count += 1
@@ -274,7 +274,7 @@ async def test_higher_priority_goes_first(engine: TransformersEngine) -> None:
         await until(forwards.reached.is_set)
         # Prompts of some 300 tokens in batches of 512: they cannot all be prefilled in one step.
         tasks = [asyncio.create_task(ask(label, priority)) for label, priority in [("low", 0), ("mid", 1), ("high", 2)]]
-        manager = engine._manager
+        manager = engine._hosting.manager
         assert manager is not None
         await until(lambda: manager.input_queue.qsize() == 3)
         forwards.open.set()
@@ -442,7 +442,7 @@ async def test_death_of_the_thread_reaches_every_waiter_and_the_next_use_restart
     def fail(module: object, args: object) -> None:
         raise RuntimeError("out of memory")
 
-    handle = engine._model.register_forward_pre_hook(fail)
+    handle = engine._hosting.model.register_forward_pre_hook(fail)
     found = await asyncio.gather(*(collect(engine, prompt, max_tokens=8) for _ in range(3)), return_exceptions=True)
     handle.remove()
     for error in found:
@@ -584,7 +584,7 @@ async def test_intervals_say_with_which_step_of_the_model_a_request_began(engine
         first = asyncio.create_task(collect(engine, chat(engine, QUESTIONS[0]), max_tokens=4))
         await until(forwards.reached.is_set)
         second = asyncio.create_task(collect(engine, chat(engine, QUESTIONS[1]), max_tokens=4))
-        manager = engine._manager
+        manager = engine._hosting.manager
         assert manager is not None
         await until(lambda: manager.input_queue.qsize() == 1)
         forwards.open.set()

@@ -138,9 +138,9 @@ async def test_texts_of_special_tokens(engine: TransformersEngine, prompt: list[
     (marker,) = engine.encode("<|user|>")
     plain = await decoded(engine, prompt, max_tokens=8)
     assert text(await decoded(engine, prompt, max_tokens=8, special_tokens=True)) == text(plain)
-    tokens = [marker, *engine.encode("Kelmora"), *engine._eos]
-    assert engine._text.decode(tokens) == "Kelmora"
-    assert engine._text.decode_all(tokens, engine._eos) == "<|user|>Kelmora"
+    tokens = [marker, *engine.encode("Kelmora"), *engine._hosting.eos]
+    assert engine._hosting.text.decode(tokens) == "Kelmora"
+    assert engine._hosting.text.decode_all(tokens, engine._hosting.eos) == "<|user|>Kelmora"
 
 
 def test_an_engine_that_holds_forms_says_so(engine: TransformersEngine) -> None:
@@ -223,8 +223,8 @@ async def test_where_the_pass_is_captured(
     engine: TransformersEngine, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.start()
-    assert engine._manager is not None
-    monkeypatch.setattr(engine._manager.logit_processor, "eager", False)
+    assert engine._hosting.manager is not None
+    monkeypatch.setattr(engine._hosting.manager.logit_processor, "eager", False)
     assert engine.constraints == frozenset()
     with pytest.raises(RequestError, match="cannot follow presence_penalty, logprobs while its pass is captured"):
         await decoded(engine, prompt, presence_penalty=1.0, logprobs=1)

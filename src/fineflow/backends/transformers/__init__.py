@@ -1,5 +1,6 @@
 """The embedded LLM engine on transformers' continuous batching."""
 
-from fineflow.backends.transformers.engine import CacheStats, TransformersEngine
+from fineflow.backends.transformers.engine import TransformersEngine
+from fineflow.backends.transformers.hosting import CacheStats
 
 __all__ = ["CacheStats", "TransformersEngine"]

@@ -17,38 +17,26 @@ import asyncio
 import contextlib
 import itertools
 import random
-import threading
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers import ContinuousBatchingConfig
 
 from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers import grammars
 from fineflow.backends.transformers.answer import Answer
-from fineflow.backends.transformers.loading import batching_config, is_local, loading
-from fineflow.backends.transformers.manager import Manager
+from fineflow.backends.transformers.hosting import CacheStats, Hosting
+from fineflow.backends.transformers.loading import is_local
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Steering, check, steered
-from fineflow.backends.transformers.text import Text
 from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.runtime import events
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Blocks of the key/value cache: in use by requests, kept for reuse, and all; and the number of live requests."""
-
-    requests: int
-    used: int
-    kept: int
-    total: int
 
 
 class TransformersEngine:
@@ -79,25 +67,16 @@ class TransformersEngine:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dtype = dtype or ("float32" if self.device.type == "cpu" else "auto")
         self.name = name or Path(self.model_id).name
-        self._batching = batching_config(batching, self.device)
-        self.block_size: int = self._batching.page_size
-        self.can_prefill = bool(self._batching.allow_block_sharing)
-        self.context = context
+        self._hosting = Hosting(self.model_id, self.name, self.device, self.dtype, context, batching)
         self._ids = itertools.count()
-        self._lock = threading.RLock()  # guards loading, starting and stopping
-        self._text = Text(self.model_id)
         self._grammars = grammars.Grammars(self._of_grammars)
-        self._model: Any = None
-        self._config: Any = None
-        self._eos: tuple[int, ...] = ()
-        self._manager: Manager | None = None
         self._warming: set[Request] = set()  # prefills under way
         self._decoded = 0  # tokens so far, of all requests
         if is_local(model):
-            self._load_config()
+            self._hosting.load_config()
 
     def __repr__(self) -> str:
-        state = "running" if self._alive() else "idle"
+        state = "running" if self._hosting.alive() else "idle"
         return f"TransformersEngine({self.model_id!r}, device={self.device}, dtype={self.dtype}, {state})"
 
     # Prompts
@@ -110,15 +89,15 @@ class TransformersEngine:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The prompt text of a conversation, by the model's chat template. RequestError when it has none."""
-        return self._text.render(messages, tools, add_generation_prompt=add_generation_prompt)
+        return self._hosting.text.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
-        return self._text.encode(text)
+        return self._hosting.text.encode(text)
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded when first asked for; it does not wait for the model."""
-        return self._text.tokenizer
+        return self._hosting.text.tokenizer
 
     # Requests
 
@@ -155,7 +134,7 @@ class TransformersEngine:
         steering = await self._steering(tokens, sampling)
         self._overtake(list(tokens))
         async with self._submitted(tokens, sampling, priority, steering=steering) as (request, outputs):
-            answer = Answer(sampling, self._eos, self._text)
+            answer = Answer(sampling, self._hosting.eos, self._hosting.text)
             first, before, ended = 0.0, 0, False
             while not ended:
                 output = await self._next(outputs)
@@ -189,7 +168,7 @@ class TransformersEngine:
         """A request on its way and the queue of its outputs; withdrawn and reported at the end of the block."""
         queued = time.perf_counter()
         outputs: asyncio.Queue[Output] = asyncio.Queue()
-        manager = await self._running()  # loaded from here on
+        manager = await self._hosting.running()  # loaded from here on
         request = Request(
             id=f"{self.name}-{next(self._ids)}",
             tokens=list(tokens),
@@ -202,7 +181,7 @@ class TransformersEngine:
             steering=steering,
         )
         if not manager.submit(request):  # its thread ended at this very moment
-            manager = await self._running()
+            manager = await self._hosting.running()
             if not manager.submit(request):
                 raise self._died(manager.background_thread_status.fatal_error)
         try:
@@ -217,15 +196,14 @@ class TransformersEngine:
     @property
     def constraints(self) -> frozenset[str]:
         """Which forms an output can be held to: see ``backends.base.Constrains``."""
-        eager = self._manager.logit_processor.eager if self._manager is not None else self.device.type == "cpu"
-        return grammars.CONSTRAINTS if eager and grammars.available() else frozenset()
+        return grammars.CONSTRAINTS if self._hosting.eager and grammars.available() else frozenset()
 
     async def _steering(self, tokens: Sequence[int], sampling: Sampling) -> Steering | None:
         """What has to be done for a request beyond drawing its tokens."""
         names = steered(sampling)
         if not names:
             return None
-        manager = await self._running()
+        manager = await self._hosting.running()
         forms = grammars.CONSTRAINTS.intersection(names)
         lack = ""
         if not manager.logit_processor.eager:
@@ -235,16 +213,16 @@ class TransformersEngine:
         if lack:
             raise RequestError(f"LLM {self.name!r} cannot follow {', '.join(names)} {lack}")
         matcher = await in_thread(lambda: self._grammars.matcher(sampling)) if forms else None
-        return Steering(sampling, tokens, self._eos, matcher)
+        return Steering(sampling, tokens, self._hosting.eos, matcher)
 
     def _of_grammars(self) -> Any:
-        return self._text.of_grammars(self._config.get_text_config().vocab_size, self._eos)
+        return self._hosting.text.of_grammars(self._hosting.config.get_text_config().vocab_size, self._hosting.eos)
 
     def _overtake(self, tokens: list[int]) -> None:
         """Withdraws the prefills of a prompt that is there as a whole now: both at once would compute it twice."""
         for warming in tuple(self._warming):
-            if tokens[: len(warming.tokens)] == warming.tokens and self._manager is not None:
-                self._manager.withdraw(warming)
+            if tokens[: len(warming.tokens)] == warming.tokens and self._hosting.manager is not None:
+                self._hosting.manager.withdraw(warming)
                 with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits
                     warming.loop.call_soon_threadsafe(warming.deliver, Output([], True))
 
@@ -281,33 +259,35 @@ class TransformersEngine:
     # State
 
     @property
+    def block_size(self) -> int:
+        """Tokens per key/value block."""
+        return self._hosting.block_size
+
+    @property
+    def can_prefill(self) -> bool:
+        """Whether prompts share what is computed of their beginnings."""
+        return self._hosting.can_prefill
+
+    @property
+    def context(self) -> int | None:
+        """Tokens of the longest prompt and output together; None until a model from a hub is loaded."""
+        return self._hosting.context
+
+    @property
     def capacity(self) -> int | None:
         """Tokens that transformers lets into its key/value cache; None until it has measured how much memory is free.
 
         That is its blocks less the margin, below which it begins no further prompt and gives up what it has kept.
         """
-        processor = self._manager.batch_processor if self._manager is not None else None
-        blocks = processor.cache.num_blocks if processor is not None else self._batching.num_blocks
-        return None if blocks is None else int(blocks * (1 - self._batching.safety_margin)) * self.block_size
+        return self._hosting.capacity
 
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are in the prefix cache now. A moment later it may be others."""
-        manager = self._manager
-        return manager.cached(list(tokens)) if manager is not None else 0
+        return self._hosting.cached(tokens)
 
     def stats(self) -> CacheStats:
         """Where the key/value cache stands; all zero while the engine is idle. Approximate while it works."""
-        manager = self._manager
-        processor = manager.batch_processor if manager is not None else None
-        if processor is None:
-            return CacheStats(0, 0, 0, 0)
-        used = kept = total = 0
-        for allocator in processor.cache.cache_allocators.values():
-            used += len({block for blocks in list(allocator.block_table.values()) for block in list(blocks)})
-            kept += len(allocator.ledger.cached_blocks)
-            total += allocator.num_blocks
-        live = len(processor.scheduler.active_requests) + len(processor.scheduler.waiting_requests)
-        return CacheStats(live, used, kept, total)
+        return self._hosting.stats()
 
     async def reset_prefix_cache(self) -> None:
         """Forgets the prefix cache, so that a measurement starts from the same state as the one before it.
@@ -315,73 +295,12 @@ class TransformersEngine:
         Requests under way go on, and share with later ones no more blocks than they fill from now on. The generation
         thread is paused between two steps for it.
         """
-        manager = self._manager
-        if manager is None or not manager.is_running():
-            return
-
-        def reset() -> None:
-            with contextlib.suppress(RuntimeError), manager.pause():  # it raises when the thread ends meanwhile
-                if manager.batch_processor is not None:
-                    manager.forget_prefixes()
-
-        await in_thread(reset)
+        await self._hosting.reset_prefix_cache()
 
     async def start(self) -> None:
         """Loads the model and starts its thread, so that the first request need not wait for it."""
-        await self._running()
+        await self._hosting.running()
 
     async def aclose(self) -> None:
         """Fails the requests under way, ends the thread and releases the model. Idempotent."""
-        await in_thread(self._stop)
-
-    def _alive(self) -> bool:
-        return self._manager is not None and self._manager.accepts()
-
-    async def _running(self) -> Manager:
-        if not self._alive():
-            await in_thread(self._start)
-        assert self._manager is not None
-        return self._manager
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._alive():
-                return
-            self._stop(release=False)
-            self._load()
-            own = self._model.generation_config
-            self._eos = (own.eos_token_id,) if isinstance(own.eos_token_id, int) else tuple(own.eos_token_id or ())
-            generation = GenerationConfig(
-                do_sample=False, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id, max_new_tokens=1
-            )
-            self._manager = Manager(self._model, generation, self._batching, f"fineflow-{self.name}")
-            self._manager.start()
-
-    def _stop(self, *, release: bool = True) -> None:
-        with self._lock:
-            if self._manager is not None:
-                self._manager.stop(block=True, hard_stop=True)  # also when its thread has died: it frees the cache
-                self._manager = None
-            if release:
-                self._model = None
-
-    def _load_config(self) -> None:
-        with loading(self.model_id):
-            self._config = AutoConfig.from_pretrained(self.model_id)
-        text = self._config.get_text_config()
-        layers = set(getattr(text, "layer_types", None) or ())
-        sliding = layers - {"full_attention"} or (not layers and getattr(text, "sliding_window", None))
-        self.can_prefill = self.can_prefill and not sliding
-        limits = [self.context, getattr(text, "max_position_embeddings", None)]
-        if self._batching.num_blocks is not None:
-            limits.append(self._batching.num_blocks * self.block_size)
-        self.context = min(limit for limit in limits if limit) if any(limits) else 2**31
-
-    def _load(self) -> None:
-        if self._config is None:
-            self._load_config()
-        _ = self.tokenizer
-        if self._model is None:
-            with loading(self.model_id):
-                model = AutoModelForCausalLM.from_pretrained(self.model_id, dtype=self.dtype)
-                self._model = model.to(self.device).eval()
+        await self._hosting.aclose()
