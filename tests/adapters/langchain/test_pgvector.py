@@ -20,7 +20,6 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_postgres import PGEngine, PGVector, PGVectorStore
 from langchain_postgres.v2.hybrid_search_config import HybridSearchConfig
-from postgres_server import postgres
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -33,6 +32,7 @@ from fineflow.engines import limit
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, prompt_text
+from postgres_server import postgres
 
 TEXTS = [f"{thing} number {i} stands near the old harbour" for i in range(4) for thing in ("tower", "mill", "bridge")]
 LINES = "towers near water\nwhere the mill stands\nbridges number 3"
