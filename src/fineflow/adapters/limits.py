@@ -13,9 +13,10 @@ from fineflow.runtime.policy import Policy
 def limit(obj: Any, *, at_once: int | None) -> None:
     """At most ``at_once`` calls of a component are at work at the same time, over all calls of the process.
 
-    obj: a vector store (what two store objects share is one store, and a retriever of a store stands for it), another
-    retriever, a document compressor, a tool, or a function that is a step. Those who wait come next by the policies of
-    ``set_policy``. at_once None: no limit any more. May be called at any time, from any thread.
+    obj: a vector store (what two store objects share is one store, and a retriever or vector index of a store stands
+    for it) or another retriever; of LangChain also a document compressor, a tool, or a function that is a step. Those
+    who wait come next by the policies of ``set_policy``. at_once None: no limit any more. May be called at any time,
+    from any thread.
 
     It bounds what optimized objects call, ahead of the framework or as the framework does. An optimized object that is
     called from inside of a component has the component's place given away until it has answered, and a sync call on the
@@ -54,8 +55,13 @@ def _is_engine(obj: Any) -> bool:
 
 
 def _standing(obj: Any) -> Any:
+    kind = obj if isinstance(obj, type) else obj.__class__  # of what is optimized: the user's
+    if any(each.__module__.startswith("llama_index.core.") for each in kind.__mro__):
+        from fineflow.adapters.llamaindex.resources import standing as standing_for_llamaindex
+
+        return standing_for_llamaindex(obj)
     if "langchain_core" not in sys.modules:
-        raise TypeError(f"expected an engine or a component of a LangChain pipeline, got {type(obj).__name__}")
+        raise TypeError(f"expected an engine or a component of LangChain or LlamaIndex, got {type(obj).__name__}")
     from fineflow.adapters.langchain.resources import standing
 
     return standing(obj)

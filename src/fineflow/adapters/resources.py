@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fineflow.adapters.together import Outcome, Search, Together
 from fineflow.ir import Op
 from fineflow.runtime.calling import Hold
-from fineflow.runtime.places import Component
+from fineflow.runtime.places import Component, hurried
 from fineflow.runtime.scheduler import EngineQueue, queue_of
 from fineflow.runtime.threads import in_thread
 
@@ -46,6 +46,11 @@ class StoreEngine(Component):
             return await in_thread(lambda: self._together.run(items))
         finally:
             hold.leave()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the current code may wait for it: where it has a limit, whoever holds a place may need its loop."""
+        return self.places is None or not hurried.get()
 
     async def aclose(self) -> None:
         """There is nothing to close: the store is the user's."""

@@ -37,6 +37,8 @@ hurried: ContextVar[bool] = ContextVar("fineflow_hurried", default=False)
 in_use = False
 """Whether any component was ever limited in this process."""
 
+_changes = 0
+
 
 class Component:
     """What stands for a component of the user's in figures and queues: its name, and how often it may be at work."""
@@ -51,8 +53,9 @@ class Component:
 
     def limit(self, at_once: int | None) -> None:
         """So many calls at once from now on; None: any number. Those that are under way go on."""
-        global in_use
+        global _changes, in_use
         places = self.places
+        _changes += (places is None) is not (at_once is None)
         if at_once is not None:
             in_use = True
             places = self.places = one_queue(Places, self)
@@ -60,6 +63,11 @@ class Component:
             self.places = None
         if places is not None:
             places.change(at_once)
+
+
+def changes() -> int:
+    """How often a component was given a limit, or had it lifted: plans that are older do not know of the last time."""
+    return _changes
 
 
 finders: list[Callable[[Any], Component | None]] = []
@@ -72,6 +80,12 @@ def component_of(obj: Any) -> Component | None:
         if (found := find(obj)) is not None:
             return found
     return None
+
+
+def limited(obj: Any) -> bool:
+    """Whether an object of the user's has a limit now."""
+    found = component_of(obj)
+    return found is not None and found.places is not None
 
 
 class _Waiter:

@@ -328,6 +328,35 @@ def test_a_sync_call_on_the_thread_of_a_loop_that_a_holder_needs() -> None:
     assert places_of(found).running == 0
 
 
+def test_nor_does_it_wait_in_the_queue_of_a_store_for_a_holder_on_that_loop() -> None:
+    found = InMemoryVectorStore(FakeEmbeddings())
+    found.add_texts([f"text {i}" for i in range(80)])
+    limit(found, at_once=1)
+    docs = RunnablePick("q") | found.as_retriever()
+    chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
+    optimized, expected = fineflow.optimize(chain), chain.invoke({"q": "text 3"})
+
+    async def main() -> Any:
+        taken, ended = asyncio.Event(), asyncio.Event()
+
+        async def holds() -> None:
+            hold = Hold(places_of(found))
+            await hold.take()
+            taken.set()
+            await ended.wait()
+            hold.leave()
+
+        holder = asyncio.create_task(holds())
+        await taken.wait()
+        answer = optimized.invoke({"q": "text 3"})
+        ended.set()
+        await holder
+        return answer
+
+    assert at_once([lambda: asyncio.run(main())]) == [expected]
+    assert places_of(found).running == 0
+
+
 def test_a_cancelled_call_leaves_the_places_to_others() -> None:
     gate = Gate()
     found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), gate=gate)

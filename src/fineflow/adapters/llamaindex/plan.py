@@ -65,12 +65,11 @@ from fineflow.adapters.llamaindex.retrievers.retrieval import (
     sooner_inside,
 )
 from fineflow.adapters.llamaindex.retrievers.stores import resource_of
-from fineflow.adapters.llamaindex.servers import find
 from fineflow.adapters.llamaindex.snapshot import Snapshot
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
-from fineflow.runtime import servers
+from fineflow.runtime.places import limited
 
 
 class Way(NamedTuple):
@@ -94,7 +93,7 @@ class Plan:
 
     gain: whether the graph is expected to be sooner than stock. blocks: whether stock would block the event loop.
     parts: whether it is made of others, which run sooner by themselves. queued: whether models in it are asked through
-    the queues of engines. bounded: whether a model in it asks a server that has a limit.
+    the queues of engines. bounded: whether a model in it asks a server that has a limit, or a component has one.
     """
 
     way: Way
@@ -129,7 +128,7 @@ class Plan:
         queues = (
             "Nodes are scored by cross-encoders in engines, which take the calls of all queries one after the other."
         )
-        turns = "Requests to servers that have a limit wait for their turn."
+        turns = "Requests to servers that have a limit, and calls of components that have one, wait for their turn."
         shown = (
             *((parts, self.parts and not self.gain), (threads, self.blocks)),
             *((queues, self.queued), (turns, self.bounded)),
@@ -218,7 +217,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     parts = parts or any(map(sooner_inside, objects))
     snapshot = Snapshot((*objects, *_models(objects)))
     asks = any(map(queued, parts_of(obj, way.part)))
-    turns = servers.bounded() and any(find(each) is not None for each in parts_of(obj, way.part))
+    turns = any(map(limited, parts_of(obj, way.part)))
     return Plan(way, p_graph, e_graph, _leaves(e_graph), snapshot, tuple(seen.models), gain, stuck, parts, asks, turns)
 
 

@@ -8,16 +8,16 @@ from operator import is_
 from typing import Any
 
 from fineflow.adapters.llamaindex.staying import MOST
-from fineflow.runtime import servers
+from fineflow.runtime import places, servers
 
 
 class Snapshot:
     """What the attributes of objects were when they were planned, by identity; of lists and dicts also up to
-    ``MOST`` parts. And what fineflow had been told of servers by then.
+    ``MOST`` parts. And what fineflow had been told of servers and limits by then.
     """
 
     def __init__(self, objects: Iterable[Any]) -> None:
-        self._told = servers.told()
+        self._told = _told()
         self._dicts = [vars(obj) for obj in objects if hasattr(obj, "__dict__")]
         self._values = [tuple(_flat(known)) for known in self._dicts]
 
@@ -28,7 +28,11 @@ class Snapshot:
         except RuntimeError:  # another thread is changing one of the dicts
             return False
         same = (len(old) == len(new) and all(map(is_, old, new)) for old, new in zip(self._values, now, strict=True))
-        return self._told == servers.told() and all(same)
+        return self._told == _told() and all(same)
+
+
+def _told() -> tuple[int, int]:
+    return servers.told(), places.changes()
 
 
 def _flat(attributes: Mapping[str, Any]) -> Iterator[Any]:

@@ -54,7 +54,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         retriever = p.component
         if vector is not None:
             retriever = with_vector(retriever, query, vector.embeddings, await vector.outcome())
-        if engine is not None:
+        if engine is not None and engine.waits:
             async with run.place(p, entry, limited=False):  # the queue sees to that
                 if vector is None:
                     entry.begun = True

@@ -28,8 +28,10 @@ from fineflow.adapters.llamaindex.ingestion.taps import known, shadow_transforma
 from fineflow.adapters.llamaindex.ingestion.texts import Told, Wanted, lower_texts, shadow_texts
 from fineflow.adapters.llamaindex.lowering import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
+from fineflow.adapters.llamaindex.retrievers.stores import acounted, counted
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import Effect, Effects, Op, Ref
+from fineflow.runtime.places import limited
 
 NODES, VECTORS, TEXTS, FORESEEN = "nodes", "vectors", "texts", "texts foreseen"
 """Leaves: the nodes made of the documents, and the vectors of their texts. The texts are told when stock has the nodes,
@@ -264,8 +266,9 @@ class _Side:
         return shadow_texts(model, place.part(VECTORS).leaf, place.claims, wanted, sync=place.sync)
 
     def store(self, store: Any) -> Any:
-        """A store none of whose async methods blocks the event loop."""
-        return store if store is None or self._place.sync else _OffLoop(store)
+        """A store whose writes count, and none of whose async methods blocks the event loop."""
+        keeps = store is None or (self._place.sync and not limited(store))
+        return store if keeps else _Written(store, self._place.leaf)
 
     def index(self, index: Any) -> Any:
         """A copy of an index, which tells of the nodes that it gets."""
@@ -327,8 +330,24 @@ class _Builder:
         return self._side.index(index).build_index_from_nodes(nodes, **kwargs)
 
 
-class _OffLoop(wrapt.ObjectProxy[Any]):
-    """A vector store whose async methods that write are done in a thread where they would block the event loop."""
+class _Written(wrapt.ObjectProxy[Any]):
+    """A vector store whose writes are calls of it, in its places if it has a limit.
+
+    Async methods that write are done in a thread where they would block the event loop.
+    """
+
+    def __init__(self, store: Any, leaf: str) -> None:
+        super().__init__(store)
+        self._self_leaf = leaf
+
+    def add(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_call("add", args, kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_call("delete", args, kwargs)
+
+    def delete_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_call("delete_nodes", args, kwargs)
 
     async def async_add(self, *args: Any, **kwargs: Any) -> Any:
         return await self._self_called("async_add", args, kwargs)
@@ -339,10 +358,15 @@ class _OffLoop(wrapt.ObjectProxy[Any]):
     async def adelete_nodes(self, *args: Any, **kwargs: Any) -> Any:
         return await self._self_called("adelete_nodes", args, kwargs)
 
+    def _self_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own = getattr(self.__wrapped__, name)
+        return counted(self.__wrapped__, self._self_leaf, lambda: own(*args, **kwargs))
+
     async def _self_called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         store = self.__wrapped__
         own = getattr(store, name)
-        return await (unblocked(own, *args, **kwargs) if blocks(type(store), name) else own(*args, **kwargs))
+        call = partial(unblocked, own) if blocks(type(store), name) else own
+        return await acounted(store, self._self_leaf, lambda: call(*args, **kwargs))
 
 
 def blocking_parts(obj: Any) -> Iterator[Any]:

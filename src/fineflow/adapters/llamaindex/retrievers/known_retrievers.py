@@ -23,6 +23,7 @@ from fineflow.adapters.llamaindex.methods import as_written, believed_class, met
 from fineflow.adapters.llamaindex.models import model_effects
 from fineflow.adapters.llamaindex.retrievers.embedding import check_embedding, query_text
 from fineflow.adapters.llamaindex.retrievers.search import RETRIEVING, is_search, lower_search
+from fineflow.adapters.llamaindex.retrievers.stores import counted
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.executor import Execution, Work
@@ -162,7 +163,8 @@ def shadow_direct(retriever: Any, place: Place) -> Any:
     function, leaf, claims = found.function, place.leaf, place.claims
 
     def own(_: Any, query_bundle: Any) -> Any:
-        return claims.claim(leaf, query_bundle.query_str, lambda: function(retriever, query_bundle))
+        mine = lambda: counted(retriever, leaf, lambda: function(retriever, query_bundle))  # noqa: E731
+        return claims.claim(leaf, query_bundle.query_str, mine)
 
     made.__dict__["_retrieve"] = found.around(made, own)
     if not place.sync:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever
 
@@ -21,9 +22,11 @@ from fineflow.adapters.llamaindex.retrievers.known_retrievers import MERGED, dir
 from fineflow.adapters.llamaindex.retrievers.node_vectors import comparing_of, shadow_comparing
 from fineflow.adapters.llamaindex.retrievers.search import is_auto, is_search, lone_search, shadow_search
 from fineflow.adapters.llamaindex.retrievers.selecting import lower_selecting, selecting_of, shadow_selecting
+from fineflow.adapters.llamaindex.retrievers.stores import acounted, counted
 from fineflow.adapters.llamaindex.retrievers.turns import in_turn
 from fineflow.adapters.llamaindex.staying import stays
 from fineflow.adapters.recognition import NotLowered
+from fineflow.runtime.places import limited
 
 _OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 
@@ -72,7 +75,34 @@ def called_by(retriever: Any) -> Iterator[Any]:
 
 def shadow_retriever(retriever: Any, place: Place) -> Any:
     """A copy of a retriever whose parts claim; in async calls none of them blocks the event loop."""
-    return _with_objects(_shadow(retriever, place), retriever, place)
+    made = _with_objects(_shadow(retriever, place), retriever, place)
+    return _Counted(made, retriever, place.leaf) if called_whole(retriever) and limited(retriever) else made
+
+
+def taken_apart(retriever: Any) -> bool:
+    """Whether what a retriever is made of is called in its place."""
+    known = (is_fusion(retriever), is_search(retriever), is_auto(retriever))
+    rows = (container_of(retriever), comparing_of(retriever), selecting_of(retriever))
+    return any(known) or any(row is not None for row in rows)
+
+
+def called_whole(retriever: Any) -> bool:
+    """Whether it is stock that calls a retriever, as it is."""
+    return isinstance(retriever, BaseRetriever) and not taken_apart(retriever) and direct_of(retriever) is None
+
+
+class _Counted(wrapt.ObjectProxy[Any]):
+    """A retriever whose calls count as a whole, each in a place. known: the user's, which may have a limit."""
+
+    def __init__(self, retriever: Any, known: Any, leaf: str) -> None:
+        super().__init__(retriever)
+        self._self_known, self._self_leaf = known, leaf
+
+    def retrieve(self, query: Any) -> Any:
+        return counted(self._self_known, self._self_leaf, lambda: self.__wrapped__.retrieve(query))
+
+    async def aretrieve(self, query: Any) -> Any:
+        return await acounted(self._self_known, self._self_leaf, lambda: self.__wrapped__.aretrieve(query))
 
 
 def _shadow(retriever: Any, place: Place) -> Any:

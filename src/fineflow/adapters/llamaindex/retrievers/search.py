@@ -17,7 +17,7 @@ from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.lowering import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, unblocked
 from fineflow.adapters.llamaindex.retrievers.embedding import engine_name, lower_vector, query_text, shadow_embedding
-from fineflow.adapters.llamaindex.retrievers.stores import asearched, engine_of, searched
+from fineflow.adapters.llamaindex.retrievers.stores import acounted, asearched, engine_of, searched
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.executor import Execution, Work
@@ -110,29 +110,33 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -
 def search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
     """What a vector store finds for a query, as its retriever asks; or the one that stock will make in its place."""
     late = run.call.tables.get(LATE)
-    return _search(p, p.component, args, run) if late is None else run.spawn(_later(p, late, args, run), p)
+    return _search(p, args, run) if late is None else run.spawn(_later(p, late, args, run), p)
 
 
 async def _later(p: Primitive, late: Any, args: Mapping[str, Any], run: Execution) -> Any:
-    work = _search(p, await late.component(p.meta["leaf"]), args, run)
+    work = _search(p.with_(component=await late.component(p.meta["leaf"])), args, run)
     await work.entry.wait()
     return work.view(work.entry.result())
 
 
-def _search(p: Primitive, retriever: Any, args: Mapping[str, Any], run: Execution) -> Work:
-    text = query_text(p, "query", args, run)
+def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
+    retriever, text = p.component, query_text(p, "query", args, run)
     wanted = retriever._build_vector_store_query(QueryBundle(text, embedding=args.get("vector")))
     settings, store = dict(retriever._kwargs), retriever._vector_store
 
     async def start(entry: Any) -> Any:
         entry.begun = True
         given = replace(wanted)
-        own = lambda: called(store, "query", given, sync=run.call.sync, **settings)  # noqa: E731
-        return await asearched(store, given, settings, own)
+
+        async def alone() -> Any:
+            async with run.place(p, entry):
+                return await called(store, "query", given, sync=run.call.sync, **settings)
+
+        return await asearched(store, given, settings, alone)
 
     measured = engine_of(store) is not None  # by the queue in front of it
     started = p.with_(meta={**p.meta, "foreign": False}) if measured else p
-    return Work(run.work(started, (wanted, settings), start), lambda found: found)
+    return Work(run.work(started, (wanted, settings), start, placed=False), lambda found: found)
 
 
 def shadow_search(retriever: Any, place: Place) -> Any:
@@ -157,15 +161,16 @@ class _Store(wrapt.ObjectProxy[Any]):
         self._self_claims = claims
 
     def query(self, query: Any, **kwargs: Any) -> Any:
-        store = self.__wrapped__
-        return self._self_claims.claim(self._self_leaf, (query, kwargs), lambda: searched(store, query, kwargs))
+        store, leaf = self.__wrapped__, self._self_leaf
+        return self._self_claims.claim(leaf, (query, kwargs), lambda: searched(store, query, kwargs, leaf))
 
     async def aquery(self, query: Any, **kwargs: Any) -> Any:
-        store = self.__wrapped__
+        store, leaf = self.__wrapped__, self._self_leaf
         own = store.aquery
 
-        async def alone() -> Any:
+        async def call() -> Any:
             return await (unblocked(own, query, **kwargs) if blocks(type(store), "aquery") else own(query, **kwargs))
 
+        alone = lambda: acounted(store, leaf, call)  # noqa: E731
         ask = lambda: asearched(store, query, kwargs, alone)  # noqa: E731
-        return await self._self_claims.aclaim(self._self_leaf, (query, kwargs), ask)
+        return await self._self_claims.aclaim(leaf, (query, kwargs), ask)

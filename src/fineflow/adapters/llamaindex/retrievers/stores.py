@@ -1,4 +1,4 @@
-"""The vector stores of LlamaIndex whose search methods were read, and searches that several queries make as one.
+"""The vector stores of LlamaIndex: which search methods were read, searches that several queries make as one, limits.
 
 Read: SimpleVectorStore of llama-index-core 0.14.25, ChromaVectorStore of llama-index-vector-stores-chroma 0.6.0,
 FaissVectorStore of llama-index-vector-stores-faiss 0.7.0.
@@ -6,20 +6,28 @@ FaissVectorStore of llama-index-vector-stores-faiss 0.7.0.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.retrievers import VectorIndexAutoRetriever
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryMode
 
 from fineflow.adapters.llamaindex.methods import as_written, method
-from fineflow.adapters.resources import StoreEngine, stand
+from fineflow.adapters.resources import StoreEngine, any_stand, stand, standing_for
 from fineflow.adapters.together import CHROMA, OneMatrix, Outcome, Together, chroma_contents
 from fineflow.ir import Op
+from fineflow.runtime.calling import acalled, called
 from fineflow.runtime.loop import on_engine_loop
+from fineflow.runtime.places import Component, finders
+
+T = TypeVar("T")
 
 _SEARCHING = ("query", "aquery")
 
@@ -70,10 +78,16 @@ KNOWN = (
 
 def _known(store: Any) -> Known | None:
     """What is known of a store, for classes whose search methods are exactly those that were read."""
+    found = _row(store)
+    return found[0] if found is not None and as_written(store, found[1], *found[0].methods) else None
+
+
+def _row(store: Any) -> tuple[Known, type] | None:
+    """The row of a store, or of the class that it is made of, and that class."""
     for row in KNOWN:
         base = getattr(sys.modules.get(row.module), row.name, None)
         if base is not None and isinstance(store, base):
-            return row if as_written(store, base, *row.methods) else None
+            return row, base
     return None
 
 
@@ -82,11 +96,8 @@ def resource_of(store: Any) -> Any:
 
     A ChromaVectorStore and a store of LangChain's over one collection are one resource.
     """
-    for row in KNOWN:
-        base = getattr(sys.modules.get(row.module), row.name, None)
-        if base is not None and isinstance(store, base):
-            return row.contents(store)
-    return chroma_contents(store)
+    found = _row(store)
+    return chroma_contents(store) if found is None else found[0].contents(store)
 
 
 def engine_of(store: Any) -> StoreEngine | None:
@@ -94,9 +105,58 @@ def engine_of(store: Any) -> StoreEngine | None:
     row = _known(store)
     if row is None or row.together is None or not row.together.pays(store):
         return None
-    together = row.together
-    found = stand(store, lambda: StoreEngine(type(store).__name__, together), row.contents)
+    found = store_standing(store)
     return found if isinstance(found, StoreEngine) else None
+
+
+# What stands for stores
+
+
+def store_standing(store: Any) -> Component:
+    """What stands for a store in queues, made when it is first asked for.
+
+    With a queue for whoever has it as one that is known, where searches of that are made together.
+    """
+    name, row = type(store).__name__, _row(store)
+    together = None if row is None else row[0].together
+    make = (lambda: Component(name)) if together is None else lambda: StoreEngine(name, together)
+    return stand(store, make, resource_of)
+
+
+def meant(obj: Any) -> Any:
+    """The object that counts: of a retriever that holds a store, and of a vector index, the store; else itself."""
+    if isinstance(obj, VectorIndexAutoRetriever):
+        obj = obj._index
+    if isinstance(obj, VectorStoreIndex):
+        return obj.vector_store
+    held = getattr(obj, "_vector_store", None) if isinstance(obj, BaseRetriever) else None
+    return held if isinstance(held, BasePydanticVectorStore) else obj
+
+
+def find(obj: Any) -> Component | None:
+    """What stands for a component, if anything does so far."""
+    if not any_stand():
+        return None
+    obj = meant(obj)
+    return standing_for(obj, resource_of if isinstance(obj, BasePydanticVectorStore) else None)
+
+
+finders.append(find)
+
+
+def counted(obj: Any, leaf: str, own: Callable[[], T]) -> T:
+    """What stock's own call ``own()`` of a component returns; in one of its places, if it has a limit."""
+    found = find(obj)
+    return own() if found is None or found.places is None else called(found.name, leaf, found, own)
+
+
+async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
+    """The same for a coroutine."""
+    found = find(obj)
+    return await (own() if found is None or found.places is None else acalled(found.name, leaf, found, own))
+
+
+# Searches
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +182,14 @@ def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreE
     if type(query) is not VectorStoreQuery or query.mode != VectorStoreQueryMode.DEFAULT or not query.query_embedding:
         return None
     engine = engine_of(store)
-    return None if engine is None else (engine, Search(store, query, settings))
+    return None if engine is None or not engine.waits else (engine, Search(store, query, settings))
 
 
-def searched(store: Any, query: Any, settings: Mapping[str, Any]) -> Any:
+def searched(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> Any:
     """``store.query(query, **settings)``, made together with what other queries search. From plain threads; blocks."""
     queued = None if on_engine_loop() else _queued(store, query, settings)
+    if queued is not None and queued[0].places is not None and asyncio._get_running_loop() is not None:
+        queued = None  # whoever holds a place may need that loop
     if queued is not None:
         engine, search = queued
         found: list[Outcome] = []
@@ -135,11 +197,14 @@ def searched(store: Any, query: Any, settings: Mapping[str, Any]) -> Any:
             found = engine.queue.submit_sync(Op.SEARCH, [search])
         if found:
             return found[0].result()
-    return store.query(query, **settings)
+    return counted(store, leaf, lambda: store.query(query, **settings))
 
 
 async def asearched(store: Any, query: Any, settings: Mapping[str, Any], own: Callable[[], Awaitable[Any]]) -> Any:
-    """The same from a coroutine, on any loop; it does not block. own: makes the search where it is made alone."""
+    """The same from a coroutine, on any loop; it does not block.
+
+    own: makes the search where it is made alone, in a place of the store's if that has a limit.
+    """
     queued = _queued(store, query, settings)
     if queued is not None:
         engine, search = queued

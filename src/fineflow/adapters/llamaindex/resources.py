@@ -1,0 +1,32 @@
+"""What stands for the user's components of LlamaIndex in queues: for stores, and for what searches them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wrapt
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from fineflow.adapters.llamaindex.retrievers.retrieval import taken_apart
+from fineflow.adapters.llamaindex.retrievers.stores import meant, store_standing
+from fineflow.adapters.resources import stand
+from fineflow.runtime.places import Component
+
+
+def standing(obj: Any) -> Component:
+    """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
+    if isinstance(obj, wrapt.ObjectProxy):  # an optimized one
+        obj = obj.__wrapped__
+    counts = meant(obj)
+    if isinstance(counts, BasePydanticVectorStore):
+        return store_standing(counts)
+    if isinstance(counts, BaseRetriever):
+        if taken_apart(counts):
+            raise TypeError(f"{type(counts).__name__} is taken apart into what it is made of: limit that")
+        return stand(counts, lambda: Component(type(counts).__name__))
+    got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
+    raise TypeError(
+        "expected a vector store, a retriever or a vector index of LlamaIndex (of an engine its retriever), "
+        f"got {got}; requests to a server are limited by fineflow.engine(url, max_requests=...)"
+    )
