@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from llama_index.core import Document, StorageContext, VectorStoreIndex
+from llama_index.core import Document, StorageContext, SummaryIndex, VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.extractors import (
@@ -18,6 +19,7 @@ from llama_index.core.extractors import (
     SummaryExtractor,
     TitleExtractor,
 )
+from llama_index.core.indices.base import BaseIndex
 from llama_index.core.ingestion import DocstoreStrategy, IngestionCache, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter, SentenceWindowNodeParser, TokenTextSplitter
 from llama_index.core.query_engine import RetrieverQueryEngine
@@ -448,3 +450,21 @@ def test_a_class_derived_from_what_stands_for_a_class_is_one_of_stock() -> None:
     assert Derived.__bases__ == (VectorStoreIndex,)
     built = Derived([], embed_model=TextEmbedding())
     assert type(built) is Derived
+
+
+def test_what_stands_for_a_class_is_one_to_checks() -> None:
+    """But where an abstract class is asked about it: that insists on a real class, before anybody else is asked."""
+    stands: Any = fineflow.optimize(VectorStoreIndex)
+
+    class Derived(stands):  # type: ignore[misc]
+        pass
+
+    assert isinstance(stands, type) and inspect.isclass(stands)
+    assert issubclass(stands, object) and not issubclass(stands, int)
+    assert issubclass(VectorStoreIndex, stands) and issubclass(Derived, stands) and issubclass(stands, stands)
+    assert not issubclass(SummaryIndex, stands)
+    assert isinstance(VectorStoreIndex([], embed_model=TextEmbedding()), stands)
+    assert BaseIndex in inspect.getmro(stands) and issubclass(stands.__wrapped__, BaseIndex)
+    for abstract in (VectorStoreIndex, BaseIndex):
+        with pytest.raises(TypeError, match="arg 1 must be a class"):
+            issubclass(stands, abstract)
