@@ -102,6 +102,14 @@ def stand(obj: Any, make: Callable[[], Component], contents: Callable[[Any], Any
         return found
 
 
+def pooled(engine: Any) -> int | None:
+    """The connections of SQLAlchemy's pool: who waits for one longer than its timeout gets an error. None: no limit."""
+    size, overflow = getattr(engine.pool, "size", None), getattr(engine.pool, "_max_overflow", None)
+    if not callable(size) or not isinstance(overflow, int) or overflow < 0 or size() < 1:
+        return None  # no pool, or one without a limit
+    return int(size()) + overflow
+
+
 def _key(what: Any) -> Any:
     return what if isinstance(what, str) else id(what)
 

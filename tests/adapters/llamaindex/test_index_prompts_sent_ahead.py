@@ -211,6 +211,16 @@ class OwnStore(FakeStore):
         raise PermissionError("not for you")
 
 
+def own_query() -> Any:
+    """A store that asks no database, as a function of the user's raises before that."""
+    kind = pytest.importorskip("llama_index.vector_stores.postgres").PGVectorStore
+
+    def customize(*_: Any, **__: Any) -> Any:
+        raise PermissionError("not for you")
+
+    return kind("postgresql+psycopg2://", "postgresql+asyncpg://", perform_setup=False, customize_query_fn=customize)
+
+
 class MyReranker(BaseNodePostprocessor):
     def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
         raise PermissionError("not for you")
@@ -223,6 +233,8 @@ def guarded(server: OpenAIServer, how: str) -> Make:
         engine = made(manager)
         if how == "an embedding":
             engine._retriever._embed_model = OwnEmbedding()
+        if how == "a function in a store":
+            engine._retriever._vector_store = own_query()
         if how == "a postprocessor":
             engine._node_postprocessors = [MyReranker()]
         if how == "a retriever":
@@ -232,7 +244,7 @@ def guarded(server: OpenAIServer, how: str) -> Make:
     return make
 
 
-@pytest.mark.parametrize("how", ["a retriever", "a store", "an embedding", "a postprocessor"])
+@pytest.mark.parametrize("how", ["a retriever", "a store", "an embedding", "a postprocessor", "a function in a store"])
 def test_nothing_is_sent_ahead_of_user_code(server: OpenAIServer, how: str) -> None:
     fineflow.engine(server.url, warm=True)
     make = guarded(server, how)

@@ -16,6 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.langchain.together import MEMORY
+from fineflow.adapters.resources import pooled
 from fineflow.adapters.together import CHROMA, Together, chroma_contents
 
 _KINDS = (
@@ -132,13 +133,8 @@ def _pgvector_contents(store: Any) -> Any:
 
 
 def _pooled(store: Any) -> int | None:
-    """The connections of SQLAlchemy's pool: who waits for one longer than its timeout gets an error."""
     store = getattr(store, "_PGVectorStore__vs", store)
-    engine = getattr(store, "_engine", None) or getattr(store, "_async_engine", None) or store.engine
-    size, overflow = getattr(engine.pool, "size", None), getattr(engine.pool, "_max_overflow", None)
-    if not callable(size) or not isinstance(overflow, int) or overflow < 0 or size() < 1:
-        return None  # no pool, or one without a limit
-    return int(size()) + overflow
+    return pooled(getattr(store, "_engine", None) or getattr(store, "_async_engine", None) or store.engine)
 
 
 def _pgvector_copied(store: Any, sync: bool) -> str:

@@ -15,7 +15,8 @@ from fineflow.ir import PURE, Effect, Effects, Graph, Op, Ref
 class Seen:
     """One lowering. objects: what was planned where. one_by_one: for a call of a sync method.
 
-    early: whether there is time before a search in which the vector of its query can be made.
+    early: whether there is time before a search in which the vector of its query can be made. by_sync: whether stock
+    asks the current part by its sync methods; as the object is called, unless it asks in another way inside.
     """
 
     b: Builder
@@ -23,6 +24,11 @@ class Seen:
     objects: MutableMapping[str, Any] = field(default_factory=dict)
     models: list[Any] = field(default_factory=list)  # those that several parts may share
     early: bool = False
+    by_sync: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.by_sync is None:
+            self.by_sync = self.one_by_one
 
     def shared(self, model: Any) -> str:
         """The leaf of a model that several parts may have in common."""
@@ -36,6 +42,10 @@ class Seen:
     def inside_map(self) -> Seen:
         """For the graph inside of a MAP."""
         return replace(self, b=self.b.body())
+
+    def asked(self, *, sync: bool) -> Seen:
+        """For a part that stock asks by its sync methods, or by its async ones."""
+        return replace(self, by_sync=sync)
 
     def opaque(self, obj: Any, args: Mapping[str, Ref], reason: str, kind: str = UNKNOWN) -> Leaf:
         """A step that stock runs alone, and that tells the graph nothing."""

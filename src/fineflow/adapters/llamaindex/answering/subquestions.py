@@ -68,6 +68,7 @@ def lower_sub_questions(engine: Any, query: Leaf, seen: Seen, around: Sequence[s
         with b.inside(f"{TOOL}{name}"):
             seen.objects[b.leaf] = part
             inner = seen.inside_map()
+            inner = inner.asked(sync=False) if engine._use_async else inner
             try:
                 output = lower_tool(part, Leaf(Ref("item"), TEXT), None, inner, around)
             except NotLowered as why:

@@ -32,6 +32,7 @@ from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering import Place, Seen, part_of
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop, same
 from fineflow.adapters.llamaindex.models import in_turn, lane, model_effects, model_known, shadow_llm
+from fineflow.adapters.llamaindex.retrievers.stores import check_store
 from fineflow.adapters.recognition import NotLowered
 from fineflow.ir import Effect, Op, Primitive, Ref
 
@@ -188,6 +189,7 @@ def _is_library(p: Primitive, b: Builder) -> bool:
     try:
         for each in (component, *(getattr(component, name, None) for name in ("_vector_store", "_memory"))):
             believed_class(each, b)
+            check_store(each, b)
     except NotLowered:
         return False
     return True

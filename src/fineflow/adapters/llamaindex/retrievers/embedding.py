@@ -48,6 +48,7 @@ def lower_vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
         kind=VALUE,
         of="query",
         foreign=not ours and local is None,
+        by_sync=seen.by_sync,
     )
     seen.at(seen.shared(model))
     return made
@@ -91,12 +92,13 @@ def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     local = encoder_of(model)
     if local is None and not ours and not _quiet(model):
         raise LeftToStock("the embedding model is not what it was any more")
+    sync = run.call.sync or p.meta["by_sync"]
 
     async def start(entry: Any) -> Any:
         entry.begun = True
         if local is not None:
             return await local.aembed_query(text)
-        return await called(model, "_get_query_embedding", text, sync=run.call.sync and not ours)
+        return await called(model, "_get_query_embedding", text, sync=sync and not ours)
 
     return Work(run.work(p, ("query", text), start, shared=ours), lambda vector: vector)
 

@@ -29,6 +29,7 @@ def is_fusion(retriever: Any) -> bool:
 
 
 def lower_fusion(fusion: Any, query: Leaf, seen: Seen) -> Leaf:
+    seen = seen.asked(sync=False) if fusion.use_async else seen
     b = seen.b
     found, whole = _searches(fusion, query, seen)
     args = {f"original {i}": leaf.ref for i, leaf in enumerate(found)}

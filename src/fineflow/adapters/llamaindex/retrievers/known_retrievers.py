@@ -23,7 +23,7 @@ from fineflow.adapters.llamaindex.methods import as_written, believed_class, met
 from fineflow.adapters.llamaindex.models import model_effects
 from fineflow.adapters.llamaindex.retrievers.embedding import check_embedding, query_text
 from fineflow.adapters.llamaindex.retrievers.search import RETRIEVING, is_search, lower_search
-from fineflow.adapters.llamaindex.retrievers.stores import counted
+from fineflow.adapters.llamaindex.retrievers.stores import check_store, counted
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.executor import Execution, Work
@@ -78,7 +78,8 @@ def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) ->
     check_known(retriever, seen)
     if isinstance(retriever, AutoMergingRetriever):
         with b.inside(MERGED):
-            return lower_search(retriever._vector_retriever, query, vector, seen)
+            # Also in async calls it searches by sync methods.
+            return lower_search(retriever._vector_retriever, query, vector, seen.asked(sync=True))
     b.note(b.leaf, False, "stock calls it, and what comes behind it does not wait")
     return None, None
 
@@ -132,6 +133,7 @@ def check_known(part: Any, seen: Seen) -> None:
     elif is_search(part):
         believed_class(part._vector_store, b)
         believed(part._vector_store, ("query", "aquery"), b)
+        check_store(part._vector_store, b)
         check_embedding(part._embed_model, b)
     elif direct_of(part) is None:
         for inner in _called(part, b):

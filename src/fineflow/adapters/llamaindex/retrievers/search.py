@@ -17,10 +17,22 @@ from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.lowering import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, unblocked
 from fineflow.adapters.llamaindex.retrievers.embedding import engine_name, lower_vector, query_text, shadow_embedding
-from fineflow.adapters.llamaindex.retrievers.stores import acounted, asearched, engine_of, searched
+from fineflow.adapters.llamaindex.retrievers.stores import (
+    acounted,
+    asearched,
+    check_store,
+    connections,
+    engine_of,
+    first,
+    searched,
+    unready,
+)
 from fineflow.adapters.recognition import NotLowered, believed
 from fineflow.ir import Effect, Effects, Op, Primitive
+from fineflow.runtime.calling import placed
 from fineflow.runtime.executor import Execution, Work
+from fineflow.runtime.query import LeftToStock
+from fineflow.runtime.threads import in_thread
 
 LATE = "late retrievers"
 """Key of ``Call.tables``: what tells which retrievers search that stock has not made yet (``documents.Late``)."""
@@ -89,6 +101,7 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -
     store, args = retriever._vector_store, {"query": query.ref}
     believed_class(store, b)
     believed(store, ("query", "aquery"), b)
+    check_store(store, b)
     seen.objects[b.leaf] = retriever
     if retriever._needs_embedding():
         if vector is None:
@@ -103,6 +116,7 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -
         effects=effects,
         kind=DOCUMENTS,
         foreign=True,
+        by_sync=seen.by_sync,
     )
     return found, vector
 
@@ -123,14 +137,24 @@ def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     retriever, text = p.component, query_text(p, "query", args, run)
     wanted = retriever._build_vector_store_query(QueryBundle(text, embedding=args.get("vector")))
     settings, store = dict(retriever._kwargs), retriever._vector_store
+    by_sync = p.meta["by_sync"]
+    sync = run.call.sync or by_sync
+    if why := unready(store, wanted, sync=sync, by_sync=by_sync):
+        raise LeftToStock(why)
+    other = sync and not by_sync and not blocks(type(store), "aquery")
 
     async def start(entry: Any) -> Any:
         entry.begun = True
         given = replace(wanted)
 
         async def alone() -> Any:
-            async with run.place(p, entry):
-                return await called(store, "query", given, sync=run.call.sync, **settings)
+            async with run.place(p, entry), placed(connections(store) if sync else None):
+                try:
+                    return await called(store, "query", given, sync=sync, **settings)
+                except Exception as error:
+                    if other:  # stock asks on a loop of its own, which may succeed
+                        raise LeftToStock(f"its sync method raised {type(error).__name__}") from error
+                    raise
 
         return await asearched(store, given, settings, alone)
 
@@ -169,6 +193,8 @@ class _Store(wrapt.ObjectProxy[Any]):
         own = store.aquery
 
         async def call() -> Any:
+            if (prepare := first(store)) is not None:
+                await in_thread(prepare)
             return await (unblocked(own, query, **kwargs) if blocks(type(store), "aquery") else own(query, **kwargs))
 
         alone = lambda: acounted(store, leaf, call)  # noqa: E731

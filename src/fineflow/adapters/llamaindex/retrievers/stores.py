@@ -1,7 +1,7 @@
 """The vector stores of LlamaIndex: which search methods were read, searches that several queries make as one, limits.
 
 Read: SimpleVectorStore of llama-index-core 0.14.25, ChromaVectorStore of llama-index-vector-stores-chroma 0.6.0,
-FaissVectorStore of llama-index-vector-stores-faiss 0.7.0.
+FaissVectorStore of llama-index-vector-stores-faiss 0.7.0, PGVectorStore of llama-index-vector-stores-postgres 0.9.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.retrievers import VectorIndexAutoRetriever
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryMode
 
+from fineflow.adapters.base import Builder
 from fineflow.adapters.llamaindex.methods import as_written, method
+from fineflow.adapters.llamaindex.retrievers import databases
+from fineflow.adapters.recognition import NotLowered
 from fineflow.adapters.resources import StoreEngine, any_stand, stand, standing_for
 from fineflow.adapters.together import CHROMA, OneMatrix, Outcome, Together, chroma_contents
 from fineflow.ir import Op
@@ -48,11 +51,18 @@ MATRIX = OneMatrix(
 """``SimpleVectorStore``, which makes a matrix of its lists in every search; what it does with each row stays."""
 
 
+def _ready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """A store class. methods: all that a search may call. contents: what it shares with other ways to the same.
 
-    together: how searches of several queries are made as one, where they are.
+    together: how searches of several queries are made as one, where they are. own_code: what speaks against searching a
+    store before stock does. unready: what speaks against a search of a query now, by the sync method (``sync``) where
+    stock would make it by that (``by_sync``) or by the async one. connections: what bounds sync searches at once.
+    first: what the first call of a store has to do beside its work, if it has not been done.
     """
 
     module: str
@@ -60,6 +70,10 @@ class Known:
     methods: tuple[str, ...]
     contents: Callable[[Any], Any]
     together: Together | None = None
+    own_code: Callable[[Any], str] = lambda store: ""
+    unready: Callable[..., str] = _ready
+    connections: Callable[[Any], Component | None] = lambda store: None
+    first: Callable[[Any], Callable[[], None] | None] = lambda store: None
 
 
 # FAISS: ``index.search`` takes many vectors, but the distances then differ in the last bits; see LangChain's row.
@@ -73,6 +87,16 @@ KNOWN = (
         CHROMA,
     ),
     Known("llama_index.vector_stores.faiss.base", "FaissVectorStore", _SEARCHING, lambda store: store._faiss_index),
+    Known(
+        "llama_index.vector_stores.postgres.base",
+        "PGVectorStore",
+        (*_SEARCHING, "_initialize"),
+        databases.table_of,
+        own_code=databases.own_code,
+        unready=databases.unready,
+        connections=databases.connections,
+        first=databases.first,
+    ),
 )
 
 
@@ -107,6 +131,31 @@ def engine_of(store: Any) -> StoreEngine | None:
         return None
     found = store_standing(store)
     return found if isinstance(found, StoreEngine) else None
+
+
+def check_store(store: Any, b: Builder) -> None:
+    """Raises NotLowered where a search of a store may run user code that the store was given."""
+    found = _row(store)
+    if found is not None and not b.assume_pure and (why := found[0].own_code(store)):
+        raise NotLowered(why)
+
+
+def unready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
+    """What speaks against making a search ahead, as ``Known.unready`` says; "" if nothing."""
+    found = _row(store)
+    return "" if found is None else found[0].unready(store, query, sync=sync, by_sync=by_sync)
+
+
+def connections(store: Any) -> Component | None:
+    """What bounds the sync searches of a store that has a database's connections for so many; None for others."""
+    found = _row(store)
+    return None if found is None else found[0].connections(store)
+
+
+def first(store: Any) -> Callable[[], None] | None:
+    """What the first call of a known store has to do beside its work, if it has not been done. It blocks."""
+    row = _known(store)
+    return None if row is None else row.first(store)
 
 
 # What stands for stores
@@ -197,7 +246,16 @@ def searched(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> 
             found = engine.queue.submit_sync(Op.SEARCH, [search])
         if found:
             return found[0].result()
-    return counted(store, leaf, lambda: store.query(query, **settings))
+    return counted(store, leaf, lambda: _asked(store, query, settings, leaf))
+
+
+def _asked(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> Any:
+    if (prepare := first(store)) is not None:
+        prepare()
+    bound = connections(store)
+    if bound is None:
+        return store.query(query, **settings)
+    return called(bound.name, leaf, bound, lambda: store.query(query, **settings))
 
 
 async def asearched(store: Any, query: Any, settings: Mapping[str, Any], own: Callable[[], Awaitable[Any]]) -> Any:
