@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from index_shapes import QUESTION
+from index_shapes import QUESTION, index
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.vector_stores import SimpleVectorStore
+from pydantic import PrivateAttr
 from retriever_shapes import SHAPES, Fakes
 from timed_index import took
 
@@ -24,7 +26,7 @@ from fineflow.backends.emulated import word_vector
 from fineflow.ir import Op
 from fineflow.testing.gates import Gate
 from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding
+from fineflow.testing.llamaindex import FakeEmbedding, FakeStore
 from fineflow.testing.virtual_threads import available
 
 MODES = ("reciprocal_rerank", "relative_score", "dist_based_score", "simple")
@@ -173,3 +175,60 @@ def test_one_with_another_method_is_not_known(kind: str) -> None:
     part = made._retrievers[0]
     part._retrieve = lambda query_bundle: []
     assert not [p for p in fineflow.explain(made).p_graph if p.op is Op.SEARCH]
+
+
+@fineflow.external
+class OneWayStore(FakeStore):
+    """One of its ways to search fails: by the sync method, or by the async one."""
+
+    _fails: str = PrivateAttr(default="")
+
+    def query(self, query: Any, **kwargs: Any) -> Any:
+        if self._fails == "sync":
+            raise ConnectionError("no sync client")
+        return super().query(query, **kwargs)
+
+    async def aquery(self, query: Any, **kwargs: Any) -> Any:
+        if self._fails == "async":
+            raise ConnectionError("no async client")
+        await asyncio.sleep(0)
+        return SimpleVectorStore.query(self, query, **kwargs)
+
+
+@fineflow.external
+class OneWayEmbedding(FakeEmbedding):
+    """Its async method fails."""
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        raise ConnectionError("no async client")
+
+
+def one_way(fails: str, embedding: Any, manager: CallbackManager) -> Any:
+    store = OneWayStore()
+    store._fails = fails
+    embedding.callback_manager = manager
+    made = index(embedding, store, callback_manager=manager).as_retriever()
+    made.callback_manager = manager
+    return made
+
+
+def test_a_store_that_cannot_search_as_stock_does_not() -> None:
+    """Stock's sync methods search by the async one here, on an event loop of its own."""
+
+    def make(manager: CallbackManager) -> Any:
+        made = fused("vector", fakes=Fakes(manager), use_async=True)
+        made._retrievers = [one_way("sync", FakeEmbedding(), manager)]
+        return made
+
+    seen = assert_same_index(make, QUESTION, ordered=False)
+    assert seen["retrieve"].nodes and seen["aretrieve"].nodes
+
+
+def test_what_stock_asks_by_sync_methods_in_async_calls() -> None:
+    def make(manager: CallbackManager) -> Any:
+        made = fused("auto_merging", fakes=Fakes(manager))
+        made._retrievers[0]._vector_retriever = one_way("async", OneWayEmbedding(), manager)
+        return made
+
+    seen = assert_same_index(make, QUESTION)
+    assert seen["retrieve"].nodes and seen["aretrieve"].nodes

@@ -415,6 +415,17 @@ def test_the_callers_loop_keeps_its_connections(server: Server, facts: str) -> N
     assert len(results) == 12 and all(each == results[0] for each in results)
 
 
+def test_sync_searches_of_async_calls_in_one_event_loop_after_another(server: Server, facts: str) -> None:
+    """As stock can with connections that are kept: those of the sync methods belong to no event loop."""
+    store = server.store(facts, create_engine_kwargs={})
+    retriever = fusion(merging(store))
+    fast, expected = optimized(retriever), found(retriever.retrieve(QUESTION))
+    for run in (retriever, fast):
+        for _ in range(3):
+            assert found(asyncio.run(run.aretrieve(QUESTION))) == expected
+    store._engine.dispose()
+
+
 def test_what_stock_asks_by_sync_methods_is_asked_by_them(server: Server, facts: str) -> None:
     """So in async calls, too: here connections by the async methods cannot be had at all."""
     nowhere = "postgresql+asyncpg://nobody@/postgres?host=/nowhere"
