@@ -17,7 +17,8 @@ from test_fusion import fusion_of
 from test_sub_questions import engine_of as sub_questions
 
 import fineflow
-from fineflow.adapters.llamaindex.sessions import aentered
+from fineflow.runtime.entering import Entered
+from fineflow.runtime.limits import inside
 from fineflow.testing.gates import Trap
 from fineflow.testing.leaks import left, settled
 from fineflow.testing.llamaindex import FakeLLM
@@ -109,9 +110,13 @@ def test_a_coroutine_that_is_dropped_gives_its_place_back() -> None:
             work.send(None)
 
     before = fineflow.statistics().queries
-    context, call = contextvars.copy_context(), aentered()
+    context, call = contextvars.copy_context(), Entered()
     context.run(step, call.__aenter__())
+    context.run(call.__enter__)
+    assert context.run(inside.get) and not inside.get()
     assert fineflow.statistics().queries.running == before.running + 1
+    call.__exit__(None, None, None)
     step(call.__aexit__(None, None, None))
+    assert context.run(inside.get) and not inside.get()
     after = fineflow.statistics().queries
     assert (after.running, after.finished) == (before.running, before.finished + 1)

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
 from fineflow.adapters.framework import Planner
-from fineflow.adapters.langchain.entering import Entered, InThread, Steps
+from fineflow.adapters.langchain.entering import Entered, Steps
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.resources import limited
 from fineflow.adapters.langchain.sessions import Session
@@ -23,6 +23,7 @@ from fineflow.runtime import deadline
 from fineflow.runtime.bridge import Chunks
 from fineflow.runtime.cancelling import stopping
 from fineflow.runtime.claims import Summary
+from fineflow.runtime.entering import InThread
 from fineflow.runtime.limits import governed
 from fineflow.runtime.loop import on_engine_loop
 from fineflow.runtime.scope import Scope
@@ -54,7 +55,7 @@ class Optimized(Planned):
     def _self_invoke(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, limit: _Limit = None, **kwargs: Any
     ) -> Any:
-        with InThread(config, self.__wrapped__) as marks:
+        with InThread(Entered(config, self.__wrapped__)) as marks:
             if plan is None:
                 with marks:
                     return self.__wrapped__.invoke(input, config, **kwargs)
@@ -111,7 +112,7 @@ class Optimized(Planned):
     def _self_stream(
         self, plan: Plan | None, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> Iterator[Any]:
-        with InThread(config, self.__wrapped__) as marks:
+        with InThread(Entered(config, self.__wrapped__)) as marks:
             if plan is None:
                 with marks:
                     chunks: Any = self.__wrapped__.stream(input, config, **kwargs)
@@ -193,7 +194,7 @@ class Optimized(Planned):
         self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
         if not batches:
-            with InThread(config, self.__wrapped__) as marks, marks:
+            with InThread(Entered(config, self.__wrapped__)) as marks, marks:
                 return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch: Any = Batch(self, configs[0].get("max_concurrency"))

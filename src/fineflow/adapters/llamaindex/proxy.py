@@ -14,11 +14,12 @@ from fineflow.adapters.llamaindex.answering.synthesis import is_synthesizer
 from fineflow.adapters.llamaindex.parts import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE
 from fineflow.adapters.llamaindex.plan import Plan, Way
 from fineflow.adapters.llamaindex.retrievers.embedding import several
-from fineflow.adapters.llamaindex.sessions import Session, aentered, entered
+from fineflow.adapters.llamaindex.sessions import Session
 from fineflow.adapters.proxy import Planned
 from fineflow.options import Options
 from fineflow.runtime import deadline
 from fineflow.runtime.claims import Summary
+from fineflow.runtime.entering import Entered, InThread
 from fineflow.runtime.limits import governed
 from fineflow.runtime.loop import on_engine_loop
 
@@ -38,7 +39,7 @@ class Optimized(Planned):
             return getattr(self.__wrapped__, name)(*args, **kwargs)
 
         def call() -> Any:
-            with entered():
+            with InThread(Entered()) as marks, marks:
                 if plan is None:
                     return getattr(self.__wrapped__, name)(*args, **kwargs)
                 with self._self_session(plan).sync(query) as runs:
@@ -53,11 +54,12 @@ class Optimized(Planned):
             return await getattr(self.__wrapped__, name)(*args, **kwargs)
 
         async def call() -> Any:
-            async with aentered():
-                if plan is None:
-                    return await getattr(self.__wrapped__, name)(*args, **kwargs)
-                async with self._self_session(plan).on_loop(query) as runs:
-                    return await getattr(runs, name)(*args, **kwargs)
+            async with Entered() as marks:
+                with marks:
+                    if plan is None:
+                        return await getattr(self.__wrapped__, name)(*args, **kwargs)
+                    async with self._self_session(plan).on_loop(query) as runs:
+                        return await getattr(runs, name)(*args, **kwargs)
 
         return await (call() if timeout is None else deadline.arun(call, timeout))
 

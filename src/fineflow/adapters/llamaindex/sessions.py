@@ -11,7 +11,7 @@ import contextvars
 import itertools
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,12 +25,9 @@ from fineflow.adapters.llamaindex.plan import Plan, shadow
 from fineflow.adapters.llamaindex.retrievers.embedding import PLAIN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime import ending, scope
-from fineflow.runtime.calling import lend
 from fineflow.runtime.claims import Summary
 from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.limits import Ticket, enter, enter_sync, inside
 from fineflow.runtime.loop import engine_loop
-from fineflow.runtime.places import hurried
 
 _numbers = itertools.count(1)
 
@@ -96,61 +93,6 @@ class Session:
                 raise PlanningError(f"{text}; without strict=True it runs as stock") from error
             warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)
             return self.obj
-
-
-@contextmanager
-def entered() -> Iterator[None]:
-    """One call, or a part of the call it is made in, from a plain thread. Raises Overloaded.
-
-    Limited components that the code is inside of have their places given away until its end. On the thread of a running
-    loop it waits for no place, as whoever holds it may need that loop.
-    """
-    scope.check()
-    lent, before = lend(), hurried.set(hurried.get() or asyncio._get_running_loop() is not None)
-    try:
-        if inside.get():
-            yield
-            return
-        ticket = Ticket()
-        enter_sync(ticket)
-        with _inside(ticket):
-            yield
-    finally:
-        hurried.reset(before)
-        for hold in lent:
-            hold.back_sync()
-
-
-@asynccontextmanager
-async def aentered() -> AsyncIterator[None]:
-    """The same from a coroutine."""
-    scope.check()
-    lent = lend()
-    try:
-        if inside.get():
-            yield
-            return
-        ticket = Ticket()
-        await enter(ticket)
-        with _inside(ticket):
-            yield
-    finally:
-        for hold in lent:
-            await hold.back()
-
-
-@contextmanager
-def _inside(ticket: Ticket) -> Iterator[None]:
-    mark, error = inside.set(True), None
-    try:
-        yield
-    except BaseException as failure:
-        error = failure
-        raise
-    finally:
-        ticket.door.leave(ticket, error)
-        with suppress(ValueError):  # a coroutine that was dropped ends in another context
-            inside.reset(mark)
 
 
 def _call(loop: asyncio.AbstractEventLoop, query: Any, plan: Plan) -> Call:
