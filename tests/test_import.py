@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ HEAVY = (
     "vllm",
 )
 LIMIT = 0.2  # seconds
-RUNS = 5
+RUNS = 20  # at most: what other processes take of the machine is not fineflow's
 
 PROBE = """
 import json, sys, time
@@ -63,5 +64,9 @@ def test_import_loads_no_optional_library() -> None:
 
 
 def test_import_is_quick() -> None:
-    seconds = [float(str(_probe()["seconds"])) for _ in range(RUNS)]
-    assert min(seconds) < LIMIT, f"import fineflow took {min(seconds):.3f} s at best of {RUNS}; the limit is {LIMIT} s"
+    best = math.inf
+    for _ in range(RUNS):
+        best = min(best, float(str(_probe()["seconds"])))
+        if best < LIMIT:
+            break
+    assert best < LIMIT, f"import fineflow took {best:.3f} s at best of {RUNS}; the limit is {LIMIT} s"
