@@ -57,6 +57,11 @@ class Call:
         self.began = events.now()
         self.context.run(_mark_call, self)
 
+    def enter(self, context: contextvars.Context) -> None:
+        """Has everything that begins from now on run in copies of another context, which is marked as the call's."""
+        context.run(_mark_call, self)
+        self.context = context
+
     def place(self, stamp: Stamp | None = None, component: Component | None = None) -> Place:
         """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began.
 

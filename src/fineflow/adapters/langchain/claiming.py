@@ -35,13 +35,20 @@ class Claiming:
     shadows: those that stock runs in it. outer: the call in which this one is made, if any.
     """
 
-    __slots__ = ("_bridge", "call", "outer", "shadows")
+    __slots__ = ("_bridge", "call", "outer", "shadows", "waiting")
 
     def __init__(self, call: Call, shadows: object = None, outer: Claiming | None = None) -> None:
         self.call = call
         self.shadows = shadows
         self.outer = outer
+        self.waiting: Callable[[], None] | None = None  # starts the graph, which waits for ``opened``
         self._bridge: Bridge | None = None
+
+    def opened(self) -> None:
+        """Stock has opened the outermost run, and is about to call what is inside of it, in the current context."""
+        start, self.waiting = self.waiting, None
+        if start is not None:
+            start()
 
     @property
     def bridge(self) -> Bridge:

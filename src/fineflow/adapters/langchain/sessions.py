@@ -73,10 +73,18 @@ class Session:
             yield self.runnable
             return
         call = _call(loop, config, self.runnable, limit, marks, sync=True, streaming=streaming)
-        marks.claiming = Claiming(call, shadows, under_way.get())
-        try:
+        marks.claiming = claiming = Claiming(call, shadows, under_way.get())
+        run = Execution(plan.e_graph, call, _given(input))
+
+        def start() -> None:
             # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
-            ending.post(loop, Execution(plan.e_graph, call, _given(input)).start)
+            ending.post(loop, run.start)
+
+        try:
+            if shadows.opens:
+                claiming.waiting = partial(_opened, claiming, start)
+            else:
+                start()
             with on_stop(partial(ending.stop, call)):
                 yield shadows.shadow
         except BaseException:
@@ -106,8 +114,11 @@ class Session:
             return OnLoop(self, self.runnable)
         loop = asyncio.get_running_loop()
         call = _call(loop, config, self.runnable, limit, marks, sync=False, streaming=streaming, handlers=handlers)
-        marks.claiming = Claiming(call, shadows, under_way.get())
-        return OnLoop(self, shadows.shadow, Execution(plan.e_graph, call, _given(input)))
+        marks.claiming = claiming = Claiming(call, shadows, under_way.get())
+        run = Execution(plan.e_graph, call, _given(input))
+        if shadows.opens:
+            claiming.waiting = partial(_opened, claiming, run.start)
+        return OnLoop(self, shadows.shadow, run, waits=shadows.opens)
 
     def _shadows(self, plan: Plan, *, sync: bool) -> Shadows | None:
         """The copy of the object that stock runs, or None where this call had better be stock's alone."""
@@ -130,25 +141,37 @@ class Session:
 
 
 class OnLoop:
-    """One call by a coroutine: its graph runs for as long as the block does."""
+    """One call by a coroutine: its graph runs for as long as the block does.
 
-    __slots__ = ("_call", "_execution", "_runnable", "_scope", "_session")
+    waits: it does not begin with the block, but when stock has opened the outermost run.
+    """
 
-    def __init__(self, session: Session, runnable: Runnable[Any, Any], execution: Execution | None = None) -> None:
+    __slots__ = ("_call", "_execution", "_runnable", "_scope", "_session", "_waits")
+
+    def __init__(
+        self,
+        session: Session,
+        runnable: Runnable[Any, Any],
+        execution: Execution | None = None,
+        *,
+        waits: bool = False,
+    ) -> None:
         self._session = session
         self._runnable = runnable
         self._execution = execution
         self._call = None if execution is None else execution.call
         self._scope: Scope | None = None
+        self._waits = waits
 
     def start(self) -> Runnable[Any, Any]:
-        """Starts the graph; what stock is to run. To be ``ended`` then, also where it raises."""
+        """Starts the graph, if nothing else does; what stock is to run. To be ``ended`` then, also where it raises."""
         run, self._execution = self._execution, None
         if run is not None:
             if (scope := current.get()) is not None:
                 self._scope = scope
                 scope.add(self, partial(ending.stop, run.call))
-            run.start()
+            if not self._waits:
+                run.start()
         return self._runnable
 
     async def ended(self, error: BaseException | None = None) -> None:
@@ -207,6 +230,20 @@ def _context(config: RunnableConfig | None, marks: Entered) -> contextvars.Conte
     context.run(marks.apply)
     context.run(var_child_runnable_config.set, _visible(config))
     return context
+
+
+def _opened(claiming: Claiming, start: Callable[[], None]) -> None:
+    """Starts the graph in the context in which stock runs what is inside of the outermost run."""
+    context = contextvars.copy_context()
+    context.run(_as_component, claiming)
+    claiming.call.enter(context)
+    context.copy().run(start)
+
+
+def _as_component(claiming: Claiming) -> None:
+    """Makes the context of a step of stock's one for components: of the config they see all but the handlers."""
+    under_way.set(claiming.outer)
+    var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": None})
 
 
 def _visible(config: RunnableConfig | None) -> RunnableConfig:

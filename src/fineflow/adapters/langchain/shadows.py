@@ -13,7 +13,7 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any, TypeVar
 
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableBinding
 
 from fineflow.adapters.langchain.claiming import Claiming, Usable, nobodys, under_way
 from fineflow.adapters.langchain.resources import acounted, counted, writes
@@ -56,6 +56,7 @@ class Shadows:
         self._methods: list[tuple[type, str]] = []
         self._promises: list[Callable[[], bool]] = []
         self.shadow: Any = None
+        self.opens = False  # whether stock tells when the outermost run is open (``Claiming.opened``)
 
     def build(self, obj: Any) -> Shadows:
         """Makes ``shadow``, the copy of ``obj``. Raises Stale; whatever the objects raise when they are copied."""
@@ -72,6 +73,12 @@ class Shadows:
     @property
     def leaf(self) -> str:
         return "/".join(self._path)
+
+    @property
+    def outermost(self) -> bool:
+        """Whether nothing is around the current object but bindings, which open no run."""
+        around = ("/".join(self._path[:n]) for n in range(len(self._path)))
+        return all(type(self._objects.get(path)) is RunnableBinding for path in around)
 
     def of(self, obj: Any, *steps: str) -> Any:
         """The shadow of a part of the current object, or the part itself where the plan changes nothing."""

@@ -19,7 +19,7 @@ from fineflow.adapters.base import Builder, Leaf, Record, Symbol
 from fineflow.adapters.langchain.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.pieces import adds_up
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.langchain.taps import Tap
+from fineflow.adapters.langchain.taps import First, Tap
 from fineflow.adapters.recognition import NotLowered, Row
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
@@ -39,6 +39,8 @@ def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: Buil
 
 def _shadow_sequence(sequence: RunnableSequence[Any, Any], s: Shadows) -> Any:
     steps = [s.of(step, str(i)) for i, step in enumerate(sequence.steps)]
+    if s.outermost:
+        steps[0], s.opens = First(steps[0], s), True
     return sequence.model_copy(update={"first": steps[0], "middle": steps[1:-1], "last": steps[-1]})
 
 

@@ -1,4 +1,4 @@
-"""Opaque steps: run by stock exactly as they are, their values fed to the graph."""
+"""Steps that stock runs exactly as they are: opaque ones, whose values are fed to the graph, and the first of all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,41 @@ if TYPE_CHECKING:
     from fineflow.adapters.langchain.shadows import Shadows
 
 _END: Any = object()
+
+
+class First(Runnable[Any, Any]):
+    """The first step of the outermost sequence, run as it is; when stock gets to it, the outermost run is open.
+
+    Handlers may have set context variables at its start, such as the current span of OpenTelemetry. What components do
+    ahead of stock is done under these, as stock would do it.
+    """
+
+    def __init__(self, step: Runnable[Any, Any], shadows: Shadows) -> None:
+        self.step = step
+        self.shadows = shadows
+
+    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
+        return self.step.get_name(suffix, name=name)
+
+    @property
+    def _opened(self) -> Runnable[Any, Any]:
+        if (here := self.shadows.here) is not None:
+            here.opened()
+        return self.step
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self._opened.invoke(input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return await self._opened.ainvoke(input, config, **kwargs)
+
+    def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        return self._opened.transform(input, config, **kwargs)
+
+    def atransform(
+        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        return self._opened.atransform(input, config, **kwargs)
 
 
 class Tap(Runnable[Any, Any]):

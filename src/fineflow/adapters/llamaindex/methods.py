@@ -250,6 +250,25 @@ def move(made: Any, name: str) -> None:
     made.__dict__[name] = found.around(made, run)
 
 
+def opened(made: Any, name: str, then: Callable[[], None]) -> bool:
+    """Has a copy call ``then`` each time it is inside of the spans of its method; False where it opens none."""
+    found = method(type(made), name)
+    if found is None or not found.spans or name in vars(made):
+        return False
+    function = found.function
+
+    def run(_: Any, *args: Any, **kwargs: Any) -> Any:
+        then()
+        return function(made, *args, **kwargs)
+
+    async def arun(_: Any, *args: Any, **kwargs: Any) -> Any:
+        then()
+        return await function(made, *args, **kwargs)
+
+    made.__dict__[name] = found.around(made, arun if inspect.iscoroutinefunction(function) else run)
+    return True
+
+
 async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: Any) -> Any:
     """A method of a component, from inside of its wrappers: the sync one in a thread, or the async one."""
     found = method(type(component), name if sync else _async_name(name))

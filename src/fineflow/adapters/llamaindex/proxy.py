@@ -42,7 +42,7 @@ class Optimized(Planned):
             with InThread(Entered()) as marks, marks:
                 if plan is None:
                     return getattr(self.__wrapped__, name)(*args, **kwargs)
-                with self._self_session(plan).sync(query) as runs:
+                with self._self_session(plan).sync(name, query) as runs:
                     return getattr(runs, name)(*args, **kwargs)
 
         return call() if timeout is None else deadline.run(call, timeout)
@@ -58,7 +58,7 @@ class Optimized(Planned):
                 with marks:
                     if plan is None:
                         return await getattr(self.__wrapped__, name)(*args, **kwargs)
-                    async with self._self_session(plan).on_loop(query) as runs:
+                    async with self._self_session(plan).on_loop(name, query) as runs:
                         return await getattr(runs, name)(*args, **kwargs)
 
         return await (call() if timeout is None else deadline.arun(call, timeout))

@@ -21,6 +21,7 @@ from llama_index.core.schema import QueryBundle
 from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.kernels import KERNELS
 from fineflow.adapters.llamaindex.lowering import Place
+from fineflow.adapters.llamaindex.methods import opened
 from fineflow.adapters.llamaindex.plan import Plan, shadow
 from fineflow.adapters.llamaindex.retrievers.embedding import PLAIN
 from fineflow.errors import FineflowWarning, PlanningError
@@ -47,8 +48,8 @@ class Session:
     ended: Callable[[Summary], None]
 
     @contextmanager
-    def sync(self, query: Any) -> Iterator[Any]:
-        """For a plain thread: what it should call. The graph runs on the runtime's loop meanwhile."""
+    def sync(self, name: str, query: Any) -> Iterator[Any]:
+        """For a plain thread: that of which it should call ``name``. The graph runs on the runtime's loop meanwhile."""
         try:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
@@ -58,7 +59,8 @@ class Session:
         runs = self._shadow(call)
         try:
             if runs is not self.obj and self.ahead:
-                ending.post(loop, Execution(self.plan.e_graph, call, _inputs(query)).start)
+                run = Execution(self.plan.e_graph, call, _inputs(query))
+                _begin(call, runs, name, lambda: ending.post(loop, run.start))
             with scope.on_stop(partial(ending.stop, call)):
                 yield runs
         finally:
@@ -67,13 +69,13 @@ class Session:
         ending.tell(summary, self.obj, self.strict)
 
     @asynccontextmanager
-    async def on_loop(self, query: Any) -> AsyncIterator[Any]:
-        """For a coroutine: what it should call. The graph runs on the same loop meanwhile."""
+    async def on_loop(self, name: str, query: Any) -> AsyncIterator[Any]:
+        """For a coroutine: that of which it should call ``name``. The graph runs on the same loop meanwhile."""
         call = _call(asyncio.get_running_loop(), query, self.plan)
         runs = self._shadow(call)
         try:
             if runs is not self.obj and self.ahead:
-                Execution(self.plan.e_graph, call, _inputs(query)).start()
+                _begin(call, runs, name, Execution(self.plan.e_graph, call, _inputs(query)).start)
             with scope.on_stop(partial(ending.stop, call)):
                 yield runs
         finally:
@@ -93,6 +95,23 @@ class Session:
                 raise PlanningError(f"{text}; without strict=True it runs as stock") from error
             warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)
             return self.obj
+
+
+def _begin(call: Call, runs: Any, name: str, start: Callable[[], None]) -> None:
+    """Starts the graph when stock is inside of the call's own span; at once where the method opens none.
+
+    Handlers of spans set context variables, such as the current span of OpenTelemetry. What components do ahead of
+    stock is done under these, as stock would do it.
+    """
+    waiting = [start]
+
+    def inside_span() -> None:
+        if waiting:
+            call.enter(contextvars.copy_context())
+            waiting.pop()()
+
+    if not opened(runs, name, inside_span):
+        start()
 
 
 def _call(loop: asyncio.AbstractEventLoop, query: Any, plan: Plan) -> Call:
