@@ -170,7 +170,7 @@ class Door:
         if on_loop:  # which may be the one that the others need to get on
             return (
                 f"{self.running} calls are under way, max_queries={most}, and the thread of a running event loop "
-                "cannot wait for them; await ainvoke() or astream(), or call from another thread"
+                "cannot wait for them; await ainvoke(), aquery() or the like, or call from another thread"
             )
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,6 +11,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("llama_index.core")
+
+from index_shapes import QUESTION, engine_of
+from llama_index.core.callbacks import CallbackManager
+
+import fineflow
+from fineflow.testing.gates import Gate
+from fineflow.testing.llamaindex import FakeLLM
 
 PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "src")]
 
@@ -109,3 +117,17 @@ def test_the_same_on_other_loops(kind: str, needs: str) -> None:
     *lines, last = run.stdout.splitlines()
     assert last == "nothing left"
     assert len(lines) == 6 * 3 and [line for line in lines if not line.endswith(" same")] == []
+
+
+async def test_a_sync_call_on_a_loop_does_not_wait_for_a_place() -> None:
+    """As whoever holds the place may need that loop; the error names the method that would wait."""
+    gate = Gate()
+    model = FakeLLM(gate=gate)
+    engine = fineflow.optimize(engine_of("simple_summarize", lambda: model)(CallbackManager([])), strict=True)
+    async with fineflow.Runtime(max_queries=1):
+        first = asyncio.create_task(engine.aquery(QUESTION))
+        await gate.arrived()
+        with pytest.raises(fineflow.Overloaded, match=r"aquery\(\)"):
+            engine.query(QUESTION)
+        gate.let(1)
+        assert str(await first) == "ok"
