@@ -195,7 +195,7 @@ async def test_cancelling_ends_a_prefill_that_is_running() -> None:
         go_on.wait_sync()
 
     reached.open()
-    hook = engine()._model.register_forward_pre_hook(held)
+    hook = engine()._hosting.model.register_forward_pre_hook(held)
     try:
         task = asyncio.create_task(fineflow.optimize(chained(gate), strict=True).ainvoke(VALUE))
         await reached.arrived(1)
