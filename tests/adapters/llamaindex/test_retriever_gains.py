@@ -234,4 +234,5 @@ async def test_a_cancelled_call_leaves_nothing_at_work() -> None:
     gate.open()
     await made._llm.meter.idle()
     assert made._llm.meter.calls == 4
-    await asyncio.to_thread(settled)  # stock's thread goes on for a moment, and what it does is seen by all who listen
+    await asyncio.to_thread(settled)  # stock's thread ends at its next step, and what it does is seen by all who listen
+    assert made._llm.meter.calls == 4

@@ -40,6 +40,7 @@ class Claiming:
         try:
             entry, mine = self._bridge.outcome(self._take(leaf, key))
         except Unreachable:
+            check()
             return own()
         if not mine:
             raise_stop(entry.error)

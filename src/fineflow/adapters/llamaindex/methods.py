@@ -24,6 +24,7 @@ from fineflow.adapters.llamaindex.staying import stays
 from fineflow.adapters.recognition import NotLowered
 from fineflow.declare import declared_external
 from fineflow.runtime.query import LeftToStock
+from fineflow.runtime.scope import Scope
 from fineflow.runtime.threads import in_thread
 
 _PACKAGES = frozenset(
@@ -158,8 +159,23 @@ def _awaits_nothing(function: FunctionType) -> bool:
 
 
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What an async function that awaits nothing returns, done in a worker thread, in a copy of the current context."""
-    return await in_thread(lambda: finished(function(*args, **kwargs)))
+    """What an async function that awaits nothing returns, done in a worker thread, in a copy of the current context.
+
+    Cancelling the caller takes effect at once; the thread goes no further than to its next claim or request.
+    """
+    scope = Scope()
+
+    def work() -> Any:
+        with scope.inside():
+            return finished(function(*args, **kwargs))
+
+    try:
+        return await in_thread(work)
+    except BaseException:
+        scope.stop()
+        raise
+    finally:
+        scope.close()
 
 
 def finished(coroutine: Any) -> Any:
