@@ -123,7 +123,7 @@ def llamaindex(client: Any, documents: int, vectors: dict[str, list[float]]) -> 
             return store.query(VectorStoreQuery(vectors[query], similarity_top_k=4, filters=filters))
 
         def queued(query: str, store: Any = store, filters: Any = filters) -> Any:
-            return searched(store, VectorStoreQuery(vectors[query], similarity_top_k=4, filters=filters), {})
+            return searched(store, VectorStoreQuery(vectors[query], similarity_top_k=4, filters=filters), {}, "search")
 
         retriever = index.as_retriever(similarity_top_k=4, filters=filters)
         optimized: Any = fineflow.optimize(retriever, eager=True)

@@ -51,6 +51,7 @@ META: Mapping[str, str] = {
     "cumulative": "a parser that, in calls that stream, gives one larger value after the other, and has no items",
     "added": "in calls that stream, stock adds up what it streams, so nothing runs ahead behind it",
     # retrieval
+    "by_sync": "stock asks the store by its sync method",
     "direct": "a retriever finds by itself, without a vector and a store",
     "max_batch": "texts that the engine takes at once; 0 for no limit",
     "by_id": "a union that drops documents which share an id",
