@@ -23,14 +23,8 @@ from fineflow.runtime.claims import Summary
 
 T = TypeVar("T")
 
-_UNKNOWN = (
-    "it is not a LangChain Runnable, nor one of the objects of LlamaIndex that are taken (docs/llamaindex.md), "
-    "and is left as it is"
-)
-_UNKNOWN_GIVEN = (
-    "fineflow.optimize expected a LangChain Runnable or one of the objects of LlamaIndex that are taken "
-    "(docs/llamaindex.md), got {}: it is left as it is; optimize the chain or the engine that uses it"
-)
+_TAKEN = "a LangChain Runnable or one of the objects of LlamaIndex that are taken (docs/llamaindex.md)"
+_UNKNOWN = f"it is not {_TAKEN}, and is left as it is"
 _UNKNOWN_CLASS = "it is a class, and is left as it is; optimize and explain an object of it"
 _CLASS = (
     "a class has no plan, as what it builds depends on the models and stores that it is given; "
@@ -64,7 +58,8 @@ def optimize(
     framework = _framework(obj)
     if framework is not None:
         return cast(T, framework.optimized(obj, options, plan))
-    text = _UNKNOWN_GIVEN.format(f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__)
+    got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
+    text = f"fineflow.optimize expected {_TAKEN}, got {got}: it is left as it is"
     if strict:
         raise PlanningError(text)
     warnings.warn(text, FineflowWarning, stacklevel=2)

@@ -257,7 +257,7 @@ def wait_sync(places: Places) -> None:
         with on_stop(stop):
             turn.acquire()
         if stopped:
-            raise asyncio.CancelledError("the deadline of the call has passed")
+            raise asyncio.CancelledError("the call was stopped while it waited for a place")
     except BaseException:
         places.withdraw(waiter)
         raise

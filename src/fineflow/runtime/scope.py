@@ -1,4 +1,6 @@
-"""What a deadline stops: everything that one call does, on whatever thread and loop, calls that it makes included.
+"""What is stopped as one: everything that a call does, on whatever thread and loop, calls that it makes included.
+
+A deadline stops the call that it was given for; a worker thread of a call that was cancelled is stopped by itself.
 
 A scope is found by context variable, hence in threads that copy their starter's context, as LangChain's do. What can be
 cancelled registers itself; stock's threads, which cannot, look at ``check`` before each further step.
@@ -14,11 +16,11 @@ from contextvars import ContextVar
 Stop = Callable[[], object]
 
 current: ContextVar[Scope | None] = ContextVar("fineflow_scope", default=None)
-"""The innermost call with a deadline that is under way here."""
+"""The innermost of them that is under way here."""
 
 
 class Scope:
-    """One call with a deadline, inside of another one if that is under way here."""
+    """One call, or the work of one thread for it, inside of another one if that is under way here."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -34,7 +36,7 @@ class Scope:
             stop()
 
     def stopped(self) -> bool:
-        """Whether its deadline has passed, or it was broken off."""
+        """Whether its deadline has passed, or it was cancelled."""
         return self._stopped
 
     def discard(self, key: object) -> None:
@@ -67,10 +69,10 @@ class Scope:
 
 
 def check() -> None:
-    """Raises CancelledError where the deadline of a call around this has passed."""
+    """Raises CancelledError where a call around this was stopped."""
     scope = current.get()
     if scope is not None and scope.stopped():
-        raise asyncio.CancelledError("the deadline of the call has passed")
+        raise asyncio.CancelledError("the call has been stopped: its deadline has passed, or it was cancelled")
 
 
 @contextmanager
