@@ -27,8 +27,8 @@ import fineflow
 from benchmarks.report import arguments, finish, hardware, table
 from fineflow.llamaindex import DocumentQA
 from fineflow.testing import virtual_threads
-from fineflow.testing.index_ingestion import RecordingStore, TextEmbedding
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeLLM
+from fineflow.testing.llamaindex.ingestion_differential import RecordingStore, TextEmbedding
 
 BATCH, ADD, ANSWER, VECTOR = 0.3, 0.2, 1.0, 0.1
 """Seconds of the vectors of a batch of texts, of an addition to the store, of an answer, of the vector of a query."""

@@ -35,7 +35,7 @@ from llama_index.core.tools import QueryEngineTool
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
 from fineflow.testing import virtual_threads
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 from fineflow.testing.stalls import held
 
 ANSWER, ASK, EMBED, SEARCH = 1.0, 0.6, 0.1, 0.2

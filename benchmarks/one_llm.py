@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, seed, settings
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive
+from fineflow.cost_model.costs import costs
 from fineflow.engines import LLMProfile
-from fineflow.runtime.costs import costs
 from fineflow.testing import virtual
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "passes"))

@@ -22,10 +22,10 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
+from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedEmbedding, EmulatedLLM, EmulatedReranker
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
 from fineflow.passes import PASSES, Pass, decode, duplicates, fanout, prefill, prune, stages
-from fineflow.runtime.costs import costs
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeEmbeddings, FakeVectorStore
 

@@ -25,12 +25,12 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 import fineflow
 from benchmarks.passes import EXAMPLES, World, joined
 from benchmarks.report import arguments, finish, hardware, positive, table
+from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedLLM, LLMProfile
 from fineflow.langchain import ChatEngine
 from fineflow.passes import prune
-from fineflow.runtime.costs import costs
-from fineflow.runtime.policy import POLICIES
-from fineflow.runtime.queues import set_policy
+from fineflow.runtime.queues.policy import POLICIES
+from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeVectorStore
 

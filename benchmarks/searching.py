@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.adapters.langchain.resources import engine_of
-from fineflow.adapters.langchain.stores import with_vector
-from fineflow.adapters.langchain.together import Search
+from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.facts import with_vector
 from fineflow.ir import Op
 from fineflow.runtime import events
-from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.queues.batch_queue import queue_of
 
 QUERIES, DOCUMENTS, DIMENSIONS = 64, 3000, 384
 Find = Callable[[str], Any]
@@ -89,7 +89,7 @@ def llamaindex(client: Any, documents: int, vectors: dict[str, list[float]]) -> 
     from llama_index.core.vector_stores.types import VectorStoreQuery
     from llama_index.vector_stores.chroma import ChromaVectorStore
 
-    from fineflow.adapters.llamaindex.retrievers.stores import searched
+    from fineflow.adapters.llamaindex.stores.searches import searched
 
     @fineflow.external
     class Vectors(BaseEmbedding):

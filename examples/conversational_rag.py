@@ -20,10 +20,10 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
-from fineflow.backends.base import Delta
 from fineflow.demo.data import default_model
 from fineflow.engines import SentenceTransformerEngine, TransformersEngine, bundled_minilm
 from fineflow.langchain import ChatEngine, EngineEmbeddings
+from fineflow.protocols import Delta
 
 SEARCH_SECONDS = 0.4
 FACTS = ("Dunwen Tower was planned by Helen Kormar.", "Grand Brook Airlines was founded by Malwick Errin.")

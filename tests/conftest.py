@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import fineflow.api
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
-from fineflow.runtime.costs import costs
 
 
 @pytest.fixture(autouse=True, scope="session")

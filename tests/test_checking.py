@@ -22,7 +22,7 @@ APP = """
     from llama_index.core.chat_engine import ContextChatEngine
     from llama_index.core.response_synthesizers import get_response_synthesizer
     from llama_index.core.schema import TextNode
-    from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+    from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
     nodes = [TextNode(id_=str(i), text=f"text {i} of bridges") for i in range(4)]
     index = VectorStoreIndex(nodes, embed_model=FakeEmbedding())
@@ -130,8 +130,8 @@ def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
         ("number", "is a int; expected a LangChain Runnable"),
         ("synthesizer", "expected a LangChain Runnable"),
         ("VectorStoreIndex", "is the class VectorStoreIndex; expected a LangChain Runnable"),
-        ("VectorStoreIndex", "for what takes documents in there is fineflow.testing.index_ingestion"),
-        ("index", "for what takes documents in there is fineflow.testing.index_ingestion"),
+        ("VectorStoreIndex", "for what takes documents in there is fineflow.testing.llamaindex.ingestion_differential"),
+        ("index", "for what takes documents in there is fineflow.testing.llamaindex.ingestion_differential"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

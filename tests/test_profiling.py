@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fineflow import cli, profiling
+from fineflow.cost_model.costs import Costs
 from fineflow.engines import (
     BatchProfile,
     EmulatedEmbedding,
@@ -19,7 +20,6 @@ from fineflow.engines import (
     llm_profile,
 )
 from fineflow.ir import Op
-from fineflow.runtime.costs import Costs
 
 LONG = " ".join(["word"] * 100)
 

@@ -26,7 +26,7 @@ import fineflow
 from fineflow.demo.data import QUESTIONS, write_corpus
 from fineflow.engines import SentenceTransformerEngine, bundled_minilm
 from fineflow.llamaindex import DocumentQA, EngineEmbedding
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeLLM
 
 QUERIES = "Write three search queries, one per line, for: {query}"
 

@@ -21,7 +21,7 @@ from llama_index.core.selectors import LLMMultiSelector
 from llama_index.core.tools import QueryEngineTool
 
 import fineflow
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
 QUESTION = "What do the manuals and the log say about the pump?"
 INDEXES = {

@@ -21,7 +21,7 @@ from llama_index.core.schema import TextNode
 from llama_index.core.tools import QueryEngineTool
 
 import fineflow
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
 QUESTION = "How do the towns compare by their founders and by their people?"
 TOWNS = {"Nelbury": ("Ada Milbeck", 40_000), "Dunwen": ("Tom Kormar", 12_000), "Erdale": ("Ida Hili", 7_000)}

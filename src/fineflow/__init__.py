@@ -6,11 +6,11 @@ print(fineflow.explain(chain))
 """
 
 from fineflow.api import explain, optimize
+from fineflow.cost_model.costs import costs
 from fineflow.declare import effects, external, pure
 from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
 from fineflow.options import Options
 from fineflow.passes import PASSES
-from fineflow.runtime.costs import costs
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine

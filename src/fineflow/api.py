@@ -2,7 +2,7 @@
 
 lower   the user's object becomes a p-graph of primitives     adapters/langchain/plan.py, adapters/llamaindex/plan.py
 passes  the p-graph becomes an e-graph                        passes/
-run     the e-graph runs ahead, stock claims its results      adapters/*/sessions.py, runtime/executor.py
+run     the e-graph runs ahead, stock claims its results      adapters/*/sessions.py, runtime/call/executor.py
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from fineflow.adapters.framework import Framework
+from fineflow.adapters.core.framework import Framework
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
-from fineflow.runtime.claims import Summary
+from fineflow.runtime.call.claims import Summary
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def explain(
 ) -> Explanation:
     """The plan of an object: its graphs, each rewrite and each refusal with its reason, its critical path in seconds.
 
-    The seconds are predicted by what the process has measured of its engines so far (``runtime.costs``), and say so.
+    The seconds are predicted by what the process has measured of its engines so far (``cost_model.costs``), and say so.
 
     input: an example of what a runnable will be called with, where it matters that it is not text (or a dict of text).
     last_run: of an optimized object, also what the call took that ended last: each step, and the critical path.

@@ -90,7 +90,11 @@ def _otherwise(obj: Any) -> str:
     from llama_index.core.ingestion import IngestionPipeline
 
     taking = isinstance(obj, (BaseIndex, IngestionPipeline)) or (isinstance(obj, type) and issubclass(obj, BaseIndex))
-    return "; for what takes documents in there is fineflow.testing.index_ingestion, in a test" if taking else ""
+    return (
+        "; for what takes documents in there is fineflow.testing.llamaindex.ingestion_differential, in a test"
+        if taking
+        else ""
+    )
 
 
 def _chain(make: Callable[[], Any]) -> Target:
@@ -105,21 +109,21 @@ def _chain(make: Callable[[], Any]) -> Target:
 def _index(make: Callable[[], Any], obj: Any) -> Target | None:
     from llama_index.core.chat_engine.types import BaseChatEngine
 
-    from fineflow.testing import chat_differential, index_differential, index_recording
+    from fineflow.testing.llamaindex import chat_differential, differential, recording
 
     chats = isinstance(obj, BaseChatEngine)
-    entries = chat_differential.CHAT if chats else index_differential.entries_of(obj)
-    watch: Callable[[Any, str, Any], Any] = _talk if chats else index_differential.observe_index
+    entries = chat_differential.CHAT if chats else differential.entries_of(obj)
+    watch: Callable[[Any, str, Any], Any] = _talk if chats else differential.observe_index
 
     def see(change: Callable[[Any], Any], entry: str, given: Any) -> Any:
-        with index_recording.listening(make()) as (made, listen):
+        with recording.listening(make()) as (made, listen):
             return watch(lambda manager: change(listen(made, manager)), entry, given)
 
-    return Target(make, entries, see, index_recording.differences) if entries else None
+    return Target(make, entries, see, recording.differences) if entries else None
 
 
 def _talk(make: Callable[[Any], Any], entry: str, message: str) -> Any:
-    from fineflow.testing import chat_differential
+    from fineflow.testing.llamaindex import chat_differential
 
     def fresh(manager: Any) -> Any:
         made = make(manager)

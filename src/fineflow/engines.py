@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
-    from fineflow.adapters.limits import limit, set_policy
+    from fineflow.adapters.core.limits import limit, set_policy
     from fineflow.backends.emulated import (
         BatchProfile,
         EmulatedEmbedding,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fineflow.backends.similarity import EmbeddingSimilarityEngine
     from fineflow.backends.transformers import TransformersEngine
     from fineflow.backends.vllm import VLLMEngine
-    from fineflow.runtime.instances import instances
+    from fineflow.runtime.queues.instances import instances
 
 __all__ = [
     "CrossEncoderEngine",
@@ -77,8 +77,8 @@ __getattr__, __dir__ = lazily(
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
         "VLLMEngine": Lazy("fineflow.backends.vllm", "vllm", ("vllm",)),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
-        "instances": Lazy("fineflow.runtime.instances"),
-        "limit": Lazy("fineflow.adapters.limits"),
-        "set_policy": Lazy("fineflow.adapters.limits"),
+        "instances": Lazy("fineflow.runtime.queues.instances"),
+        "limit": Lazy("fineflow.adapters.core.limits"),
+        "set_policy": Lazy("fineflow.adapters.core.limits"),
     },
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fineflow.ir.spec import FineflowError, GraphError
-
 __all__ = [
     "BackendError",
     "FineflowError",
@@ -13,6 +11,14 @@ __all__ = [
     "PlanningError",
     "RequestError",
 ]
+
+
+class FineflowError(Exception):
+    """Base of every exception that fineflow itself raises."""
+
+
+class GraphError(FineflowError):
+    """A graph breaks a validity rule; the message names the primitive, its inputs and the rule."""
 
 
 class PlanningError(FineflowError):

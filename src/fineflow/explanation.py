@@ -9,11 +9,11 @@ from html import escape
 from typing import Any
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
-from fineflow.ir.draw import to_html, to_mermaid
-from fineflow.ir.page import Section, calls, opaque, sections, stays, works
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
 from fineflow.observe.critical import Forecasts, marks, measured, measured_marks, predicted
-from fineflow.runtime.trace import Trace
+from fineflow.observe.mermaid import to_html, to_mermaid
+from fineflow.observe.plan_page import Section, calls, opaque, sections, stays, works
+from fineflow.runtime.call.trace import Trace
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
 

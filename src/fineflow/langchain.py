@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fineflow.adapters.langchain.components.completion import EngineLLM
     from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
     from fineflow.adapters.langchain.components.rerank import EngineCrossEncoder, EngineReranker
-    from fineflow.adapters.langchain.local_models import local_engine
+    from fineflow.adapters.langchain.models.local import local_engine
 
 __all__ = ["ChatEngine", "EngineCrossEncoder", "EngineEmbeddings", "EngineLLM", "EngineReranker", "local_engine"]
 
@@ -29,6 +29,6 @@ __getattr__, __dir__ = lazily(
         "EngineEmbeddings": Lazy(f"{_HERE}.components.embeddings", _EXTRA, _NEEDS),
         "EngineLLM": Lazy(f"{_HERE}.components.completion", _EXTRA, _NEEDS),
         "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
-        "local_engine": Lazy(f"{_HERE}.local_models", _EXTRA, _NEEDS),
+        "local_engine": Lazy(f"{_HERE}.models.local", _EXTRA, _NEEDS),
     },
 )

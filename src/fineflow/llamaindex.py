@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
     from fineflow.adapters.llamaindex.components.llm import EngineLLM
     from fineflow.adapters.llamaindex.components.rerank import EngineReranker
-    from fineflow.adapters.llamaindex.local_models import local_engine
+    from fineflow.adapters.llamaindex.models.local import local_engine
 
 __all__ = ["DocumentQA", "EngineEmbedding", "EngineLLM", "EngineReranker", "local_engine"]
 
@@ -29,6 +29,6 @@ __getattr__, __dir__ = lazily(
         "EngineEmbedding": Lazy(f"{_HERE}.components.embedding", _EXTRA, _NEEDS),
         "EngineLLM": Lazy(f"{_HERE}.components.llm", _EXTRA, _NEEDS),
         "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
-        "local_engine": Lazy(f"{_HERE}.local_models", _EXTRA, _NEEDS),
+        "local_engine": Lazy(f"{_HERE}.models.local", _EXTRA, _NEEDS),
     },
 )

@@ -21,13 +21,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fineflow.backends.base import BatchEngine, LLMEngine, Sampling
 from fineflow.backends.emulated import BatchProfile, LLMProfile
+from fineflow.cost_model.costs import PRIORS, Costs, Line, fit, fit_together
 from fineflow.errors import BackendError
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine, LLMEngine, Sampling
 from fineflow.runtime import events
-from fineflow.runtime.costs import PRIORS, Costs, Line, fit, fit_together
-from fineflow.runtime.loop import run_sync
+from fineflow.runtime.loop.runtime_loop import run_sync
 
 PREFILLS = (32, 64, 128, 256)  # tokens, as far as the context of the model goes
 DECODES = (1, 2, 4)  # sequences at once

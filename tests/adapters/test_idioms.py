@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fineflow.adapters.idioms import CONTENT, TEXT, attribute_idiom, list_idiom
+from fineflow.adapters.analysis.idioms import CONTENT, TEXT, attribute_idiom, list_idiom
 
 
 def documented(text: str) -> list[str]:

@@ -24,9 +24,9 @@ from langchain_core.output_parsers import (
     NumberedListOutputParser,
 )
 
-from fineflow.adapters.csv_items import CommaSeparated
-from fineflow.adapters.items import Each, Lines, Markdown, Numbered, Split, SplitLines, Splitter
-from fineflow.adapters.json_items import JsonFields, JsonItems
+from fineflow.adapters.text.csv_items import CommaSeparated
+from fineflow.adapters.text.items import Each, Lines, Markdown, Numbered, Split, SplitLines, Splitter
+from fineflow.adapters.text.json_items import JsonFields, JsonItems
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 bounded = settings(

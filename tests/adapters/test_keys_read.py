@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fineflow.adapters.purity.keys import keys_read
+from fineflow.adapters.analysis.keys import keys_read
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
 

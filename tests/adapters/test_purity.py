@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from fineflow.adapters.purity import analyse, is_plain
+from fineflow.adapters.analysis import analyse, is_plain
 from fineflow.declare import effects, pure
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
@@ -980,7 +980,7 @@ def test_a_function_of_any_size_is_decided() -> None:
 
 
 def test_small_functions_are_decided_fast() -> None:
-    from fineflow.adapters.purity.verdict import _fresh
+    from fineflow.adapters.analysis.verdict import _fresh
 
     func = lambda x: x["question"]
     best = min(_timed(lambda: _fresh(func)) for _ in range(200))

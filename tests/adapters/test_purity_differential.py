@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fineflow.adapters.purity import analyse
+from fineflow.adapters.analysis import analyse
 
 pytestmark = [
     pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fineflow.adapters.purity import analyse
+from fineflow.adapters.analysis import analyse
 
 ONE: dict[str, Any] = {"one": 1}
 OTHER: dict[str, Any] = {"other": 2}

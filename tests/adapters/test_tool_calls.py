@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineflow.adapters.tool_calls import CallReader
-from fineflow.adapters.tool_formats import (
+from fineflow.adapters.text.tool_calls import CallReader
+from fineflow.adapters.text.tool_formats import (
     FORMATS,
     HERMES,
     LLAMA3_JSON,
@@ -22,9 +22,9 @@ from fineflow.adapters.tool_formats import (
     described,
     detect,
 )
-from fineflow.backends.base import Message, ToolCall
 from fineflow.backends.emulated.chat import plain_chat
 from fineflow.errors import RequestError
+from fineflow.protocols import Message, ToolCall
 
 TOOLS = ("add", "find")
 WEATHER = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}

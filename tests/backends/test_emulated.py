@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fineflow.backends.base import BatchEngine, Delta, LLMEngine, Message, Sampling
 from fineflow.backends.emulated import CROSS_ENCODER, EMBEDDER, LLAMA_2_7B
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine, Delta, LLMEngine, Message, Sampling
 from fineflow.runtime import events
 from fineflow.testing import virtual
 

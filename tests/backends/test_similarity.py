@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fineflow.backends.base import BatchEngine
 from fineflow.backends.similarity import EmbeddingSimilarityEngine
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine
 
 VECTORS = {
     "east": [2.0, 0.0],

@@ -15,17 +15,17 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from fineflow.backends.base import Delta, LLMEngine, Message, Sampling  # noqa: E402
 from fineflow.backends.transformers import TransformersEngine  # noqa: E402
 from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings  # noqa: E402
+from fineflow.cost_model.costs import costs  # noqa: E402
 from fineflow.errors import BackendError  # noqa: E402
 from fineflow.ir import Op  # noqa: E402
+from fineflow.protocols import Delta, LLMEngine, Message, Sampling  # noqa: E402
 from fineflow.runtime import events  # noqa: E402
-from fineflow.runtime.admission import Admission  # noqa: E402
-from fineflow.runtime.asking import depth, query  # noqa: E402
-from fineflow.runtime.costs import costs  # noqa: E402
-from fineflow.runtime.policy import by_depth  # noqa: E402
-from fineflow.runtime.trace import Stamp  # noqa: E402
+from fineflow.runtime.call.trace import Stamp  # noqa: E402
+from fineflow.runtime.queues.llm_queue import Admission  # noqa: E402
+from fineflow.runtime.queues.policy import by_depth  # noqa: E402
+from fineflow.runtime.queues.request_context import depth, query  # noqa: E402
 
 pytestmark = pytest.mark.engine
 

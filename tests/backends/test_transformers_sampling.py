@@ -21,9 +21,9 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from fineflow.backends.base import Constrains, Delta, Message, Sampling
 from fineflow.backends.transformers import TransformersEngine, grammars
 from fineflow.errors import RequestError
+from fineflow.protocols import Constrains, Delta, Message, Sampling
 
 pytestmark = pytest.mark.engine
 

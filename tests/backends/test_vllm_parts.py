@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fineflow.backends.vllm.engine import VLLMEngine
-from fineflow.backends.vllm.kept import Kept
+from fineflow.backends.vllm.prefix_index import Kept
 from fineflow.backends.vllm.registry import shared
-from fineflow.backends.vllm.starting import cause, environment
+from fineflow.backends.vllm.startup import cause, environment
 
 TRACEBACKS = """\
 ERROR something else

@@ -14,9 +14,9 @@ pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM
 
 from benchmarks import gpu_models, gpu_profiles
+from fineflow.cost_model.costs import Costs
 from fineflow.engines import batch_profile, llm_profile
 from fineflow.ir import Op
-from fineflow.runtime.costs import Costs
 
 
 def test_files_are_written_and_read(

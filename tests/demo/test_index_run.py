@@ -22,7 +22,7 @@ from fineflow.demo.components import Components
 from fineflow.demo.inputs import Settings, UsageError, check
 from fineflow.llamaindex import EngineReranker
 from fineflow.testing.engines import GatedBatches
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
 QUESTION = "Who planned Dunwen Tower?"
 ANSWERS = {"multiple search queries": "Dunwen Tower architect\nplanner of Dunwen Tower", "Answer the": "Helen Kormar"}

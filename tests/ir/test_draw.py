@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.draw import to_html, to_mermaid, to_svg
 from fineflow.ir.spec import bodies
-from fineflow.ir.svg import COLOURS, FAMILIES, critical_edges, describe, edges, family
 from fineflow.ir.text import Marks, inside
+from fineflow.observe.mermaid import to_html, to_mermaid, to_svg
+from fineflow.observe.plan_svg import COLOURS, FAMILIES, critical_edges, describe, edges, family
 
 EVIL = "</title></svg><script>alert(1)</script>\"'&|`#;"
 SVG = "{http://www.w3.org/2000/svg}"

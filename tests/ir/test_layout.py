@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineflow.ir.layout import Box, Layout, layered, median, ranks, spread
+from fineflow.observe.graph_layout import Box, Layout, layered, median, ranks, spread
 
 Sizes = dict[str, tuple[float, float]]
 Edges = list[tuple[str, str]]

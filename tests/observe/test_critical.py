@@ -14,11 +14,11 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import fineflow
+from fineflow.cost_model.costs import Costs
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.text import Marks, duration, format_graph, inside
 from fineflow.observe.critical import Forecasts, marks, measured, predicted, told
-from fineflow.runtime.costs import Costs
-from fineflow.runtime.trace import CLAIMED, LEFT, STOCK, Stamp, Trace, measured_path, steps
+from fineflow.runtime.call.trace import CLAIMED, LEFT, STOCK, Stamp, Trace, measured_path, steps
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
 
 ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")

@@ -16,11 +16,11 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel,
 
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.plan import lower
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.ir import Graph
 from fineflow.ir.edit import common
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass
+from fineflow.protocols import Delta, Message, Sampling
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
 
 QUESTION = {"question": "What is the capital of France?"}

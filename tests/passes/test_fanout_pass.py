@@ -16,11 +16,11 @@ from test_prefill_chain import RULES, GatedEngine, begun, decoded, late
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.backends.emulated import EmulatedLLM
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
 from fineflow.passes import PASSES, fanout, prefill
-from fineflow.runtime.costs import costs
 from fineflow.testing import virtual
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_classic.retrievers.multi_query import LineListOutputParser
 
-from fineflow.adapters.items import Lines
+from fineflow.adapters.text.items import Lines
 
 STOCK = LineListOutputParser()
 # All that str.strip takes off, the separators that splitlines knows and split("\n") does not, and what looks blank.

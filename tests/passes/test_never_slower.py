@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, note, settings
 from timed_chains import INPUT, Spec, Times, World, build, chains, times
 
 import fineflow
+from fineflow.cost_model.costs import costs
 from fineflow.engines import BatchProfile, LLMProfile
 from fineflow.passes import PASSES, Pass, stages
-from fineflow.runtime.costs import costs
 from fineflow.testing import virtual
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))

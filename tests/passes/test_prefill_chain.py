@@ -17,11 +17,11 @@ from pass_shapes import QUESTION, CharacterEngine, ask, chat, format_docs, store
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
 from fineflow.passes import PASSES, prefill
-from fineflow.runtime.costs import costs
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 

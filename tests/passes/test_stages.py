@@ -13,13 +13,13 @@ from pass_shapes import CHAINS, QUESTION, lowered, multi_query, without
 
 import fineflow
 from fineflow.adapters.langchain.components.rerank import EngineReranker
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
 from fineflow.passes import PASSES, prune, rewrite, stages
-from fineflow.runtime.claims import Claims
-from fineflow.runtime.costs import costs
+from fineflow.runtime.call.claims import Claims
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeReranker, FakeVectorStore

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fineflow.ir import PURE, Graph, Op, Primitive, Ref
-from fineflow.runtime import bodies
-from fineflow.runtime.executor import Call, Execution, Work
+from fineflow.runtime.call import control_flow
+from fineflow.runtime.call.executor import Call, Execution, Work
 
 Does = Callable[..., Any]
 
@@ -61,8 +61,8 @@ KERNELS: dict[Op, Any] = {
     Op.RENDER: _does,
     Op.DECODE: _claimable,  # one call of the graph for one of stock
     Op.SEARCH: _claimable,  # shared
-    Op.MAP: lambda p, args, run: bodies.each(run, p, args),
-    Op.CONDITION: lambda p, args, run: bodies.choose(run, p, bool),
+    Op.MAP: lambda p, args, run: control_flow.each(run, p, args),
+    Op.CONDITION: lambda p, args, run: control_flow.choose(run, p, bool),
 }
 
 

@@ -7,11 +7,11 @@ import contextvars
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.errors import BackendError
-from fineflow.runtime.admission import Admission
-from fineflow.runtime.asking import depth, path, priority, query, started, tenant
-from fineflow.runtime.instances import instances
+from fineflow.protocols import Delta, Message, Sampling
+from fineflow.runtime.queues.instances import instances
+from fineflow.runtime.queues.llm_queue import Admission
+from fineflow.runtime.queues.request_context import depth, path, priority, query, started, tenant
 
 SAYS = ("one ", "two ", "three")
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pytest
 from speaker import Speaker, ask, firsts, group, prompt, turns
 
-from fineflow.backends.base import Delta, Sampling
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
+from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.runtime.admission import Admission, admission_of
-from fineflow.runtime.costs import costs
-from fineflow.runtime.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
-from fineflow.runtime.queues import set_policy
+from fineflow.protocols import Delta, Sampling
+from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
+from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from speaker import Speaker, ask, firsts, group, prompt, turns
 
-from fineflow.backends.base import Delta, Sampling
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
+from fineflow.protocols import Delta, Sampling
 from fineflow.runtime import events
-from fineflow.runtime.admission import Admission, admission_of
-from fineflow.runtime.policy import Policy, by_depth, fifo
+from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.policy import Policy, by_depth, fifo
 from fineflow.runtime.statistics import statistics
 from fineflow.testing import virtual
 

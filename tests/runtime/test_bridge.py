@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fineflow.runtime import bridge as bridges
-from fineflow.runtime.bridge import Bridge, Chunks, Unreachable
-from fineflow.runtime.loop import engine_loop
-from fineflow.runtime.query import Call
+from fineflow.runtime.call.query import Call
+from fineflow.runtime.loop import bridge as bridges
+from fineflow.runtime.loop.bridge import Bridge, Chunks, Unreachable
+from fineflow.runtime.loop.runtime_loop import engine_loop
 
 WAIT = 10.0
 

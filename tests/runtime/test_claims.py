@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fineflow.runtime.claims import Claims, Entry, equal
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.call.claims import Claims, Entry, equal
+from fineflow.runtime.call.streams import Stream
 
 
 def always(entry: Entry) -> bool:

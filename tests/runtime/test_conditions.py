@@ -11,7 +11,7 @@ import pytest
 from graphs import by_stock, graph, new_call, run, step
 
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive
-from fineflow.runtime.executor import Execution, Failed
+from fineflow.runtime.call.executor import Execution, Failed
 
 
 def noting(log: list[str], name: str, value: Any = None) -> Callable[..., Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fineflow.cost_model.costs import PRIORS, SIZES, SPLIT_PENALTY, Costs, Line, costs, fit
 from fineflow.ir import Op
 from fineflow.runtime import events
-from fineflow.runtime.costs import PRIORS, SIZES, SPLIT_PENALTY, Costs, Line, costs, fit
 
 PREFILL = PRIORS[Op.PREFILL]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from fineflow.errors import Overloaded
-from fineflow.runtime import asking
-from fineflow.runtime.calling import Hold
-from fineflow.runtime.entering import Entered, InThread
-from fineflow.runtime.limits import Limits, Ticket, door, govern, inside
-from fineflow.runtime.places import Component, Places
+from fineflow.runtime.call.lifecycle import Entered, InThread
+from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues.admission import Limits, Ticket, door, govern, inside
+from fineflow.runtime.queues.component_calls import Hold
+from fineflow.runtime.queues.permits import Component, Places
 
 
 @pytest.fixture
@@ -79,11 +79,15 @@ def test_marks_hold_for_the_block_and_inner_calls_are_parts_of_the_outer_one() -
         with InThread(Entered("north", 3)) as marks:
             assert not inside.get()
             with marks:
-                assert (inside.get(), asking.tenant.get(), asking.priority.get()) == (True, "north", 3)
+                assert (inside.get(), request_context.tenant.get(), request_context.priority.get()) == (
+                    True,
+                    "north",
+                    3,
+                )
                 with InThread(Entered()) as inner, inner:
-                    assert asking.tenant.get() == "north"
+                    assert request_context.tenant.get() == "north"
                 assert inside.get() and door().running == before + 1
-            assert (inside.get(), asking.tenant.get(), asking.priority.get()) == (False, "", 0)
+            assert (inside.get(), request_context.tenant.get(), request_context.priority.get()) == (False, "", 0)
 
     alone().run(call)
     assert door().running == before

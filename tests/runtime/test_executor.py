@@ -11,10 +11,10 @@ import pytest
 from graphs import by_stock, graph, new_call, run, step
 
 from fineflow.ir import Op
-from fineflow.runtime.asking import depth, query
-from fineflow.runtime.executor import Execution, Failed
-from fineflow.runtime.query import LeftToStock
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.call.executor import Execution, Failed
+from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.queues.request_context import depth, query
 from fineflow.testing.gates import Gate, Meter
 
 

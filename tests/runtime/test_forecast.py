@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fineflow.cost_model.costs import Costs, Line
+from fineflow.cost_model.forecast import predict, remaining
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.text import inside
-from fineflow.runtime.costs import Costs, Line
-from fineflow.runtime.forecast import predict, remaining
 
 LINES = {
     ("llm", Op.PREFILL): Line(0.1, 0.001),

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from fineflow.backends.base import BatchEngine, LLMEngine, PrefixCache
 from fineflow.backends.emulated import EmulatedEmbedding, EmulatedLLM, EmulatedReranker
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine, LLMEngine, PrefixCache
 from fineflow.runtime import events
-from fineflow.runtime.instances import instances
-from fineflow.runtime.policy import by_depth, fifo, per_invocation
-from fineflow.runtime.queues import set_policy
-from fineflow.runtime.scheduler import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.instances import instances
+from fineflow.runtime.queues.policy import by_depth, fifo, per_invocation
+from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
 
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineflow.errors import Overloaded
-from fineflow.runtime import limits
-from fineflow.runtime.limits import ADMITTED, WAITING, Door, Limits, Ticket, enter, enter_sync
-from fineflow.runtime.scope import Scope, current
+from fineflow.runtime.loop.scopes import Scope, current
+from fineflow.runtime.queues import admission
+from fineflow.runtime.queues.admission import ADMITTED, WAITING, Door, Limits, Ticket, enter, enter_sync
 from fineflow.testing.gates import wait_until
 
 
@@ -209,7 +209,7 @@ def test_being_told_when_nobody_is_inside(one: Door) -> None:
 def full(monkeypatch: pytest.MonkeyPatch) -> tuple[Door, Ticket]:
     """The door of the process, with one inside and no place left."""
     door = Door(Limits(max_queries=1))
-    monkeypatch.setattr(limits, "_door", door)
+    monkeypatch.setattr(admission, "_door", door)
     return door, ask(door)
 
 

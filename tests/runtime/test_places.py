@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from fineflow.errors import FineflowWarning
-from fineflow.runtime import asking, scope
-from fineflow.runtime.calling import Hold, acalled, called, lend
-from fineflow.runtime.places import Component, Places, hurried
-from fineflow.runtime.policy import Take
-from fineflow.runtime.queues import set_policy
+from fineflow.runtime.loop import scopes
+from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues.component_calls import Hold, acalled, called, lend
+from fineflow.runtime.queues.permits import Component, Places, hurried
+from fineflow.runtime.queues.policy import Take
+from fineflow.runtime.queues.registry import set_policy
 from fineflow.runtime.statistics import statistics
 
 
@@ -36,7 +37,7 @@ async def turns(count: int = 20) -> None:
 @contextmanager
 def asked(**values: Any) -> Iterator[None]:
     """What the code of the block says of itself to queues."""
-    tokens = [getattr(asking, name).set(value) for name, value in values.items()]
+    tokens = [getattr(request_context, name).set(value) for name, value in values.items()]
     yield
     for token in tokens:
         token.var.reset(token)
@@ -265,7 +266,7 @@ def test_a_deadline_ends_the_wait_of_a_thread() -> None:
     hold = Hold(places)
     hold.take_sync()
     found: list[BaseException] = []
-    deadline = scope.Scope()
+    deadline = scopes.Scope()
 
     def wait() -> None:
         try:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineflow.ir import Op
-from fineflow.runtime.policy import (
+from fineflow.runtime.queues.policy import (
     Policy,
     Shares,
     Take,

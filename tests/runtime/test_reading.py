@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from speaker import Speaker, ask, prompt, turns
 
-from fineflow.backends.base import Sampling
 from fineflow.errors import BackendError
-from fineflow.runtime.admission import Admission, admission_of
-from fineflow.runtime.policy import per_invocation
+from fineflow.protocols import Sampling
+from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.policy import per_invocation
 from fineflow.testing import virtual
 
 

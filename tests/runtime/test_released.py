@@ -10,8 +10,8 @@ from typing import Any
 from graphs import KERNELS, graph, new_call, step
 
 from fineflow.ir import Graph, Op, Primitive
-from fineflow.runtime.executor import Call, Execution, Failed
-from fineflow.runtime.query import LeftToStock
+from fineflow.runtime.call.executor import Call, Execution, Failed
+from fineflow.runtime.call.query import LeftToStock
 
 SLOW = step("slow", "input", op=Op.PARSE)
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.runtime import events
-from fineflow.runtime.asking import depth, query
-from fineflow.runtime.costs import costs
-from fineflow.runtime.loop import engine_loop, run_sync
-from fineflow.runtime.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
-from fineflow.runtime.scheduler import EngineQueue, queue_of
-from fineflow.runtime.trace import Stamp
+from fineflow.runtime.call.trace import Stamp
+from fineflow.runtime.loop.runtime_loop import engine_loop, run_sync
+from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
+from fineflow.runtime.queues.request_context import depth, query
 from fineflow.testing import virtual
 
 WAIT = 10  # seconds; only a failing test waits this long

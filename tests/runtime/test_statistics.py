@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import fineflow
-from fineflow.backends.base import CacheStatistics
 from fineflow.ir import Op
-from fineflow.runtime.scheduler import queue_of
+from fineflow.protocols import CacheStatistics
+from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.runtime.statistics import EngineStatistics, QueryStatistics, Statistics, statistics, tally
 from fineflow.testing.gates import Gate
 

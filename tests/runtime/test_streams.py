@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fineflow.runtime.streams import AHEAD, Stream
+from fineflow.runtime.call.streams import AHEAD, Stream
 
 
 async def collect(stream: Stream[int], seen: list[int]) -> None:

@@ -15,8 +15,8 @@ import weakref
 
 import pytest
 
-from fineflow.runtime import threads
-from fineflow.runtime.threads import in_thread, to_its_end
+from fineflow.runtime.loop import workers
+from fineflow.runtime.loop.workers import in_thread, to_its_end
 from fineflow.testing.gates import Gate
 
 PROBE: contextvars.ContextVar[str] = contextvars.ContextVar("probe", default="nobody")
@@ -45,29 +45,29 @@ async def test_result_exception_and_context() -> None:
 
 async def test_a_call_may_end_while_a_thread_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python may collect an abandoned stream right there, whose end waits for calls under way."""
-    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setattr(workers, "_pool", workers._Pool())
     gate, ended, in_time = Gate(), threading.Event(), []
     first = asyncio.create_task(in_thread(gate.wait_sync))
     await gate.arrived(1)
-    (worker,) = threads._pool._busy
+    (worker,) = workers._pool._busy
 
-    class Slow(threads._Worker):
-        def __init__(self, pool: threads._Pool) -> None:
+    class Slow(workers._Worker):
+        def __init__(self, pool: workers._Pool) -> None:
             gate.open()
             in_time.append(ended.wait(10.0))
             super().__init__(pool)
 
-    def idle(self: threads._Pool, found: threads._Worker) -> None:
+    def idle(self: workers._Pool, found: workers._Worker) -> None:
         become_idle(self, found)
         ended.set()
 
-    become_idle = threads._Pool.idle
-    monkeypatch.setattr(threads._Pool, "idle", idle)
-    monkeypatch.setattr(threads, "_Worker", Slow)
+    become_idle = workers._Pool.idle
+    monkeypatch.setattr(workers._Pool, "idle", idle)
+    monkeypatch.setattr(workers, "_Worker", Slow)
     assert await in_thread(lambda: 1) == 1
     await first
     assert in_time == [True]
-    assert worker in threads._pool._idle
+    assert worker in workers._pool._idle
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
@@ -151,8 +151,8 @@ def test_a_loop_that_ended_meanwhile_disturbs_nobody() -> None:
 
 
 def test_unused_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_IDLE_SECONDS", 0.01)
-    pool = threads._Pool()
+    monkeypatch.setattr(workers, "_IDLE_SECONDS", 0.01)
+    pool = workers._Pool()
     found: list[threading.Thread] = []
     done = threading.Event()
     pool.submit(lambda: (found.append(threading.current_thread()), done.set()))  # type: ignore[arg-type, func-returns-value]
@@ -167,7 +167,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     done = run_python(
         """
         import asyncio, os, warnings
-        from fineflow.runtime.threads import in_thread, to_its_end
+        from fineflow.runtime.loop.workers import in_thread, to_its_end
         warnings.simplefilter("ignore")  # newer Pythons warn of any fork in a process with threads
         assert asyncio.run(in_thread(os.getpid)) == os.getpid()
         child = os.fork()
@@ -184,7 +184,7 @@ def test_a_blocked_thread_does_not_hold_up_the_end_of_the_process() -> None:
     done = run_python(
         """
         import asyncio, threading
-        from fineflow.runtime.threads import in_thread, to_its_end
+        from fineflow.runtime.loop.workers import in_thread, to_its_end
         begun = threading.Event()
         def block():
             begun.set()

@@ -13,9 +13,9 @@ from graphs import KERNELS, graph, step
 
 from fineflow.ir import Graph, Op
 from fineflow.ir.spec import longest_paths
-from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.policy import Policy, by_depth, fifo
-from fineflow.runtime.scheduler import EngineQueue
+from fineflow.runtime.call.executor import Call, Execution
+from fineflow.runtime.queues.batch_queue import EngineQueue
+from fineflow.runtime.queues.policy import Policy, by_depth, fifo
 from fineflow.testing import virtual
 
 

@@ -18,11 +18,11 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import TextNode
 
-from fineflow.testing.chat_differential import assert_same_chat
-from fineflow.testing.index_differential import Observation, assert_same_index, observe_index, observed
-from fineflow.testing.index_ingestion import assert_same_ingestion
-from fineflow.testing.index_recording import differences
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, stalls
+from fineflow.testing.llamaindex.chat_differential import assert_same_chat
+from fineflow.testing.llamaindex.differential import Observation, assert_same_index, observe_index, observed
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, stalls
+from fineflow.testing.llamaindex.ingestion_differential import assert_same_ingestion
+from fineflow.testing.llamaindex.recording import differences
 
 
 def make(manager: CallbackManager) -> Any:

@@ -11,9 +11,9 @@ import pytest
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM
 from fineflow.ir import Op
 from fineflow.langchain import ChatEngine, EngineEmbeddings
-from fineflow.runtime.loop import on_engine_loop, run_async
-from fineflow.runtime.scheduler import queue_of
-from fineflow.runtime.threads import in_thread
+from fineflow.runtime.loop.runtime_loop import on_engine_loop, run_async
+from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat
 

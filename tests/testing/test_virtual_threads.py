@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fineflow.runtime.loop import engine_loop, run_sync
+from fineflow.runtime.loop.runtime_loop import engine_loop, run_sync
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Meter, Span
 from fineflow.testing.virtual import DeadlockError

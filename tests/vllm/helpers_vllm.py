@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.vllm import VLLMEngine
+from fineflow.protocols import Delta, Message, Sampling
 
 SEATS = 4  # requests that vLLM works on at once
 SETTINGS: dict[str, Any] = {"enforce_eager": True, "kv_cache_memory_bytes": 2**28, "max_num_seqs": SEATS}

@@ -16,18 +16,18 @@ pytest.importorskip("psutil")
 from helpers_vllm import LONG, QUERIES, QUESTIONS, SEATS, SETTINGS, busy, chat, collect, processes, turns
 
 import fineflow
-from fineflow.backends.base import Constrains, Limited, LLMEngine, Measured, PrefixCache, Sampling, Shares
 from fineflow.backends.vllm import VLLMEngine
+from fineflow.cost_model.costs import costs
 from fineflow.errors import RequestError
 from fineflow.ir import Op
 from fineflow.langchain import ChatEngine
+from fineflow.protocols import Constrains, Limited, LLMEngine, Measured, PrefixCache, Sampling, Shares
 from fineflow.runtime import events
-from fineflow.runtime.admission import admission_of
-from fineflow.runtime.costs import costs
-from fineflow.runtime.loop import run_async
-from fineflow.runtime.policy import fifo
-from fineflow.runtime.queues import set_policy
-from fineflow.runtime.trace import Stamp
+from fineflow.runtime.call.trace import Stamp
+from fineflow.runtime.loop.runtime_loop import run_async
+from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.policy import fifo
+from fineflow.runtime.queues.registry import set_policy
 
 ONE = Sampling(max_tokens=1)
 JSON = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

@@ -19,13 +19,13 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import TextNode
 
 import fineflow
-from fineflow.backends.base import Delta
 from fineflow.backends.vllm import VLLMEngine
 from fineflow.langchain import ChatEngine
 from fineflow.llamaindex import EngineLLM
-from fineflow.runtime.loop import run_sync
+from fineflow.protocols import Delta
+from fineflow.runtime.loop.runtime_loop import run_sync
 from fineflow.testing.gates import Gate
-from fineflow.testing.llamaindex import FakeEmbedding, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 
 TEXTS = [
     "Torstad is a town. Torstad is known for its salt mines.",

@@ -17,7 +17,7 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableParallel
 
 import fineflow
-from fineflow.adapters.langchain.offline import engine_of
+from fineflow.adapters.langchain.models.offline_vllm import engine_of
 
 SETTINGS: dict[str, Any] = {"enforce_eager": True, "kv_cache_memory_bytes": 2**28, "max_num_seqs": 8}
 

@@ -28,9 +28,9 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_openai import ChatOpenAI, OpenAI
 
 import fineflow
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.openai_server import OpenAIServerEngine
 from fineflow.errors import RequestError
+from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime import events, servers
 from fineflow.testing.differential import observe
 from fineflow.testing.gates import Gate

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError
 from fineflow.ir import Op
-from fineflow.runtime.costs import costs
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from fineflow.backends.base import BatchEngine
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine
 
 # An embedding differs by about 1e-7 with the batch that it was computed in; equal texts must not be told apart by that.
 _DIGITS = 5

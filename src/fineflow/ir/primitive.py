@@ -101,7 +101,7 @@ class Primitive:
     args: data edges, by parameter name, in order. ``after``: order edges (names of primitives that must have
     finished first). ``params`` are what people should see of it; ``meta`` is what adapters and passes tell each other
     besides (``ir.meta`` lists the keys). ``component``: the user's object that executes it, never looked into by passes
-    except through protocols of ``backends.base``. ``body``: of a MAP a graph (one input is ``item``), of a CONDITION
+    except through protocols of ``protocols``. ``body``: of a MAP a graph (one input is ``item``), of a CONDITION
     a graph by label ("if 1", "then 1", ..., "else"). ``span``: path of the stock node whose run shows it. ``depth``:
     longest path to the output, set by the bind pass, -1 before.
     """

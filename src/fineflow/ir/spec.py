@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from fineflow.errors import GraphError
 from fineflow.ir.graph import Graph
 from fineflow.ir.primitive import Effect, Op, Primitive
-
-
-class FineflowError(Exception):
-    """Base of every exception that fineflow itself raises."""
-
-
-class GraphError(FineflowError):
-    """A graph breaks a validity rule; the message names the primitive, its inputs and the rule."""
 
 
 @dataclass(frozen=True, slots=True)

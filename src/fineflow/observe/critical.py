@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fineflow.cost_model.costs import Costs, costs
+from fineflow.cost_model.forecast import Forecast, predict
 from fineflow.ir import Graph
-from fineflow.ir.page import Section, works
 from fineflow.ir.primitive import Effect
 from fineflow.ir.text import Marks, duration
-from fineflow.runtime.costs import Costs, costs
-from fineflow.runtime.forecast import Forecast, predict
-from fineflow.runtime.trace import Step, Trace, measured_path, steps
+from fineflow.observe.plan_page import Section, works
+from fineflow.runtime.call.trace import Step, Trace, measured_path, steps
 
 _LEAST = 0.0005  # seconds that a step of plumbing must have taken to be told of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.ir.edit import ancestors, origins, takes_time
 from fineflow.ir.spec import bodies
-from fineflow.runtime.costs import costs
 
 _SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of a half
 CHARACTERS = 4  # per token, about

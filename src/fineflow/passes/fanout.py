@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Note, Op, Primitive
 from fineflow.ir.edit import common, fresh, in_bodies
 from fineflow.passes.beginnings import (
@@ -21,7 +22,6 @@ from fineflow.passes.beginnings import (
     partial,
     prompts_of,
 )
-from fineflow.runtime.costs import costs
 
 _DECODES = (Op.DECODE, Op.PARTIAL_DECODE)
 

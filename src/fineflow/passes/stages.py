@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Note, Op, Primitive, Ref
 from fineflow.ir.edit import ancestors, fresh, in_bodies
 from fineflow.passes.map_chains import chained
-from fineflow.runtime.costs import costs
 
 _UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
 _LEAST = 8  # texts: smaller stages cost more in submissions than they give others of an engine's time

@@ -35,7 +35,9 @@ class Interval:
 
 
 class Meter(Protocol):
-    """Learns from measurements what work costs (``runtime.costs``). Called from any thread, for every piece of work."""
+    """Learns from measurements what work costs (``cost_model.costs``). Called from any thread, for every piece
+    of work.
+    """
 
     def observe(self, engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
         """The engine took so long for work of this size, time in queues not included.
@@ -108,7 +110,9 @@ def subject(otherwise: str) -> str:
 
 
 def about(name: str, stamp: Any = None) -> None:
-    """Says what the current context works for, until the end of its task. stamp: of that run (``runtime.trace``)."""
+    """Says what the current context works for, until the end of its task. stamp: of that run
+    (``runtime.call.trace``).
+    """
     _subject.set(name)
     _stamp.set(stamp)
 

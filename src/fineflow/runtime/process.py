@@ -13,8 +13,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
 
-from fineflow.runtime import limits, loop
-from fineflow.runtime.limits import Limits, door, inside, settle
+from fineflow.runtime.loop import runtime_loop
+from fineflow.runtime.queues import admission
+from fineflow.runtime.queues.admission import Limits, door, inside, settle
 from fineflow.runtime.statistics import Statistics, statistics
 
 _lock = threading.Lock()
@@ -53,7 +54,7 @@ class Runtime:
                     "a fineflow.Runtime is open already, and a process has one at a time; close it first"
                 )
             _open = self
-        limits.govern(self.limits)
+        admission.govern(self.limits)
         return self
 
     def close(self, timeout: float | None = None) -> None:
@@ -83,7 +84,7 @@ class Runtime:
             if _open is not self:
                 return
             _open = None
-        limits.govern(None)
+        admission.govern(None)
 
     def statistics(self) -> Statistics:
         """What this process has done so far and is doing now: the same as ``fineflow.statistics()``."""
@@ -133,11 +134,11 @@ def shutdown(timeout: float | None = 5.0) -> None:
         found._lift()
     with suppress(TimeoutError):
         _wait_sync(timeout)
-    loop.stop()
+    runtime_loop.stop()
 
 
 def _check_outside(name: str) -> None:
-    if inside.get() or loop.on_engine_loop():
+    if inside.get() or runtime_loop.on_engine_loop():
         raise RuntimeError(f"{name} was called inside a call of an optimized object, whose end it would wait for")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from fineflow.runtime.places import Component
+from fineflow.runtime.queues.permits import Component
 
 _PORTS = {"http": 80, "https": 443}
 

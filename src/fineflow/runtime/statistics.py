@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from fineflow.backends.base import CacheStatistics, Measured
-from fineflow.runtime.limits import door, log
+from fineflow.protocols import CacheStatistics, Measured
+from fineflow.runtime.queues.admission import door, log
 
 _SIZES = tuple(float(2**i) for i in range(11))
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

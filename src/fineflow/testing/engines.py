@@ -9,10 +9,10 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from fineflow.backends.base import Delta, Message, Sampling, TokenLogprob
 from fineflow.backends.emulated import overlap, word_vector
 from fineflow.backends.emulated.chat import plain_chat
 from fineflow.ir import Op
+from fineflow.protocols import Delta, Message, Sampling, TokenLogprob
 from fineflow.testing.gates import Gate, Meter
 
 
@@ -20,8 +20,8 @@ class GatedLLM:
     """An ``LLMEngine`` whose tokens are characters; it answers with the words of ``answer``, one delta each.
 
     gate: waited at before the first token. token_gate: before each token. prefill_gate: before a prefill is done.
-    prefills: counts these. capacity: tokens that it asks not to be exceeded (``backends.base.Limited``).
-    constraints: as of ``backends.base.Constrains``; what ``answer`` says is taken to follow them. samplings: what it
+    prefills: counts these. capacity: tokens that it asks not to be exceeded (``protocols.Limited``).
+    constraints: as of ``protocols.Constrains``; what ``answer`` says is taken to follow them. samplings: what it
     was asked to follow, call by call. Asked for logprobs, it is certain of each token.
     """
 

@@ -11,10 +11,11 @@ import gc
 import time
 from dataclasses import astuple, dataclass
 
-from fineflow.runtime import loop as runtime_loop
-from fineflow.runtime import queues, threads
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.query import Call
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.query import Call
+from fineflow.runtime.loop import runtime_loop
+from fineflow.runtime.loop import workers as threads
+from fineflow.runtime.queues import registry
 
 _PAUSE_SECONDS = 0.005
 
@@ -66,7 +67,7 @@ def left(*, objects: bool = True) -> Left:
         works=0 if runtime is None else len(runtime.works),
         timers=len(timers),
         threads=len(threads._pool._busy),
-        requests=sum(queue.waiting for queue in queues.queues()),
+        requests=sum(queue.waiting for queue in registry.queues()),
         calls=found.count(Call),
         entries=found.count(Entry),
     )

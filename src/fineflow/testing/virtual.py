@@ -20,7 +20,7 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from fineflow.runtime import events
-from fineflow.runtime.loop import host_engines, hosted
+from fineflow.runtime.loop.runtime_loop import host_engines, hosted
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

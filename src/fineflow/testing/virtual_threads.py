@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fineflow.runtime import events
-from fineflow.runtime.loop import stop
+from fineflow.runtime.loop.runtime_loop import stop
 from fineflow.testing.virtual import DeadlockError, Ran
 
 T = TypeVar("T")

@@ -15,9 +15,10 @@ import pytest
 from faulty_steps import AT, KINDS, QUESTION, RAISING, Bench
 
 import fineflow
-from fineflow.runtime import query, threads
-from fineflow.runtime.loop import engine_loop
-from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.call import query
+from fineflow.runtime.loop import workers
+from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.testing.gates import Trap
 
 HANGING = [kind for kind in KINDS if kind not in RAISING]
@@ -111,7 +112,7 @@ def nothing_is_left(bench: Bench) -> Iterator[None]:
     bench.meter.wait_idle()
     assert queue_of(bench.batches).waiting == 0
     assert settled(lambda: not engine_tasks()), engine_tasks()
-    assert settled(lambda: not threads._pool._busy)
+    assert settled(lambda: not workers._pool._busy)
     assert settled(lambda: all(over(ref()) for ref in calls))
     assert settled(lambda: not any(ref() for ref in calls) or gc.collect() < 0, 10)
 

@@ -24,7 +24,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 
 import fineflow
 from fineflow.declare import external
-from fineflow.runtime.loop import engine_loop
+from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.testing.gates import Gate, Meter
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 
@@ -560,9 +560,9 @@ def test_a_call_while_the_interpreter_exits_runs_as_stock() -> None:
     def late():
         os._exit(7 if one.invoke(Q) == "yes" else 1)
     atexit.register(late)
-    import fineflow.runtime.loop
-    atexit.unregister(fineflow.runtime.loop._exit)
-    atexit.register(fineflow.runtime.loop._exit)  # so that it is run before the function above
+    import fineflow.runtime.loop.runtime_loop
+    atexit.unregister(fineflow.runtime.loop.runtime_loop._exit)
+    atexit.register(fineflow.runtime.loop.runtime_loop._exit)  # so that it is run before the function above
     one.invoke(Q)
     """
     assert run_python(text) == (7, "")

@@ -20,7 +20,7 @@ from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 from fineflow import optimize
 from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
+from fineflow.protocols import Delta, LLMEngine, Message, Sampling
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
 

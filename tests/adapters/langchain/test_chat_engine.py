@@ -34,10 +34,10 @@ from pydantic import BaseModel, Field
 
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers import TransformersEngine
-from fineflow.runtime.asking import depth
-from fineflow.runtime.loop import run_sync
+from fineflow.protocols import Delta, Message, Sampling
+from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.queues.request_context import depth
 
 pytestmark = pytest.mark.engine
 

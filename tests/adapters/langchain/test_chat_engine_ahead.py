@@ -19,9 +19,9 @@ from pydantic import BaseModel, field_validator
 
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.adapters.tool_formats import HERMES
-from fineflow.backends.base import ToolCall
+from fineflow.adapters.text.tool_formats import HERMES
 from fineflow.ir import Effect, Op
+from fineflow.protocols import ToolCall
 from fineflow.testing.differential import assert_same
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate

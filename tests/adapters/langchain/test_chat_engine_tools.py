@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
-from fineflow.adapters.tool_formats import FORMATS, ToolFormat
-from fineflow.backends.base import ToolCall
+from fineflow.adapters.text.tool_formats import FORMATS, ToolFormat
+from fineflow.protocols import ToolCall
 from fineflow.testing.engines import GatedLLM
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

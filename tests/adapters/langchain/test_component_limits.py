@@ -18,11 +18,11 @@ from langchain_core.vectorstores import InMemoryVectorStore
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import find, standing
-from fineflow.adapters.langchain.together import Search
+from fineflow.adapters.langchain.stores.batched_search import Search
 from fineflow.engines import BatchProfile, EmulatedEmbedding, limit, set_policy
 from fineflow.runtime import events
-from fineflow.runtime.calling import Hold
-from fineflow.runtime.places import Places
+from fineflow.runtime.queues.component_calls import Hold
+from fineflow.runtime.queues.permits import Places
 from fineflow.runtime.statistics import statistics
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore
@@ -448,7 +448,7 @@ def test_what_is_limited_is_forgotten_with_its_object() -> None:
     del limited
     import gc
 
-    from fineflow.adapters import resources
+    from fineflow.adapters.core import resources
 
     gc.collect()
     assert key not in resources._of

@@ -22,7 +22,7 @@ from langchain_core.runnables import (
 from pipelines import ENTRIES, QUESTION, ask, echo, store, two
 
 from fineflow import optimize
-from fineflow.runtime.loop import engine_loop
+from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

@@ -15,9 +15,9 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow.langchain import EngineEmbeddings
-from fineflow.runtime.limits import door
-from fineflow.runtime.loop import engine_loop
-from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.queues.admission import door
+from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

@@ -22,7 +22,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.stores import again, contents, known, own_function, same_if, with_vector
+from fineflow.adapters.langchain.stores.facts import again, contents, known, own_function, same_if, with_vector
 from fineflow.backends.emulated import BatchProfile, EmulatedEmbedding
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same

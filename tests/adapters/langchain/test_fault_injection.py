@@ -31,7 +31,7 @@ from faults import (  # noqa: F401
 from faulty_steps import AT, KINDS, QUESTION, Bench
 
 from fineflow.ir import Op
-from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.testing.gates import Gate, Trap
 
 # Raising.

@@ -12,9 +12,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import fineflow
-from fineflow.adapters.langchain.kernels import KERNELS
+from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.ir import Op
-from fineflow.runtime.query import Call
+from fineflow.runtime.call.query import Call
 from fineflow.testing.langchain import FakeChat
 
 QUESTION = {"q": "why?"}

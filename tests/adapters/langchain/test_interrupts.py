@@ -15,10 +15,10 @@ from langchain_core.runnables import RunnableLambda
 
 import fineflow
 from fineflow.adapters.langchain.claiming import Claiming
-from fineflow.runtime import query
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.executor import Execution
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.call import query
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.streams import Stream
 from fineflow.testing.gates import Trap
 
 # Interrupts.

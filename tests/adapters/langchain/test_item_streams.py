@@ -27,9 +27,9 @@ from pydantic import BaseModel
 
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.backends.base import Delta
 from fineflow.ir import Op
 from fineflow.passes import PASSES, decode
+from fineflow.protocols import Delta
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore

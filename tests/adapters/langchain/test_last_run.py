@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 import fineflow
 from fineflow.ir import Graph
 from fineflow.observe.critical import measured_marks
-from fineflow.runtime.trace import CLAIMED, JOINED, LEFT, STOCK, Stamps, Step, Trace, measured_path, steps
+from fineflow.runtime.call.trace import CLAIMED, JOINED, LEFT, STOCK, Stamps, Step, Trace, measured_path, steps
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
 from fineflow.testing.virtual import run

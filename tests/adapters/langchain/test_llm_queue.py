@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 import fineflow
 from fineflow.engines import set_policy
 from fineflow.langchain import ChatEngine
-from fineflow.runtime.admission import Admission, admission_of
+from fineflow.runtime.queues.llm_queue import Admission, admission_of
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

@@ -32,9 +32,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import HuggingFaceEmbeddings
 
 import fineflow
-from fineflow.adapters.langchain import local_models
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.local_models import (
+from fineflow.adapters.langchain.models import local as local_models
+from fineflow.adapters.langchain.models.local import (
     LocalCrossEncoder,
     LocalEmbeddings,
     encoder_of,

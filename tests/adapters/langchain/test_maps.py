@@ -22,9 +22,9 @@ from pipelines import ask, echo, same, store
 
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
 from fineflow.ir import Effect, Graph, Op
 from fineflow.ir.text import format_graph
+from fineflow.protocols import Delta, LLMEngine, Message, Sampling
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

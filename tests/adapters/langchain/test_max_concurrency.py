@@ -18,7 +18,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 import fineflow
 from fineflow.adapters.langchain import claiming
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.runtime.claims import Claims
+from fineflow.runtime.call.claims import Claims
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Meter
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore

@@ -24,10 +24,10 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableParallel
 
 import fineflow
-from fineflow.adapters.langchain.offline import engine_of
+from fineflow.adapters.langchain.models.offline_vllm import engine_of
 from fineflow.ir import Op
 from fineflow.langchain import local_engine
-from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.testing.gates import Gate, wait_until
 
 

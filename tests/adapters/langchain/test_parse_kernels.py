@@ -30,13 +30,13 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel
 
-from fineflow.adapters.langchain.ahead import LeftToStock
-from fineflow.adapters.langchain.kernels import KERNELS
+from fineflow.adapters.langchain.kernels.common import LeftToStock
 from fineflow.adapters.langchain.kernels.models import Source
+from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.plan import lower
 from fineflow.ir import Op, Primitive
 from fineflow.options import Options
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.call.streams import Stream
 from fineflow.testing.langchain import FakeChat
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))

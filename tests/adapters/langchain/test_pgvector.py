@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import limited
-from fineflow.adapters.langchain.stores import contents, known, own_function, unready, with_vector
+from fineflow.adapters.langchain.stores.facts import contents, known, own_function, unready, with_vector
 from fineflow.backends.emulated import BatchProfile, EmulatedEmbedding
 from fineflow.engines import limit
 from fineflow.ir import Op

@@ -20,10 +20,10 @@ from langchain_core.runnables import Runnable, RunnableBranch, RunnableParallel,
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
-from fineflow.backends.base import Delta
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.passes import PASSES, fanout, prefill
-from fineflow.runtime.loop import run_async, run_sync
+from fineflow.protocols import Delta
+from fineflow.runtime.loop.runtime_loop import run_async, run_sync
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

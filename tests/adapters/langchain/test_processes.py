@@ -17,7 +17,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 import fineflow
-from fineflow.runtime.limits import door
+from fineflow.runtime.queues.admission import door
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 Q, A = {"question": "q"}, {"question": "q", "a": "yes", "b": "yes"}
@@ -133,7 +133,7 @@ LLM = """
 from fineflow.backends.emulated import LLMProfile
 from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
-from fineflow.runtime.admission import admission_of
+from fineflow.runtime.queues.llm_queue import admission_of
 llm = EmulatedLLM(lambda prompt: "yes " * 2000, LLMProfile(0.01, 0.0, 0.0), capacity=2200)  # 20 s, one at a time
 admission = admission_of(llm)
 def on_engine(**more):

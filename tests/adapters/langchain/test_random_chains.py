@@ -21,7 +21,7 @@ from random_functions import PURE
 from random_steps import World, build
 
 from fineflow import optimize
-from fineflow.adapters.purity import analyse
+from fineflow.adapters.analysis import analyse
 from fineflow.testing.differential import Observation, differences, observe
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow import Overloaded, Runtime
-from fineflow.runtime.limits import door
+from fineflow.runtime.queues.admission import door
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat
 
@@ -28,7 +28,7 @@ ANSWER = {**QUESTION, "a": "yes", "b": "yes"}
 def closed() -> Iterator[None]:
     yield
     assert (door().running, door().waiting) == (0, 0)
-    assert door().limits == fineflow.runtime.limits.Limits()
+    assert door().limits == fineflow.runtime.queues.admission.Limits()
 
 
 def chain(*models: FakeChat) -> Any:
@@ -201,12 +201,12 @@ def test_metadata_of_no_use(key: str) -> None:
 
 
 def test_engines_hear_of_tenants_and_priorities() -> None:
-    from fineflow.runtime import asking
+    from fineflow.runtime.queues import request_context
 
     seen = []
 
     def look(value: Any) -> Any:
-        seen.append((asking.tenant.get(), asking.weight.get(), asking.priority.get()))
+        seen.append((request_context.tenant.get(), request_context.weight.get(), request_context.priority.get()))
         return value
 
     one = fineflow.optimize(chain() | RunnableLambda(look) | chain(), strict=True)
@@ -216,7 +216,7 @@ def test_engines_hear_of_tenants_and_priorities() -> None:
         asyncio.run(one.ainvoke(QUESTION, metadata("paid")))
         one.invoke(QUESTION)
     assert seen == [("paid", 4.0, 2), ("other", 1.0, -1), ("paid", 4.0, 0), ("", 1.0, 0)]
-    assert asking.tenant.get() == ""
+    assert request_context.tenant.get() == ""
 
 
 # Calls inside of calls.

@@ -22,10 +22,10 @@ from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
 
 import fineflow
-from fineflow.adapters.langchain.servers import served
+from fineflow.adapters.langchain.models.servers import served
 from fineflow.langchain import ChatEngine
 from fineflow.runtime import servers
-from fineflow.runtime.loop import run_async, run_sync
+from fineflow.runtime.loop.runtime_loop import run_async, run_sync
 from fineflow.testing.differential import ALL, differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

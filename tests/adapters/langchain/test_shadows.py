@@ -9,8 +9,8 @@ import pytest
 
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.claiming import Claiming
-from fineflow.runtime.query import Call
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.call.query import Call
+from fineflow.runtime.call.streams import Stream
 
 KEY = ("prompt",)
 

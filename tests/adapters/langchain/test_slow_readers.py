@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 import fineflow
 from fineflow.declare import external
-from fineflow.runtime.streams import AHEAD
+from fineflow.runtime.call.streams import AHEAD
 from fineflow.testing.gates import Gate, Meter
 from fineflow.testing.langchain import FakeChat
 

@@ -10,8 +10,8 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.embeddings import FakeEmbeddings as RandomEmbeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from fineflow.adapters.langchain.ahead import LeftToStock
-from fineflow.adapters.langchain.stores import again, known, own_function, query_embeddings, same_if, with_vector
+from fineflow.adapters.langchain.kernels.common import LeftToStock
+from fineflow.adapters.langchain.stores.facts import again, known, own_function, query_embeddings, same_if, with_vector
 from fineflow.testing.langchain import FakeEmbeddings, FakeVectorStore
 
 

@@ -23,14 +23,14 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 import fineflow
+from fineflow.adapters.core.batched_search import Outcome, alone
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import engine_of, standing
-from fineflow.adapters.langchain.stores import known, with_vector
-from fineflow.adapters.langchain.together import Search
-from fineflow.adapters.together import Outcome, alone
+from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.facts import known, with_vector
 from fineflow.ir import Op
-from fineflow.runtime.queues import set_policy
-from fineflow.runtime.scheduler import queue_of
+from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing.gates import wait_until
 from fineflow.testing.langchain import FakeEmbeddings
 from fineflow.testing.leaks import left, settled

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pipelines import QUESTION, ask, echo, same
 
 import fineflow
-from fineflow.adapters.langchain.watching import Watch
+from fineflow.adapters.langchain.mutation_watch import Watch
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat
 

@@ -9,7 +9,7 @@ from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
 QUESTION = "where is the bridge"
 WORDS = ["bridge", "river", "town", "stone", "tower", "road", "mill", "market", "church", "school", "garden"]

@@ -21,7 +21,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
 import fineflow
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
 Make = Callable[[CallbackManager], Any]
 

@@ -46,7 +46,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.tools import RetrieverTool
 from llama_index.core.vector_stores.types import MetadataInfo, VectorStoreInfo
 
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 COUNT = 8  # nodes of an index
 
@@ -71,7 +71,7 @@ class BlockingStore(FakeStore):
 
 
 for _kind in (TextEmbedding, BlockingTextEmbedding, BlockingStore):
-    _kind.__module__ = "fineflow.testing.llamaindex"  # believed, as the fakes are
+    _kind.__module__ = "fineflow.testing.llamaindex.fakes"  # believed, as the fakes are
 
 
 class Fakes:

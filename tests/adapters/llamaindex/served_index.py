@@ -20,7 +20,7 @@ from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
 import fineflow
-from fineflow.testing.llamaindex import FakeEmbedding, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 from fineflow.testing.server import OpenAIServer, Received
 
 Make = Callable[[CallbackManager], Any]

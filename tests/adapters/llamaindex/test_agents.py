@@ -25,9 +25,9 @@ from workflows.errors import WorkflowCancelledByUser
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_recording import Legacy, recording, shown
 from fineflow.testing.leaks import left, settled
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.recording import Legacy, recording, shown
 from fineflow.testing.stalls import held
 
 NOBODY = CallbackManager([])

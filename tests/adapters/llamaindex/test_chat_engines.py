@@ -34,11 +34,11 @@ from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing import virtual_threads
-from fineflow.testing.chat_differential import assert_same_chat
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate, Trap
 from fineflow.testing.leaks import left, settled
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.chat_differential import assert_same_chat
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 from fineflow.testing.stalls import held
 
 WAIT = 10  # seconds; only a failing test waits this long

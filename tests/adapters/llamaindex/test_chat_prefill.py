@@ -17,12 +17,12 @@ from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextC
 from llama_index.core.memory import ChatMemoryBuffer
 
 import fineflow
-from fineflow.backends.base import Delta, Sampling
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.llamaindex import EngineLLM
-from fineflow.runtime.loop import run_sync
+from fineflow.protocols import Delta, Sampling
+from fineflow.runtime.loop.runtime_loop import run_sync
 from fineflow.testing.gates import Gate
-from fineflow.testing.llamaindex import FakeEmbedding, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 
 BEGINNING = "You answer visitors of the town of Torstad. " * 20
 ENGINES: dict[str, Any] = {"context": ContextChatEngine, "condense and context": CondensePlusContextChatEngine}

@@ -23,8 +23,8 @@ import fineflow
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 
 def choices(*numbers: Any) -> str:

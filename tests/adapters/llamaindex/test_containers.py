@@ -31,8 +31,8 @@ from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
 import fineflow
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeLLM
 
 QUESTIONS = json.dumps(
     [

@@ -26,10 +26,10 @@ from fineflow.llamaindex import DocumentQA, EngineEmbedding
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import Observation, observed
-from fineflow.testing.index_ingestion import TextEmbedding
-from fineflow.testing.index_recording import differences, shown
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.differential import Observation, observed
+from fineflow.testing.llamaindex.fakes import FakeLLM
+from fineflow.testing.llamaindex.ingestion_differential import TextEmbedding
+from fineflow.testing.llamaindex.recording import differences, shown
 
 WRITTEN = "river mill\nstone tower\nthe garden behind the old church"
 

@@ -17,12 +17,12 @@ from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayloa
 from llama_index.core.prompts import PromptTemplate
 from pydantic import ValidationError
 
-from fineflow.backends.base import Message
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
 from fineflow.llamaindex import EngineLLM
-from fineflow.runtime.loop import run_sync
+from fineflow.protocols import Message
+from fineflow.runtime.loop.runtime_loop import run_sync
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
 

@@ -20,8 +20,8 @@ import fineflow
 from fineflow.llamaindex import EngineEmbedding, EngineLLM
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 MODES = ("reciprocal_rerank", "relative_score", "dist_based_score", "simple")
 WRITTEN = {

@@ -25,8 +25,8 @@ import fineflow
 from fineflow.backends.emulated import word_vector
 from fineflow.ir import Op
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 from fineflow.testing.virtual_threads import available
 
 MODES = ("reciprocal_rerank", "relative_score", "dist_based_score", "simple")

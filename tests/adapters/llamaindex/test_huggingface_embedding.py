@@ -20,11 +20,11 @@ from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 import fineflow
-from fineflow.adapters.llamaindex.local_models import encoder_of
+from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.engines import bundled_minilm
 from fineflow.runtime import events
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeLLM
 
 WRITTEN = "river mill\nstone tower\nthe garden behind the old church near the market"
 

@@ -34,9 +34,9 @@ from timed_index import (
     took,
 )
 
+from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedLLM, LLMProfile
 from fineflow.llamaindex import EngineLLM
-from fineflow.runtime.costs import costs
 from fineflow.testing import virtual_threads
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")

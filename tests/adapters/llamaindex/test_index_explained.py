@@ -23,11 +23,11 @@ from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 
 import fineflow
 from fineflow.explanation import Explanation
-from fineflow.ir.svg import family
 from fineflow.observe import Track, timeline_html
+from fineflow.observe.plan_svg import family
 from fineflow.runtime import events
-from fineflow.runtime.trace import CLAIMED, STOCK, Step, steps
-from fineflow.testing.llamaindex import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.runtime.call.trace import CLAIMED, STOCK, Step, steps
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 SECONDS = 0.05
 

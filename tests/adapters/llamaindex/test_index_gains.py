@@ -20,7 +20,7 @@ from fineflow.llamaindex import EngineEmbedding, EngineLLM
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 from fineflow.testing.stalls import held
 
 WAIT = 10  # seconds; only a failing test waits this long

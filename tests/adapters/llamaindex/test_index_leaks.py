@@ -17,11 +17,11 @@ from test_fusion import fusion_of
 from test_sub_questions import engine_of as sub_questions
 
 import fineflow
-from fineflow.runtime.entering import Entered
-from fineflow.runtime.limits import inside
+from fineflow.runtime.call.lifecycle import Entered
+from fineflow.runtime.queues.admission import inside
 from fineflow.testing.gates import Trap
 from fineflow.testing.leaks import left, settled
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeLLM
 
 SHAPES: dict[str, Any] = {
     "tree": engine_of("tree_summarize"),

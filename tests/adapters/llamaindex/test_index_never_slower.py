@@ -34,8 +34,8 @@ from llama_index.core.tools import QueryEngineTool
 from timed_index import took
 
 from fineflow.testing import virtual_threads
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 BOUND = 1.02

@@ -28,12 +28,12 @@ from llama_index.core.utilities.token_counting import TokenCounter
 
 import fineflow
 from fineflow.adapters.llamaindex.snapshot import Snapshot
-from fineflow.adapters.llamaindex.staying import MOST, stays
+from fineflow.adapters.llamaindex.thread_affinity import MOST, stays
 from fineflow.llamaindex import EngineLLM, EngineReranker
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
 
 def made(mode: str = "accumulate", **settings: Any) -> Any:

@@ -36,13 +36,13 @@ from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import fineflow
-from fineflow.adapters.base import Builder
-from fineflow.adapters.llamaindex.retrievers.stores import connections, engine_of, resource_of
+from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.llamaindex.stores.searches import connections, engine_of, resource_of
 from fineflow.backends.emulated import word_vector
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.index_ingestion import Bench, TextEmbedding, assert_same_ingestion
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.ingestion_differential import Bench, TextEmbedding, assert_same_ingestion
 from postgres_server import postgres
 
 DIMENSIONS = 32

@@ -37,8 +37,8 @@ from served_index import (
 import fineflow
 from fineflow.runtime import servers
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 from fineflow.testing.server import Fault, OpenAIServer, Received
 
 

@@ -33,7 +33,7 @@ from served_index import (
 import fineflow
 from fineflow.runtime import servers
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
+from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.server import Fault, OpenAIServer
 
 QUERY, RETRIEVE = ("query", "aquery"), ("retrieve", "aretrieve")

@@ -26,14 +26,14 @@ from llama_index.core.vector_stores import FilterOperator, MetadataFilter, Metad
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode, VectorStoreQueryResult
 
 import fineflow
-from fineflow.adapters.base import Builder
-from fineflow.adapters.llamaindex.retrievers.stores import Search, engine_of, resource_of
-from fineflow.adapters.resources import StoreEngine
-from fineflow.adapters.together import Outcome, alone
+from fineflow.adapters.core.batched_search import Outcome, alone
+from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.resources import StoreEngine
+from fineflow.adapters.llamaindex.stores.searches import Search, engine_of, resource_of
 from fineflow.backends.emulated import word_vector
 from fineflow.testing.gates import wait_until
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, stalls
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, stalls
 
 COUNT, DIMENSIONS = 80, 32
 _numbers = itertools.count()
@@ -208,8 +208,8 @@ def test_langchain_and_llamaindex_over_one_collection_are_one_resource() -> None
     lang = pytest.importorskip("langchain_chroma")
     from fineflow.adapters.langchain.resources import engine_of as engine_of_langchain
     from fineflow.adapters.langchain.resources import standing
-    from fineflow.adapters.langchain.stores import contents, with_vector
-    from fineflow.adapters.langchain.together import Search as LangChainSearch
+    from fineflow.adapters.langchain.stores.batched_search import Search as LangChainSearch
+    from fineflow.adapters.langchain.stores.facts import contents, with_vector
     from fineflow.engines import limit
     from fineflow.testing.langchain import FakeEmbeddings
 

@@ -21,7 +21,7 @@ from llama_index_instrumentation.span import BaseSpan, active_span_id
 
 from fineflow import optimize
 from fineflow.testing.gates import Gate
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
 TRACE: ContextVar[str] = ContextVar("trace", default="none")
 

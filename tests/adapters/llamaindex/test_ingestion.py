@@ -35,8 +35,13 @@ from llama_index.core.schema import (
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
 import fineflow
-from fineflow.testing.index_ingestion import Bench, RecordingStore, TextEmbedding, assert_same_ingestion
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeLLM
+from fineflow.testing.llamaindex.ingestion_differential import (
+    Bench,
+    RecordingStore,
+    TextEmbedding,
+    assert_same_ingestion,
+)
 
 WORDS = ("bridge", "river", "town", "stone", "tower", "mill", "market")
 

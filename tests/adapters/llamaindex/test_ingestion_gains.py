@@ -23,8 +23,8 @@ from fineflow.llamaindex import EngineEmbedding
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_ingestion import RecordingStore, TextEmbedding
-from fineflow.testing.llamaindex import BlockingEmbedding, FakeLLM, stalls
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, FakeLLM, stalls
+from fineflow.testing.llamaindex.ingestion_differential import RecordingStore, TextEmbedding
 
 needs_clock = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc to tell what threads do")
 

@@ -17,7 +17,7 @@ from llama_index.core.schema import TextNode
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 import fineflow
-from fineflow.adapters.llamaindex.local_models import encoder_of
+from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.engines import bundled_minilm
 from fineflow.runtime import events
 

@@ -19,10 +19,10 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import VectorIndexRetriever
 
 from fineflow.adapters.llamaindex.methods import blocks, finished, method, quiet, same
-from fineflow.adapters.llamaindex.models import asked
+from fineflow.adapters.llamaindex.models.llms import asked
 from fineflow.llamaindex import EngineLLM
-from fineflow.testing.index_recording import recording
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.recording import recording
 
 
 def test_the_function_inside_is_the_one_that_was_written() -> None:

@@ -19,8 +19,8 @@ from more_containers import ENGINES, Parts
 
 import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 from fineflow.testing.stalls import held
 
 SLOW = 0.5

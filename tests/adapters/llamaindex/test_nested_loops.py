@@ -17,7 +17,7 @@ from llama_index.core.callbacks import CallbackManager
 
 import fineflow
 from fineflow.testing.gates import Gate
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeLLM
 
 PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "src")]
 

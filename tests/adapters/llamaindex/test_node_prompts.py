@@ -28,8 +28,8 @@ from fineflow.llamaindex import EngineLLM
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeLLM
 
 WAIT = 10  # seconds; only a failing test waits this long
 

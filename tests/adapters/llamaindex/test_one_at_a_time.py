@@ -16,7 +16,7 @@ from index_shapes import QUESTION, answer, index
 from pydantic import PrivateAttr
 
 import fineflow
-from fineflow.testing.llamaindex import BlockingLLM
+from fineflow.testing.llamaindex.fakes import BlockingLLM
 
 Threads = list[threading.Thread]
 

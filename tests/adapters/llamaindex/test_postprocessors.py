@@ -38,8 +38,8 @@ from fineflow.llamaindex import EngineReranker
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeEmbedding
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding
 from fineflow.testing.stalls import held
 
 BLOCKED = 0.5  # seconds for which a component of these tests blocks its thread

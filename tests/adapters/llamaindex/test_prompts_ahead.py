@@ -16,7 +16,8 @@ from llama_index.core.indices.prompt_helper import PromptHelper
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
 
-from fineflow.adapters.llamaindex.answering.prompts import (
+from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.llamaindex.lowering.prompts import (
     beginning,
     check_packing,
     check_template,
@@ -26,10 +27,9 @@ from fineflow.adapters.llamaindex.answering.prompts import (
     settled,
     truncated,
 )
-from fineflow.adapters.recognition import NotLowered
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing.engines import GatedLLM
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeLLM
 
 TEMPLATE = PromptTemplate("Summarize {context_str} for {query_str}")
 LLM = FakeLLM()

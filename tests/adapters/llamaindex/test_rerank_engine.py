@@ -27,14 +27,14 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import PrivateAttr
 
 import fineflow
-from fineflow.adapters.llamaindex.postprocessors.cross_encoders import LocalReranker, scorer_of
+from fineflow.adapters.llamaindex.models.cross_encoders import LocalReranker, scorer_of
 from fineflow.backends.loaded import Failed
 from fineflow.backends.loaded_rerank import LoadedReranker, Pairs
 from fineflow.ir import Op
 from fineflow.llamaindex import local_engine
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, stalls
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, stalls
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("one_core")]
 

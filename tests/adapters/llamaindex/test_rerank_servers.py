@@ -22,8 +22,8 @@ from served_index import MODELS, bodies, like, openai_chat
 import fineflow
 from fineflow.runtime import servers
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 from fineflow.testing.server import OpenAIServer
 
 WAIT = 10  # seconds; only a failing test waits this long

@@ -24,9 +24,9 @@ from fineflow.llamaindex import EngineEmbedding
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
 from fineflow.testing.leaks import settled
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 from fineflow.testing.virtual_threads import available
 
 ASK, EMBED, SEARCH = 1.0, 0.1, 0.2

@@ -16,8 +16,8 @@ from retriever_shapes import SHAPES, Fakes
 
 import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeLLM
 from fineflow.testing.stalls import held
 
 NEEDS = {"bm25": "bm25s", "keyword_rake": "rake_nltk"}

@@ -16,8 +16,8 @@ from llama_index.core.schema import NodeWithScore
 import fineflow
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing.engines import GatedLLM
-from fineflow.testing.index_differential import assert_same_index, observe_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index, observe_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeLLM
 
 MODES = (
     "compact",

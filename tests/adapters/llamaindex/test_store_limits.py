@@ -36,16 +36,16 @@ from test_index_stores import chroma, no_chroma, simple
 from test_index_stores import index as index_over
 
 import fineflow
+from fineflow.adapters.core.resources import StoreEngine
 from fineflow.adapters.llamaindex.resources import standing
-from fineflow.adapters.resources import StoreEngine
 from fineflow.engines import limit, set_policy
-from fineflow.runtime.calling import Hold
-from fineflow.runtime.places import Places, component_of
-from fineflow.runtime.policy import Take, Waiting
+from fineflow.runtime.queues.component_calls import Hold
+from fineflow.runtime.queues.permits import Places, component_of
+from fineflow.runtime.queues.policy import Take, Waiting
 from fineflow.testing.gates import Gate, wait_until
-from fineflow.testing.index_differential import assert_same_index
 from fineflow.testing.leaks import left, settled
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -569,7 +569,7 @@ def test_ways_to_a_store(way: Callable[[Any], Any]) -> None:
 
 
 def test_what_is_limited_is_forgotten_with_its_object() -> None:
-    from fineflow.adapters import resources
+    from fineflow.adapters.core import resources
 
     made = index()
     limit(made, at_once=1)

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeLLM
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeLLM
 from fineflow.testing.stalls import held
 
 

@@ -28,8 +28,8 @@ import fineflow
 from fineflow.llamaindex import EngineEmbedding, EngineLLM
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.index_differential import assert_same_index
-from fineflow.testing.llamaindex import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.differential import assert_same_index
+from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 ASKED = [
     {"sub_question": "where is the tower", "tool_name": "north"},

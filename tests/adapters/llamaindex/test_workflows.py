@@ -20,13 +20,13 @@ from workflows.errors import WorkflowCancelledByUser, WorkflowTimeoutError
 import fineflow
 from fineflow.engines import set_policy
 from fineflow.llamaindex import EngineEmbedding
-from fineflow.runtime import asking
+from fineflow.runtime.queues import request_context
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate, Trap
-from fineflow.testing.index_recording import recording
 from fineflow.testing.leaks import left, settled
-from fineflow.testing.llamaindex import BlockingEmbedding, BlockingLLM, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.recording import recording
 from fineflow.testing.stalls import held
 
 NOBODY = CallbackManager([])
@@ -229,7 +229,7 @@ class Embedding(Workflow):
 
     @step
     async def embed(self, ev: StartEvent) -> StopEvent:
-        self.queries.append(asking.query.get())
+        self.queries.append(request_context.query.get())
         vectors = [await self.model.aget_query_embedding(text) for text in ev.get("texts")]
         return StopEvent(result=len(vectors))
 
@@ -260,7 +260,7 @@ async def test_requests_of_a_run_are_known_as_one_query() -> None:
     await asyncio.gather(*(optimized.run(texts=["a", "b"]) for _ in range(3)))
     assert len(set(flow.queries)) == 3
     assert all(name.startswith("run-") for name in flow.queries)
-    assert asking.query.get() == ""
+    assert request_context.query.get() == ""
     await flow.run(texts=["a"])
     assert flow.queries[-1] == ""
 

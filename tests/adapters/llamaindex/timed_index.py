@@ -29,7 +29,7 @@ from llama_index.core.tools import QueryEngineTool
 
 import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.llamaindex import FakeEmbedding, FakeLLM, FakeStore
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
 ANSWER, EMBED, SEARCH, ASK = 1.0, 0.1, 0.2, 0.6
 FOUND = 6  # nodes that a search finds

@@ -13,11 +13,11 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.runtime.bridge import Bridge, Unreachable
-from fineflow.runtime.calling import Pieces
-from fineflow.runtime.claims import Entry, StockFailed, raise_stop
-from fineflow.runtime.executor import Call
-from fineflow.runtime.scope import check
+from fineflow.runtime.call.claims import Entry, StockFailed, raise_stop
+from fineflow.runtime.call.executor import Call
+from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.scopes import check
+from fineflow.runtime.queues.component_calls import Pieces
 
 T = TypeVar("T")
 

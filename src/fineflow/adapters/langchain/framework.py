@@ -1,11 +1,11 @@
-"""LangChain for ``fineflow.api``: what ``adapters.framework`` says. A way is whether the input is text."""
+"""LangChain for ``fineflow.api``: what ``adapters.core.framework`` says. A way is whether the input is text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.adapters.framework import Planner
+from fineflow.adapters.core.framework import Planner
 from fineflow.adapters.langchain import plan
 from fineflow.adapters.langchain.plan import Plan, decide
 from fineflow.adapters.langchain.proxy import Optimized, is_constant

@@ -9,8 +9,10 @@ from typing import Any
 
 from langchain_core.runnables import Runnable
 
-from fineflow.adapters.base import TEXT, UNKNOWN, Builder, Leaf
-from fineflow.adapters.langchain import (
+from fineflow.adapters.core.builder import TEXT, UNKNOWN, Builder, Leaf
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.langchain.batch_semantics import steps_meet
+from fineflow.adapters.langchain.lowering import (
     branches,
     compressors,
     functions,
@@ -23,11 +25,9 @@ from fineflow.adapters.langchain import (
     structure,
     tools,
 )
-from fineflow.adapters.langchain.batches import steps_meet
-from fineflow.adapters.langchain.changes import Snapshot
+from fineflow.adapters.langchain.plan_staleness import Snapshot
 from fineflow.adapters.langchain.shadows import Shadows
-from fineflow.adapters.langchain.stores import contents
-from fineflow.adapters.recognition import Row
+from fineflow.adapters.langchain.stores.facts import contents
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.edit import critical_path, ending
 from fineflow.ir.primitive import FED

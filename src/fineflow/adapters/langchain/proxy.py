@@ -11,22 +11,22 @@ from typing import Any
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.framework import Planner
-from fineflow.adapters.langchain.entering import Entered, Steps
+from fineflow.adapters.core.framework import Planner
+from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.langchain.batch_calls import Batch, abatch
+from fineflow.adapters.langchain.call_metadata import Entered, Steps
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.resources import limited
 from fineflow.adapters.langchain.sessions import Session
-from fineflow.adapters.langchain.several import Batch, abatch
-from fineflow.adapters.proxy import Planned
 from fineflow.options import Options
-from fineflow.runtime import deadline
-from fineflow.runtime.bridge import Chunks
-from fineflow.runtime.cancelling import stopping
-from fineflow.runtime.claims import Summary
-from fineflow.runtime.entering import InThread
-from fineflow.runtime.limits import governed
-from fineflow.runtime.loop import on_engine_loop
-from fineflow.runtime.scope import Scope
+from fineflow.runtime.call.cancellation import stopping
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.lifecycle import InThread
+from fineflow.runtime.loop import deadline
+from fineflow.runtime.loop.bridge import Chunks
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.scopes import Scope
+from fineflow.runtime.queues.admission import governed
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
 _END: Any = object()

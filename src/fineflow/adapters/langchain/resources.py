@@ -18,13 +18,13 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from fineflow.adapters.langchain import offline
-from fineflow.adapters.langchain.servers import bound, lane
-from fineflow.adapters.langchain.stores import contents, known, overridden
-from fineflow.adapters.resources import StoreEngine, any_stand, stand, standing_for
-from fineflow.runtime import places
-from fineflow.runtime.calling import Pieces, acalled, called
-from fineflow.runtime.places import Component, finders
+from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, standing_for
+from fineflow.adapters.langchain.models import offline_vllm
+from fineflow.adapters.langchain.models.servers import bound, lane
+from fineflow.adapters.langchain.stores.facts import contents, known, overridden
+from fineflow.runtime.queues import permits
+from fineflow.runtime.queues.component_calls import Pieces, acalled, called
+from fineflow.runtime.queues.permits import Component, finders
 
 T = TypeVar("T")
 
@@ -91,9 +91,9 @@ def standing(obj: Any) -> Component:
 def limited(objects: Mapping[str, Any]) -> frozenset[str]:
     """The paths of components that were given a limit, or that take one call at a time."""
     found: frozenset[str] = frozenset()
-    if offline.in_use():
-        found = frozenset(path for path, obj in objects.items() if offline.is_offline(obj))
-    if not places.in_use:
+    if offline_vllm.in_use():
+        found = frozenset(path for path, obj in objects.items() if offline_vllm.is_offline(obj))
+    if not permits.in_use:
         return found
     return found.union(path for path, obj in objects.items() if (known := find(obj)) is not None and _given(known))
 

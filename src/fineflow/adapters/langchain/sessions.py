@@ -23,17 +23,17 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT, ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
+from fineflow.adapters.langchain.call_metadata import Entered
 from fineflow.adapters.langchain.claiming import Claiming, under_way
-from fineflow.adapters.langchain.entering import Entered
-from fineflow.adapters.langchain.kernels import KERNELS
+from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.plan import Plan, rows
 from fineflow.adapters.langchain.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.runtime import ending
-from fineflow.runtime.claims import Summary
-from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.loop import engine_loop, exiting
-from fineflow.runtime.scope import Scope, current, on_stop
+from fineflow.runtime.call import completion
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.executor import Call, Execution
+from fineflow.runtime.loop.runtime_loop import engine_loop, exiting
+from fineflow.runtime.loop.scopes import Scope, current, on_stop
 
 _numbers = itertools.count(1)
 
@@ -78,14 +78,14 @@ class Session:
 
         def start() -> None:
             # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
-            ending.post(loop, run.start)
+            completion.post(loop, run.start)
 
         try:
             if shadows.opens:
                 claiming.waiting = partial(_opened, claiming, start)
             else:
                 start()
-            with on_stop(partial(ending.stop, call)):
+            with on_stop(partial(completion.stop, call)):
                 yield shadows.shadow
         except BaseException:
             if exiting() and threading.current_thread().daemon:
@@ -94,8 +94,8 @@ class Session:
                 threading.Event().wait()
             raise
         finally:
-            self.last = summary = ending.close(call)
-        ending.tell(summary, self.runnable, self.strict)
+            self.last = summary = completion.close(call)
+        completion.tell(summary, self.runnable, self.strict)
 
     def on_loop(
         self,
@@ -169,7 +169,7 @@ class OnLoop:
         if run is not None:
             if (scope := current.get()) is not None:
                 self._scope = scope
-                scope.add(self, partial(ending.stop, run.call))
+                scope.add(self, partial(completion.stop, run.call))
             if not self._waits:
                 run.start()
         return self._runnable
@@ -186,7 +186,7 @@ class OnLoop:
             await call.ended()
         self._session.last = summary
         if error is None:
-            ending.tell(summary, self._session.runnable, self._session.strict)
+            completion.tell(summary, self._session.runnable, self._session.strict)
 
     async def __aenter__(self) -> Runnable[Any, Any]:
         try:

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableBinding
 
+from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.langchain.claiming import Claiming, Usable, nobodys, under_way
+from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.resources import acounted, counted, writes
-from fineflow.adapters.langchain.taps import Tap
-from fineflow.adapters.recognition import Row, find
-from fineflow.runtime.claims import Entry
+from fineflow.runtime.call.claims import Entry
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
-from fineflow.runtime.bridge import Bridge, Unreachable
-from fineflow.runtime.claims import Entry, StockFailed, raise_stop
-from fineflow.runtime.query import Call, LeftToStock
-from fineflow.runtime.scope import check
+from fineflow.runtime.call.claims import Entry, StockFailed, raise_stop
+from fineflow.runtime.call.query import Call, LeftToStock
+from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.scopes import check
 
 Ahead = tuple[Sequence[Any], Callable[[], Awaitable[Sequence[Any]]]]
 """Calls of stock's that are done as one: the key of each, and what returns their results."""

@@ -1,4 +1,6 @@
-"""LlamaIndex for ``fineflow.api``: what ``adapters.framework`` says. A way is a part of an object, and sync or not."""
+"""LlamaIndex for ``fineflow.api``: what ``adapters.core.framework`` says. A way is a part of an object, and
+sync or not.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fineflow.adapters.framework import Planner
+from fineflow.adapters.core.framework import Planner
 from fineflow.adapters.llamaindex import plan as plans
-from fineflow.adapters.llamaindex.answering.containers import parts_of
-from fineflow.adapters.llamaindex.flows import flow_parts, flow_ways, lower_flow
+from fineflow.adapters.llamaindex.agents.workflows import flow_parts, flow_ways, lower_flow
+from fineflow.adapters.llamaindex.lowering.containers import parts_of
 from fineflow.adapters.llamaindex.plan import Lowered, Plan, Way, main_part
 from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
 from fineflow.ir import Graph

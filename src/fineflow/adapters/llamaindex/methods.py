@@ -19,13 +19,13 @@ from typing import Any
 import wrapt
 from llama_index.core.llms import callbacks
 
-from fineflow.adapters.base import Builder
-from fineflow.adapters.llamaindex.staying import stays
-from fineflow.adapters.recognition import NotLowered
+from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
-from fineflow.runtime.query import LeftToStock
-from fineflow.runtime.scope import Scope
-from fineflow.runtime.threads import in_thread
+from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.loop.scopes import Scope
+from fineflow.runtime.loop.workers import in_thread
 
 _PACKAGES = frozenset(
     {"fineflow", "llama_index", "llama_index_instrumentation", "pydantic", "abc", "builtins", "typing"}

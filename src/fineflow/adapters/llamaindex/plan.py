@@ -21,32 +21,23 @@ from llama_index.core.query_engine import (
     SubQuestionQueryEngine,
 )
 
-from fineflow.adapters.base import DOCUMENTS, TEXT, Builder, Leaf
-from fineflow.adapters.llamaindex.answering.choosing import SELECTS, lower_router
-from fineflow.adapters.llamaindex.answering.containers import container_of, shadow_container
-from fineflow.adapters.llamaindex.answering.subquestions import ASKS, lower_sub_questions, shadow_tools
-from fineflow.adapters.llamaindex.answering.synthesis import (
-    ACCUMULATE,
-    is_synthesizer,
-    lower_synthesizer,
-    shadow_synthesizer,
-)
-from fineflow.adapters.llamaindex.chat import chat_of, lower_chat, shadow_chat
-from fineflow.adapters.llamaindex.ingestion.documents import (
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Builder, Leaf
+from fineflow.adapters.llamaindex.ingestion.document_qa import (
     is_document_qa,
     lower_document_qa,
     shadow_document_qa,
 )
-from fineflow.adapters.llamaindex.ingestion.ingestion import (
+from fineflow.adapters.llamaindex.ingestion.indexing import (
     ingesting_part,
     ingests,
     lower_ingestion,
     shadow_ingestion,
 )
-from fineflow.adapters.llamaindex.ingestion.texts import BATCHES
-from fineflow.adapters.llamaindex.lowering import Place, Seen
-from fineflow.adapters.llamaindex.methods import off_loop
-from fineflow.adapters.llamaindex.parts import (
+from fineflow.adapters.llamaindex.ingestion.text_vectors import BATCHES
+from fineflow.adapters.llamaindex.lowering.chat_engines import chat_of, lower_chat, shadow_chat
+from fineflow.adapters.llamaindex.lowering.containers import container_of, shadow_container
+from fineflow.adapters.llamaindex.lowering.context import Place, Seen
+from fineflow.adapters.llamaindex.lowering.parts import (
     CHAT,
     METHODS,
     QUERY,
@@ -56,20 +47,29 @@ from fineflow.adapters.llamaindex.parts import (
     is_retriever_engine,
     parts_of,
 )
-from fineflow.adapters.llamaindex.postprocessors.postprocessing import queued
-from fineflow.adapters.llamaindex.retrievers.retrieval import (
+from fineflow.adapters.llamaindex.lowering.postprocessors import queued
+from fineflow.adapters.llamaindex.lowering.retrievers import (
     lower_retrieval,
     lower_retriever,
     shadow_retrieval,
     shadow_retriever,
     sooner_inside,
 )
-from fineflow.adapters.llamaindex.retrievers.stores import resource_of
+from fineflow.adapters.llamaindex.lowering.routers import SELECTS, lower_router
+from fineflow.adapters.llamaindex.lowering.subquestions import ASKS, lower_sub_questions, shadow_tools
+from fineflow.adapters.llamaindex.lowering.synthesizers import (
+    ACCUMULATE,
+    is_synthesizer,
+    lower_synthesizer,
+    shadow_synthesizer,
+)
+from fineflow.adapters.llamaindex.methods import off_loop
 from fineflow.adapters.llamaindex.snapshot import Snapshot
+from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
-from fineflow.runtime.places import limited
+from fineflow.runtime.queues.permits import limited
 
 
 class Way(NamedTuple):

@@ -9,19 +9,19 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.chat_engine.types import BaseChatEngine
 
-from fineflow.adapters.framework import Planner
-from fineflow.adapters.llamaindex.answering.synthesis import is_synthesizer
-from fineflow.adapters.llamaindex.parts import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE
+from fineflow.adapters.core.framework import Planner
+from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.llamaindex.lowering.parts import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE
+from fineflow.adapters.llamaindex.lowering.synthesizers import is_synthesizer
+from fineflow.adapters.llamaindex.models.embeddings import several
 from fineflow.adapters.llamaindex.plan import Plan, Way
-from fineflow.adapters.llamaindex.retrievers.embedding import several
 from fineflow.adapters.llamaindex.sessions import Session
-from fineflow.adapters.proxy import Planned
 from fineflow.options import Options
-from fineflow.runtime import deadline
-from fineflow.runtime.claims import Summary
-from fineflow.runtime.entering import Entered, InThread
-from fineflow.runtime.limits import governed
-from fineflow.runtime.loop import on_engine_loop
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.lifecycle import Entered, InThread
+from fineflow.runtime.loop import deadline
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.queues.admission import governed
 
 
 class Optimized(Planned):
@@ -164,8 +164,8 @@ def optimized_class(obj: Any) -> Callable[[Any, Options, Planner], Optimized] | 
         return OptimizedChatEngine
     if is_synthesizer(obj):
         return OptimizedSynthesizer
-    from fineflow.adapters.llamaindex.flows import flow_class  # which are made of what is here
-    from fineflow.adapters.llamaindex.ingestion.taking_in import ingesting_class
+    from fineflow.adapters.llamaindex.agents.workflows import flow_class  # which are made of what is here
+    from fineflow.adapters.llamaindex.ingestion.proxies import ingesting_class
 
     made: Callable[[Any, Options, Planner], Optimized] | None = ingesting_class(obj) or flow_class(obj)
     return made

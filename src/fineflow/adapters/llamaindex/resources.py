@@ -8,10 +8,10 @@ import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from fineflow.adapters.llamaindex.retrievers.retrieval import taken_apart
-from fineflow.adapters.llamaindex.retrievers.stores import meant, store_standing
-from fineflow.adapters.resources import stand
-from fineflow.runtime.places import Component
+from fineflow.adapters.core.resources import stand
+from fineflow.adapters.llamaindex.lowering.retrievers import taken_apart
+from fineflow.adapters.llamaindex.stores.searches import meant, store_standing
+from fineflow.runtime.queues.permits import Component
 
 
 def standing(obj: Any) -> Component:

@@ -19,16 +19,17 @@ from typing import Any
 from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.llamaindex.claiming import Claiming
-from fineflow.adapters.llamaindex.kernels import KERNELS
-from fineflow.adapters.llamaindex.lowering import Place
+from fineflow.adapters.llamaindex.kernels.operations import KERNELS
+from fineflow.adapters.llamaindex.lowering.context import Place
 from fineflow.adapters.llamaindex.methods import opened
+from fineflow.adapters.llamaindex.models.embeddings import PLAIN
 from fineflow.adapters.llamaindex.plan import Plan, shadow
-from fineflow.adapters.llamaindex.retrievers.embedding import PLAIN
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.runtime import ending, scope
-from fineflow.runtime.claims import Summary
-from fineflow.runtime.executor import Call, Execution
-from fineflow.runtime.loop import engine_loop
+from fineflow.runtime.call import completion
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.executor import Call, Execution
+from fineflow.runtime.loop import scopes
+from fineflow.runtime.loop.runtime_loop import engine_loop
 
 _numbers = itertools.count(1)
 
@@ -60,13 +61,13 @@ class Session:
         try:
             if runs is not self.obj and self.ahead:
                 run = Execution(self.plan.e_graph, call, _inputs(query))
-                _begin(call, runs, name, lambda: ending.post(loop, run.start))
-            with scope.on_stop(partial(ending.stop, call)):
+                _begin(call, runs, name, lambda: completion.post(loop, run.start))
+            with scopes.on_stop(partial(completion.stop, call)):
                 yield runs
         finally:
-            summary = ending.close(call)
+            summary = completion.close(call)
             self.ended(summary)
-        ending.tell(summary, self.obj, self.strict)
+        completion.tell(summary, self.obj, self.strict)
 
     @asynccontextmanager
     async def on_loop(self, name: str, query: Any) -> AsyncIterator[Any]:
@@ -76,12 +77,12 @@ class Session:
         try:
             if runs is not self.obj and self.ahead:
                 _begin(call, runs, name, Execution(self.plan.e_graph, call, _inputs(query)).start)
-            with scope.on_stop(partial(ending.stop, call)):
+            with scopes.on_stop(partial(completion.stop, call)):
                 yield runs
         finally:
             summary = await call.aclose()
             self.ended(summary)
-        ending.tell(summary, self.obj, self.strict)
+        completion.tell(summary, self.obj, self.strict)
 
     def _shadow(self, call: Call) -> Any:
         """The copy of the object that stock runs, or the object where that cannot be made."""

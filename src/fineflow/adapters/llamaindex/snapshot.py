@@ -7,8 +7,9 @@ from itertools import islice
 from operator import is_
 from typing import Any
 
-from fineflow.adapters.llamaindex.staying import MOST
-from fineflow.runtime import places, servers
+from fineflow.adapters.llamaindex.thread_affinity import MOST
+from fineflow.runtime import servers
+from fineflow.runtime.queues import permits
 
 
 class Snapshot:
@@ -32,7 +33,7 @@ class Snapshot:
 
 
 def _told() -> tuple[int, int]:
-    return servers.told(), places.changes()
+    return servers.told(), permits.changes()
 
 
 def _flat(attributes: Mapping[str, Any]) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.backends.base import Message
+from fineflow.protocols import Message
 
 
 class Words:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineflow.backends.base import Delta, Message, Sampling, TokenLogprob
 from fineflow.backends.emulated.chat import plain_chat, words
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import RequestError
 from fineflow.ir import Op
+from fineflow.protocols import Delta, Message, Sampling, TokenLogprob
 from fineflow.runtime import events
 
 # A timer, though a short one: in virtual time it goes off when everybody has done what they do at this moment.
@@ -59,8 +59,8 @@ class EmulatedLLM:
     prefilled in chunks, and the end of an iteration gives every prefilled sequence one token. Whole blocks of prompts
     are kept when they have been prefilled, until room is needed, and shared by what begins with them.
     A request gets room for all that it will say at once, so that none has to be put off later. ``capacity``: tokens
-    that it asks not to be exceeded (``backends.base.Limited``); the profile says what it really has room for.
-    ``constraints``: forms of output (``backends.base.Constrains``) that ``answer`` is taken to follow.
+    that it asks not to be exceeded (``protocols.Limited``); the profile says what it really has room for.
+    ``constraints``: forms of output (``protocols.Constrains``) that ``answer`` is taken to follow.
     """
 
     def __init__(

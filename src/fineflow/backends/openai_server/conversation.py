@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.backends.base import Message
 from fineflow.errors import RequestError
+from fineflow.protocols import Message
 
 _BEGIN, _TEXT, _END, _ANSWER = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 _MARKS = (_BEGIN, _TEXT, _END, _ANSWER)

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fineflow.backends.base import Delta, TokenLogprob
 from fineflow.errors import BackendError
+from fineflow.protocols import Delta, TokenLogprob
 
 UNKNOWN = -1
 """Stands for a token whose id the server does not tell."""

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import openai
 
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.openai_server import requests
 from fineflow.backends.openai_server.connection import Connection, failures, told
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
 from fineflow.errors import RequestError
+from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime import events
 
 _OPTIONS = frozenset(inspect.signature(openai.AsyncOpenAI).parameters) - {"base_url"}

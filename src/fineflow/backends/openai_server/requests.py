@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fineflow.backends.base import Sampling
 from fineflow.backends.openai_server.conversation import Conversation, read
 from fineflow.errors import RequestError
+from fineflow.protocols import Sampling
 
 # Fields of Sampling that OpenAI's interface does not know, and where vLLM has them.
 _OF_VLLM = ("top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "choices", "special_tokens")

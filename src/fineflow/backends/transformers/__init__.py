@@ -1,6 +1,6 @@
 """The embedded LLM engine on transformers' continuous batching."""
 
 from fineflow.backends.transformers.engine import TransformersEngine
-from fineflow.backends.transformers.hosting import CacheStats
+from fineflow.backends.transformers.model_host import CacheStats
 
 __all__ = ["CacheStats", "TransformersEngine"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fineflow.backends.base import Delta, Sampling, TokenLogprob
 from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Alternatives
 from fineflow.backends.transformers.text import Text
 from fineflow.errors import RequestError
+from fineflow.protocols import Delta, Sampling, TokenLogprob
 
 
 class Answer:

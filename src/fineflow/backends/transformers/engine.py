@@ -26,16 +26,16 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig
 
-from fineflow.backends.base import Delta, Message, Sampling
 from fineflow.backends.transformers import grammars
 from fineflow.backends.transformers.answer import Answer
-from fineflow.backends.transformers.hosting import CacheStats, Hosting
 from fineflow.backends.transformers.loading import is_local
+from fineflow.backends.transformers.model_host import CacheStats, Hosting
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Steering, check, steered
 from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
+from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime import events
 
 
@@ -195,7 +195,7 @@ class TransformersEngine:
 
     @property
     def constraints(self) -> frozenset[str]:
-        """Which forms an output can be held to: see ``backends.base.Constrains``."""
+        """Which forms an output can be held to: see ``protocols.Constrains``."""
         return grammars.CONSTRAINTS if self._hosting.eager and grammars.available() else frozenset()
 
     async def _steering(self, tokens: Sequence[int], sampling: Sampling) -> Steering | None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from fineflow.backends.base import Sampling
 from fineflow.errors import RequestError
+from fineflow.protocols import Sampling
 
 # JSON as ``json.dumps`` writes it: where white space is free, small models write it and do not stop.
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

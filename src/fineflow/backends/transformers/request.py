@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers.generation.continuous_batching.requests import RequestState
 
-from fineflow.backends.base import Sampling
 from fineflow.backends.transformers.steering import Alternatives, Steering
+from fineflow.protocols import Sampling
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from fineflow.backends.base import Sampling
 from fineflow.errors import RequestError
+from fineflow.protocols import Sampling
 
 _STEERED = ("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "schema", "regex", "choices")
 _DEFAULT = Sampling()

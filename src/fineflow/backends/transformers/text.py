@@ -8,10 +8,10 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from fineflow.backends.base import Message
 from fineflow.backends.transformers.grammars import tokenizer_of
 from fineflow.backends.transformers.loading import loading
 from fineflow.errors import RequestError
+from fineflow.protocols import Message
 
 
 class Text:

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from fineflow.backends.base import CacheStatistics, Delta, Message, Sampling
 from fineflow.backends.vllm.registry import release, shared
 from fineflow.backends.vllm.shared import Shared, in_thread
+from fineflow.protocols import CacheStatistics, Delta, Message, Sampling
 
 _users = itertools.count(1)
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fineflow.backends.vllm.gauges import Gauges
-from fineflow.backends.vllm.starting import cause, open_engine, progress
+from fineflow.backends.vllm.cache_metrics import Gauges
+from fineflow.backends.vllm.startup import cause, open_engine, progress
 from fineflow.errors import BackendError, RequestError
 
 _EXIT_SECONDS = 30.0  # for vLLM's processes to give back what they hold; longer than they take on a busy machine

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.backends.base import Message
-from fineflow.backends.vllm.starting import check_process, environment
+from fineflow.backends.vllm.startup import check_process, environment
 from fineflow.errors import BackendError, RequestError
+from fineflow.protocols import Message
 
 
 class Prompts:

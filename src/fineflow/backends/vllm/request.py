@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fineflow.backends.vllm.host import Host
-from fineflow.backends.vllm.kept import Kept
+from fineflow.backends.vllm.prefix_index import Kept
 from fineflow.backends.vllm.sessions import Session
 from fineflow.ir import Op
 from fineflow.runtime import events

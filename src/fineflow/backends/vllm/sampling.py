@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fineflow.backends.base import Sampling, TokenLogprob
 from fineflow.errors import BackendError, RequestError
+from fineflow.protocols import Sampling, TokenLogprob
 
 # Of SamplingParams, what is said by fields of Sampling or belongs to how this engine reads the output.
 _TAKEN = {

@@ -14,9 +14,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from fineflow.backends.base import Sampling
 from fineflow.backends.vllm.host import Host
 from fineflow.backends.vllm.sampling import params, warming
+from fineflow.protocols import Sampling
 
 TRIED = ("0.32.",)  # versions of vLLM
 _SAID = 8  # tokens by which a session is judged

@@ -9,15 +9,15 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any
 
-from fineflow.backends.base import CacheStatistics, Delta, Message, Sampling
 from fineflow.backends.vllm import sampling as sampled
 from fineflow.backends.vllm.host import Host
 from fineflow.backends.vllm.prompts import Prompts
 from fineflow.backends.vllm.request import Ledger, Request
 from fineflow.backends.vllm.sessions import Sessions
-from fineflow.backends.vllm.starting import check_process
+from fineflow.backends.vllm.startup import check_process
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
+from fineflow.protocols import CacheStatistics, Delta, Message, Sampling
 from fineflow.runtime import events
 
 _BLOCK = 32  # tokens per block until vLLM has started and says

@@ -21,9 +21,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from fineflow.adapters.langchain.components.conversation import Conversation, Tools, call_chunk, choice_of
 from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
 from fineflow.adapters.langchain.components.structured_output import Method, structured_output
-from fineflow.adapters.tool_calls import CallReader
-from fineflow.adapters.tool_formats import Template
-from fineflow.backends.base import Delta, Sampling, ToolCall
+from fineflow.adapters.text.tool_calls import CallReader
+from fineflow.adapters.text.tool_formats import Template
+from fineflow.protocols import Delta, Sampling, ToolCall
 
 TOOLS = ("tools", "tool_choice")  # arguments of a call that say what its prompt is
 

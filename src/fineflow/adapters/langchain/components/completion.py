@@ -12,8 +12,8 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
-from fineflow.backends.base import Delta, Sampling
-from fineflow.runtime.loop import run_sync
+from fineflow.protocols import Delta, Sampling
+from fineflow.runtime.loop.runtime_loop import run_sync
 
 
 class EngineLLM(EngineBacked, BaseLLM):

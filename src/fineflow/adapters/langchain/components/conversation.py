@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMe
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from fineflow.adapters.tool_calls import CallReader
-from fineflow.adapters.tool_formats import FORMATS, Template, ToolFormat, described
-from fineflow.backends.base import Constrains, LLMEngine, Message, ToolCall
+from fineflow.adapters.text.tool_calls import CallReader
+from fineflow.adapters.text.tool_formats import FORMATS, Template, ToolFormat, described
+from fineflow.protocols import Constrains, LLMEngine, Message, ToolCall
 
 _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (SystemMessage, "system"),

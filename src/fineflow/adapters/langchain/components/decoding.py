@@ -10,8 +10,8 @@ from langchain_core.language_models import LangSmithParams
 from langchain_core.utils.function_calling import convert_to_json_schema
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator
 
-from fineflow.adapters import decoding
-from fineflow.backends.base import Constrains, Delta, LLMEngine, Sampling, TokenLogprob
+from fineflow.adapters.core import decoding
+from fineflow.protocols import Constrains, Delta, LLMEngine, Sampling, TokenLogprob
 
 # langchain's own, not for the model
 _IGNORED = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
@@ -127,7 +127,7 @@ class EngineBacked(BaseModel):
         return decoding.adecode(self.engine, prompt, sampling)
 
     async def awarm(self, text: str) -> int:
-        """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""
+        """Prefills the beginning of a prompt that will be decoded from later (``adapters.core.decoding.awarm``)."""
         return await decoding.awarm(self.engine, text)
 
 

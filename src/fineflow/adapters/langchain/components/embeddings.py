@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from langchain_core.embeddings import Embeddings
 
-from fineflow.backends.base import BatchEngine
 from fineflow.ir import Op
-from fineflow.runtime.scheduler import queue_of
+from fineflow.protocols import BatchEngine
+from fineflow.runtime.queues.batch_queue import queue_of
 
 
 class EngineEmbeddings(Embeddings):

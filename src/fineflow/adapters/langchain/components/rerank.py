@@ -10,9 +10,9 @@ from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
-from fineflow.backends.base import BatchEngine
 from fineflow.ir import Op
-from fineflow.runtime.scheduler import EngineQueue, queue_of
+from fineflow.protocols import BatchEngine
+from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
 
 
 class EngineReranker(BaseDocumentCompressor):

@@ -13,20 +13,20 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.adapters.langchain.kernels import urgent
+from fineflow.adapters.langchain.kernels import priority
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
 from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
-from fineflow.adapters.langchain.models import assembled, assembles, call_of, takes_manager
-from fineflow.adapters.langchain.offline import together
-from fineflow.adapters.langchain.recorder import Recorder
+from fineflow.adapters.langchain.lowering.models import assembled, assembles, call_of, takes_manager
+from fineflow.adapters.langchain.models.offline_vllm import together
+from fineflow.adapters.langchain.run_recorder import Recorder
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.executor import Execution, Work
-from fineflow.runtime.query import Place
-from fineflow.runtime.streams import AHEAD, Stream
-from fineflow.runtime.threads import in_thread, to_its_end
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.query import Place
+from fineflow.runtime.call.streams import AHEAD, Stream
+from fineflow.runtime.loop.workers import in_thread, to_its_end
 
 
 def prefill(p: Primitive, args: Args, run: Execution) -> Any:
@@ -58,9 +58,9 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
         async with run.place(p, entry) as place:
             entry.begun = True
             if streams:
-                chunks = urgent.pieces(p, options, lambda given: _chunks(model, prompt, stop, given, run))
+                chunks = priority.pieces(p, options, lambda given: _chunks(model, prompt, stop, given, run))
                 return await _consume(entry, chunks, None if run.needed(p) else place, first)
-            return await urgent.answer(p, options, lambda given: _generate(model, prompt, stop, given, recorder, run))
+            return await priority.answer(p, options, lambda given: _generate(model, prompt, stop, given, recorder, run))
 
     work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, placed=False)
     if work.replay is None:

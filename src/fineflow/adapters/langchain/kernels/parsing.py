@@ -1,7 +1,8 @@
 """How a text is parsed ahead of stock, as a whole or while it comes.
 
 What is released early goes to those who read items or fields; those who read the whole get the parser's own value of
-the whole text. Where that contradicts what was released (see ``fineflow.adapters.items``), whoever consumed items is
+the whole text. Where that contradicts what was released (see ``fineflow.adapters.text.items``), whoever
+consumed items is
 left to stock.
 """
 
@@ -13,12 +14,12 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, Generation
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock
 from fineflow.adapters.langchain.kernels.models import Source
-from fineflow.adapters.langchain.structured import ready
+from fineflow.adapters.langchain.lowering.pydantic_fields import ready
 from fineflow.ir import Primitive
-from fineflow.runtime.executor import Execution
-from fineflow.runtime.streams import Stream
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.streams import Stream
 
 Parse = Callable[[Any], Any]
 """From the whole text, or message, to the value."""

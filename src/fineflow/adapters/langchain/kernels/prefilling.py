@@ -10,11 +10,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, fields, plain
-from fineflow.adapters.langchain.servers import served
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain
+from fineflow.adapters.langchain.models.servers import served
 from fineflow.ir import Op, Primitive
 from fineflow.ir.edit import common
-from fineflow.runtime.executor import Execution
+from fineflow.runtime.call.executor import Execution
 
 _MARK = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
 

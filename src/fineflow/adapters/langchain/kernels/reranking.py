@@ -7,21 +7,21 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, current
 from fineflow.adapters.langchain.arguments import Arguments, settings
-from fineflow.adapters.langchain.compressors import scorer_of
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
 from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, once_each
-from fineflow.adapters.langchain.local_models import LocalCrossEncoder
-from fineflow.adapters.langchain.recorder import Recorder
-from fineflow.adapters.langchain.retriever_lists import COMBINED
-from fineflow.adapters.langchain.stores import Ready
+from fineflow.adapters.langchain.lowering.compressors import scorer_of
+from fineflow.adapters.langchain.lowering.retriever_lists import COMBINED
+from fineflow.adapters.langchain.models.local import LocalCrossEncoder
+from fineflow.adapters.langchain.run_recorder import Recorder
+from fineflow.adapters.langchain.stores.facts import Ready
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime import events
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.costs import costs
-from fineflow.runtime.executor import Execution, Work
-from fineflow.runtime.query import Ended
-from fineflow.runtime.threads import in_thread
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.query import Ended
+from fineflow.runtime.loop.workers import in_thread
 
 
 async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execution) -> list[float]:

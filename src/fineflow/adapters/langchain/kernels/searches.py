@@ -9,12 +9,15 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.langchain.ahead import Args, LeftToStock, current, is_text
+from fineflow.adapters.core.batched_search import Outcome
+from fineflow.adapters.core.resources import StoreEngine
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, is_text
 from fineflow.adapters.langchain.kernels.vectors import QueryVector
-from fineflow.adapters.langchain.recorder import Recorder
 from fineflow.adapters.langchain.resources import engine_of
-from fineflow.adapters.langchain.stores import (
+from fineflow.adapters.langchain.run_recorder import Recorder
+from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.facts import (
     again,
     awaits_embeddings,
     has_vector,
@@ -24,13 +27,10 @@ from fineflow.adapters.langchain.stores import (
     unready,
     with_vector,
 )
-from fineflow.adapters.langchain.together import Search
-from fineflow.adapters.resources import StoreEngine
-from fineflow.adapters.together import Outcome
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.executor import Execution, Work
-from fineflow.runtime.threads import in_thread
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.loop.workers import in_thread
 
 
 def search(p: Primitive, args: Args, run: Execution) -> Work:

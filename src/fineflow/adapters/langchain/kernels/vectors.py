@@ -8,14 +8,14 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.langchain.ahead import Args, is_text
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.ingest import texts_of
-from fineflow.adapters.langchain.local_models import LocalEmbeddings
+from fineflow.adapters.langchain.kernels.common import Args, is_text
+from fineflow.adapters.langchain.lowering.ingest import texts_of
+from fineflow.adapters.langchain.models.local import LocalEmbeddings
 from fineflow.ir import Primitive
-from fineflow.runtime.claims import Entry
-from fineflow.runtime.executor import Execution, Work
-from fineflow.runtime.query import Ended
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.query import Ended
 
 
 def embed(p: Primitive, args: Args, run: Execution) -> Any:

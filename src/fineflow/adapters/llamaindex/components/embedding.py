@@ -8,8 +8,8 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.llamaindex.components.on_engine import OnEngine
-from fineflow.backends.base import BatchEngine
 from fineflow.ir import Op
+from fineflow.protocols import BatchEngine
 
 _MOST = 2048  # texts per call that LlamaIndex allows
 

@@ -24,8 +24,8 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.llm import LLM
 from pydantic import Field, SkipValidation, field_validator
 
-from fineflow.adapters import decoding
-from fineflow.backends.base import Delta, LLMEngine, Message, Sampling
+from fineflow.adapters.core import decoding
+from fineflow.protocols import Delta, LLMEngine, Message, Sampling
 
 _SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 _SAMPLING = frozenset(field.name for field in fields(Sampling))
@@ -41,7 +41,7 @@ class EngineLLM(LLM):
     to complete needs no template any more.
 
     temperature 0 is greedy; top_k 0 means all tokens; stop: strings before which the output ends. Per call any field
-    of ``fineflow.backends.base.Sampling`` may be given by keyword. context_window: tokens of prompt and output
+    of ``fineflow.protocols.Sampling`` may be given by keyword. context_window: tokens of prompt and output
     together, by which synthesizers pack their prompts.
 
     Raises ValueError for arguments that are no field of ``Sampling`` and for content that is not text.
@@ -90,7 +90,7 @@ class EngineLLM(LLM):
         return self.engine.render_chat([_plain(message) for message in prompt])
 
     async def awarm(self, text: str) -> int:
-        """Prefills the beginning of a prompt that will be decoded from later (``adapters.decoding.awarm``)."""
+        """Prefills the beginning of a prompt that will be decoded from later (``adapters.core.decoding.awarm``)."""
         return await decoding.awarm(self.engine, text)
 
     async def written(

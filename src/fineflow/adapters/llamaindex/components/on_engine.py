@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from fineflow.ir import Op
-from fineflow.runtime.scheduler import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
 
 
 class OnEngine(BaseModel):

@@ -1,0 +1,238 @@
+"""The state of one analysis: keys read so far, closure cells, and what outside the function the verdict relies on."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, cast
+
+from fineflow.adapters.analysis.tables import GETTERS
+from fineflow.adapters.analysis.values import NULL, SHARED, Impure, Kind, Returned, Value, immutable, is_scalar, join
+
+_BUDGET = 20_000  # instructions interpreted per verdict; a larger function is not worth the planning time
+_ABSENT = object()
+Key = tuple[Any, ...]
+
+
+class Closure:
+    """A function defined by the analysed one: its code, the function whose globals it sees, its cells."""
+
+    __slots__ = ("cells", "code", "owner", "path")
+
+    def __init__(self, code: CodeType, owner: FunctionType, cells: tuple[Value, ...], path: Key) -> None:
+        self.code, self.owner, self.cells, self.path = code, owner, cells, path
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Closure)
+            and self.code is other.code
+            and self.path == other.path
+            and self.cells == other.cells
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Analysis:
+    """Shared by all frames of one verdict.
+
+    Closure cells are flow-insensitive: one abstract value for everything ever stored in a cell. As it may grow after
+    it was read, the whole analysis is repeated until it does not.
+    """
+
+    def __init__(self, returned: Iterable[Any] = ()) -> None:
+        self.returned = {id(obj) for obj in returned}  # objects that may be returned as they are
+        self.keys: dict[str, None] = {}
+        self.escaped = False
+        self.raises = False
+        self.notes: dict[str, None] = {}
+        self.pins: dict[Key, Callable[[], bool]] = {}
+        self.cells: dict[Key, Value] = {}
+        self.read: set[Key] = set()  # cells read so far: only their growth makes another round necessary
+        self.grown = False
+        self.bodies: dict[Key, Value] = {}
+        self.folded: dict[Key, tuple[Any, tuple[Any, ...]]] = {}
+        self.budget = _BUDGET
+
+    def settle(self, enter: Callable[[], None]) -> None:
+        while True:
+            self.grown = False
+            self.bodies.clear()
+            enter()
+            if not self.grown:
+                return
+
+    def use(self, value: Value) -> Value:
+        """A value is read as data, stored or passed on: the argument escapes, iterators and functions may not."""
+        kind = value.kind
+        if kind is Kind.ARG:
+            self.escaped = True
+            return SHARED
+        if kind is Kind.CONST:
+            if not immutable(value.data):
+                raise Impure(f"uses {name_of(value.data)} as a value")
+        elif kind is Kind.BAD:
+            raise Impure(value.data)
+        elif kind is Kind.LAZY:
+            raise Impure("stores, returns or passes on an iterator, which is read later")
+        elif kind in (Kind.FUNC, Kind.BOUND):
+            raise Impure("stores, returns or passes on a function")
+        elif kind in (Kind.NULL, Kind.CELL, Kind.CELLS):
+            raise Impure("unsupported use of a closure cell")
+        return value
+
+    def meet(self, a: Value, b: Value) -> Value:
+        """Joins values of two paths; the argument mixed with other data is no longer tracked."""
+        found = join(a, b)
+        if found.kind is Kind.SHARED and Kind.ARG in (a.kind, b.kind):
+            self.escaped = True
+        return found
+
+    def store_cell(self, key: Key, value: Value) -> None:
+        old = self.cells.get(key, NULL)
+        new = self.meet(old, value)
+        if new != old:
+            self.cells[key] = new
+            self.grown = self.grown or key in self.read
+
+    def read_cell(self, key: Key) -> Value:
+        self.read.add(key)
+        return self.cells.get(key, NULL)
+
+    def fold(self, key: Key, values: list[Value], make: Callable[..., Any]) -> Value:
+        """The known object made from known objects, the same one whenever the instruction is met again."""
+        parts = tuple(v.data for v in values)
+        full = (*key, *map(id, parts))
+        if full not in self.folded:
+            self.folded[full] = (make(*parts), parts)  # the parts are kept so that their ids stay theirs
+        return Value(Kind.CONST, self.folded[full][0])
+
+    def spend(self) -> None:
+        self.budget -= 1
+        if self.budget < 0:
+            raise Impure("is too large to analyse")
+
+    # --- what lies outside the function, and how to see that it is still the same -------------------------------
+
+    def known(self, obj: Any, what: str) -> Value:
+        """An object that the function refers to: data that cannot change, or something whose calls are judged."""
+        if immutable(obj) or isinstance(obj, type | BuiltinFunctionType):
+            return Value(Kind.CONST, obj)
+        if type(obj) is functools.partial:
+            self.pin_partial(obj)
+        if type(obj) in (FunctionType, ModuleType, functools.partial, *GETTERS):
+            return Value(Kind.CONST, obj)
+        if id(obj) in self.returned:
+            return Value(Kind.BAD, Returned(f"uses {what}, which can change"))
+        raise Impure(f"reads {what}, which can change")
+
+    def load_global(self, owner: FunctionType, name: str) -> Value:
+        scope, builtin = owner.__globals__, cast(Any, owner).__builtins__
+        if type(scope) is not dict or type(builtin) is not dict:
+            raise Impure("runs in an unusual namespace")
+        obj = scope.get(name, _ABSENT)
+        if obj is _ABSENT:
+            obj = builtin.get(name, _ABSENT)
+        if obj is _ABSENT:
+            raise Impure(f"reads global {name}, which is not defined")
+        reference, same = weakref.ref(owner), _same(obj)
+
+        def holds() -> bool:
+            func = reference()
+            if func is None:
+                return False
+            here = func.__globals__.get(name, _ABSENT)
+            return same(cast(Any, func).__builtins__.get(name, _ABSENT) if here is _ABSENT else here)
+
+        self.pins["global", id(owner), name] = holds
+        return self.known(obj, f"global {name}")
+
+    def load_outer(self, owner: FunctionType, name: str) -> Value:
+        """A variable of the scope in which a function was defined."""
+        index = owner.__code__.co_freevars.index(name)
+        try:
+            obj = (owner.__closure__ or ())[index].cell_contents
+        except (ValueError, IndexError):
+            raise Impure(f"reads {name} of the enclosing function, which is not set") from None
+        reference, same = weakref.ref(owner), _same(obj)
+
+        def holds() -> bool:
+            func = reference()
+            try:
+                return func is not None and same((func.__closure__ or ())[index].cell_contents)
+            except (ValueError, IndexError):
+                return False
+
+        self.pins["outer", id(owner), name] = holds
+        return self.known(obj, f"{name} of the enclosing function")
+
+    def load_module(self, module: ModuleType, name: str) -> Value:
+        obj = vars(module).get(name, _ABSENT)
+        if obj is _ABSENT:
+            raise Impure(f"reads {module.__name__}.{name}, which is not defined")
+        reference, same = weakref.ref(module), _same(obj)
+
+        def holds() -> bool:
+            found = reference()
+            return found is not None and same(vars(found).get(name, _ABSENT))
+
+        self.pins["module", id(module), name] = holds
+        return self.known(obj, f"{module.__name__}.{name}")
+
+    def pin_function(self, func: FunctionType) -> None:
+        if ("function", id(func)) in self.pins:
+            return
+        reference, code = weakref.ref(func), func.__code__
+        defaults = _same_all(func.__defaults__ or ())
+        named = _same_all((func.__kwdefaults__ or {}).values())
+        names = tuple(func.__kwdefaults__ or ())
+
+        def holds() -> bool:
+            f = reference()
+            if f is None or f.__code__ is not code or not defaults(f.__defaults__ or ()):
+                return False
+            return tuple(f.__kwdefaults__ or ()) == names and named((f.__kwdefaults__ or {}).values())
+
+        self.pins["function", id(func)] = holds
+
+    def pin_partial(self, obj: functools.partial[Any]) -> None:
+        reference, func = weakref.ref(obj), _same(obj.func)
+        args, named, names = _same_all(obj.args), _same_all(obj.keywords.values()), tuple(obj.keywords)
+
+        def holds() -> bool:
+            p = reference()
+            if p is None or not func(p.func) or not args(p.args):
+                return False
+            return tuple(p.keywords) == names and named(p.keywords.values())
+
+        self.pins["partial", id(obj)] = holds
+
+
+def name_of(obj: Any) -> str:
+    """What to call an object in a reason."""
+    name = getattr(obj, "__name__", None)
+    return name if isinstance(name, str) else f"a {type(obj).__name__}"
+
+
+def all_scalar(values: list[Value]) -> bool:
+    """Whether all of several values are immutable builtin data."""
+    return all(map(is_scalar, values))
+
+
+def _same(expected: Any) -> Callable[[Any], bool]:
+    """Compares by identity; holds functions weakly, as they may own the cache entry that holds this."""
+    if not immutable(expected):
+        try:
+            reference = weakref.ref(expected)
+        except TypeError:
+            pass
+        else:
+            return lambda obj: obj is not None and reference() is obj
+    return lambda obj: obj is expected
+
+
+def _same_all(expected: Any) -> Callable[[Any], bool]:
+    checks = tuple(map(_same, expected))
+    return lambda objs: len(objs) == len(checks) and all(check(obj) for check, obj in zip(checks, objs, strict=True))

@@ -1,0 +1,260 @@
+"""Rules for locals, closures, globals, the stack and control flow."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.analysis.rules import rule
+from fineflow.adapters.analysis.tables import is_error
+from fineflow.adapters.analysis.values import LAZY, NONE, NULL, SCALAR, SHARED, Impure, Kind, Returned, Value
+
+if TYPE_CHECKING:
+    from fineflow.adapters.analysis.frame import Frame
+
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
+# --- locals, constants, closures, globals ---------------------------------------------------------------------------
+
+
+@rule("NOP RESUME PRECALL KW_NAMES EXTENDED_ARG CACHE")
+def _nothing(f: Frame, ins: Instruction) -> None:
+    pass
+
+
+@rule("LOAD_CONST")
+def _load_const(f: Frame, ins: Instruction) -> None:
+    f.push(Value(Kind.CONST, ins.value))
+
+
+@rule("RETURN_CONST")
+def _return_const(f: Frame, ins: Instruction) -> bool | None:
+    f.push(Value(Kind.CONST, ins.value))
+    return _return(f, ins)
+
+
+@rule("RETURN_VALUE")
+def _return(f: Frame, ins: Instruction) -> bool:
+    value = f.pop()
+    passed = value.kind is Kind.BAD and isinstance(value.data, Returned)
+    f.returned = f.analysis.meet(f.returned, value if passed else f.analysis.use(value))
+    return True
+
+
+@rule("LOAD_FAST LOAD_FAST_CHECK")
+def _load_fast(f: Frame, ins: Instruction) -> bool:
+    return f.load(ins.arg, str(ins.value))
+
+
+@rule("LOAD_FAST_LOAD_FAST")
+def _load_two(f: Frame, ins: Instruction) -> bool:
+    first, second = ins.value
+    return f.load(ins.arg >> 4, first) or f.load(ins.arg & 15, second)
+
+
+@rule("LOAD_FAST_AND_CLEAR")
+def _load_clear(f: Frame, ins: Instruction) -> None:
+    f.push(f.slots[ins.arg])
+    f.slots[ins.arg] = NULL
+
+
+@rule("STORE_FAST")
+def _store_fast(f: Frame, ins: Instruction) -> None:
+    f.slots[ins.arg] = f.pop()
+
+
+@rule("STORE_FAST_STORE_FAST")
+def _store_two(f: Frame, ins: Instruction) -> None:
+    f.slots[ins.arg >> 4] = f.pop()
+    f.slots[ins.arg & 15] = f.pop()
+
+
+@rule("STORE_FAST_LOAD_FAST")
+def _store_load(f: Frame, ins: Instruction) -> bool:
+    f.slots[ins.arg >> 4] = f.pop()
+    return f.load(ins.arg & 15, ins.value[1])
+
+
+@rule("DELETE_FAST")
+def _delete_fast(f: Frame, ins: Instruction) -> None:
+    before = f.instructions[f.index - 1]
+    if before.name not in ("STORE_FAST", "STORE_DEREF") or before.value != ins.value:
+        raise Impure("deletes a variable")  # only the end of ``except ... as name`` is let through
+    f.slots[ins.arg] = NULL
+
+
+@rule("MAKE_CELL")
+def _make_cell(f: Frame, ins: Instruction) -> None:
+    key = (*f.path, ins.offset)
+    f.analysis.store_cell(key, f.slots[ins.arg])
+    f.slots[ins.arg] = Value(Kind.CELL, key)
+
+
+@rule("COPY_FREE_VARS")
+def _copy_free(f: Frame, ins: Instruction) -> None:
+    pass  # free variables are looked up by name
+
+
+@rule("LOAD_CLOSURE")
+def _load_closure(f: Frame, ins: Instruction) -> None:
+    f.push(f.cell(ins.arg, str(ins.value)))
+
+
+@rule("LOAD_DEREF")
+def _load_deref(f: Frame, ins: Instruction) -> bool:
+    value = f.read_cell(f.cell(ins.arg, str(ins.value)))
+    if value.kind is Kind.NULL:
+        return True
+    if value.kind is Kind.BAD and not isinstance(value.data, Returned):
+        raise Impure(value.data)
+    f.push(value)
+    return False
+
+
+@rule("STORE_DEREF")
+def _store_deref(f: Frame, ins: Instruction) -> None:
+    cell = f.cell(ins.arg, str(ins.value))
+    own = f.slots[ins.arg].kind is Kind.CELL
+    if cell.data[0] == "free" or not (own or f.code.co_name in _COMPREHENSIONS):
+        raise Impure(f"writes {ins.value} of the enclosing function")
+    f.analysis.store_cell(cell.data, f.pop())
+
+
+@rule("LOAD_GLOBAL")
+def _load_global(f: Frame, ins: Instruction) -> None:
+    value = f.analysis.load_global(f.owner, str(ins.value))
+    f.stack.extend([NULL, value] if ins.arg & 1 else [value])
+
+
+@rule("STORE_GLOBAL")
+def _store_global(f: Frame, ins: Instruction) -> None:
+    raise Impure(f"writes global {ins.value}")
+
+
+@rule("LOAD_ASSERTION_ERROR")
+def _load_assertion(f: Frame, ins: Instruction) -> None:
+    f.push(Value(Kind.CONST, AssertionError))
+
+
+# --- the stack ------------------------------------------------------------------------------------------------------
+
+
+@rule("POP_TOP")
+def _pop_top(f: Frame, ins: Instruction) -> None:
+    f.pop()
+
+
+@rule("END_FOR")
+def _end_for(f: Frame, ins: Instruction) -> None:
+    f.pops(2 if sys.version_info < (3, 13) else 1)
+
+
+@rule("PUSH_NULL")
+def _push_null(f: Frame, ins: Instruction) -> None:
+    f.push(NULL)
+
+
+@rule("COPY")
+def _copy(f: Frame, ins: Instruction) -> None:
+    f.push(f.stack[-ins.arg])
+
+
+@rule("SWAP")
+def _swap(f: Frame, ins: Instruction) -> None:
+    f.stack[-1], f.stack[-ins.arg] = f.stack[-ins.arg], f.stack[-1]
+
+
+# --- control flow ---------------------------------------------------------------------------------------------------
+
+
+@rule("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT")
+def _jump(f: Frame, ins: Instruction) -> bool:
+    f.jump(ins)
+    return True
+
+
+@rule(
+    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
+    "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE "
+    "POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"
+)
+def _pop_jump(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.jump(ins)
+
+
+@rule("JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP")
+def _jump_or_pop(f: Frame, ins: Instruction) -> None:
+    f.push(f.use())
+    f.jump(ins)
+    f.pop()
+
+
+@rule("GET_ITER")
+def _get_iter(f: Frame, ins: Instruction) -> None:
+    f.iterable(f.pop())
+    f.push(LAZY)
+
+
+@rule("FOR_ITER")
+def _for_iter(f: Frame, ins: Instruction) -> None:
+    if f.stack[-1].kind is not Kind.LAZY:
+        raise Impure("unsupported bytecode: iterates over something else than an iterator")
+    if sys.version_info < (3, 12):
+        iterator = f.pop()
+        f.jump(ins)
+        f.push(iterator)
+    else:  # END_FOR at the target takes the value away again
+        f.push(NULL)
+        f.jump(ins)
+        f.pop()
+    f.push(SHARED)
+
+
+@rule("RETURN_GENERATOR")
+def _return_generator(f: Frame, ins: Instruction) -> None:
+    f.push(NONE)
+
+
+@rule("YIELD_VALUE")
+def _yield(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.push(NONE)
+
+
+@rule("RAISE_VARARGS")
+def _raise(f: Frame, ins: Instruction) -> bool:
+    if not ins.arg:
+        raise Impure("raises the exception being handled, which may be the caller's")
+    for value in f.pops(ins.arg):
+        known = value.kind is Kind.CONST and (value.data is None or is_error(value.data))
+        if value.kind is not Kind.ERROR and not known:
+            raise Impure("raises something that is not a builtin exception")
+    f.analysis.raises = True
+    return True
+
+
+@rule("RERAISE")
+def _reraise(f: Frame, ins: Instruction) -> bool:
+    return True
+
+
+@rule("PUSH_EXC_INFO")
+def _push_exc_info(f: Frame, ins: Instruction) -> None:
+    f.stack.insert(len(f.stack) - 1, SCALAR)
+
+
+@rule("POP_EXCEPT")
+def _pop_except(f: Frame, ins: Instruction) -> None:
+    f.pop()
+
+
+@rule("CHECK_EXC_MATCH")
+def _check_exc(f: Frame, ins: Instruction) -> None:
+    classes = f.pop()
+    found = classes.data if isinstance(classes.data, tuple) else (classes.data,)
+    if classes.kind is not Kind.CONST or not all(map(is_error, found)):
+        raise Impure("catches something that is not a builtin exception")
+    f.push(SCALAR)

@@ -1,0 +1,184 @@
+"""Abstract interpretation of one code object: every path, with values that say who owns what.
+
+An instruction that has no rule here makes the function not pure, so a bytecode of a later Python can only cost
+precision. Each rule is named after the instruction.
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+
+from fineflow.adapters.analysis import flow, operations  # noqa: F401  (they register their rules)
+from fineflow.adapters.analysis.analysis import Analysis, Key
+from fineflow.adapters.analysis.bytecode import Instruction, decode, handlers, location
+from fineflow.adapters.analysis.calls import Site
+from fineflow.adapters.analysis.rules import RULES
+from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Value
+
+_COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
+_GENERATOR = 0x20
+_REFUSED = {
+    "IMPORT_NAME": "imports a module",
+    "IMPORT_FROM": "imports a module",
+    "STORE_ATTR": "stores an attribute",
+    "DELETE_ATTR": "deletes an attribute",
+    "DELETE_SUBSCR": "deletes an element",
+    "DELETE_DEREF": "deletes a variable",
+    "DELETE_FAST": "deletes a variable",
+    "DELETE_GLOBAL": "deletes a global",
+    "BEFORE_WITH": "uses a context manager",
+    "BEFORE_ASYNC_WITH": "uses a context manager",
+    "LOAD_BUILD_CLASS": "defines a class",
+    "GET_AWAITABLE": "awaits",
+    "GET_AITER": "iterates asynchronously",
+    "GET_YIELD_FROM_ITER": "yields from an iterator",
+    "MATCH_CLASS": "matches a class, whose attributes may run code",
+}
+
+
+# All that may be done while a value that may only be returned is at hand.
+_HANDING_ON = frozenset({"RETURN_VALUE", "STORE_FAST", "JUMP_FORWARD", "NOP"})
+
+
+class Frame:
+    """Runs one code object. ``owner`` is the function whose globals and closure it sees."""
+
+    def __init__(
+        self, analysis: Analysis, code: CodeType, owner: FunctionType, path: Key, outer: dict[str, Value] | None = None
+    ) -> None:
+        self.analysis, self.code, self.owner, self.path, self.outer = analysis, code, owner, path, outer
+        self.stack: list[Value] = []
+        self.slots: list[Value] = []
+        self.returned = NULL
+        self.instruction = Instruction("", 0, None, 0, 0)
+        self.states: dict[int, tuple[tuple[Value, ...], tuple[Value, ...]]] = {}
+        self.pending: list[int] = []
+
+    def run(self, parameters: dict[str, Value]) -> Value:
+        """What the code returns, given the values of parameters. Raises Impure with the place filled in."""
+        code = self.code
+        names = code.co_varnames
+        slots = [NULL] * (len(names) + len(code.co_cellvars) + len(code.co_freevars))
+        for index, name in enumerate(names):
+            slots[index] = parameters.get(name, NULL)
+        try:
+            if code.co_flags & _COROUTINE:
+                raise Impure("is asynchronous")
+            self._run(tuple(slots))
+        except Impure as problem:
+            problem.where = problem.where or location(code, self.instruction.line)
+            raise
+        if code.co_flags & _GENERATOR:
+            return LAZY
+        return SHARED if self.returned is NULL else self.returned  # code that always raises returns nothing
+
+    def _run(self, slots: tuple[Value, ...]) -> None:
+        self.instructions = decode(self.code)
+        self.index_of = {i.offset: n for n, i in enumerate(self.instructions)}
+        table = handlers(self.code)
+        targets = {h.target for h in table}
+        targets.update(i.value for i in self.instructions if "JUMP" in i.name or i.name == "FOR_ITER")
+        self._merge(0, (), slots)
+        while self.pending:
+            index = self.pending.pop()
+            stack, slots = self.states[index]
+            self.stack, self.slots = list(stack), list(slots)
+            while True:
+                self.instruction = ins = self.instructions[index]
+                self.index = index
+                self.analysis.spend()
+                for h in table:
+                    if h.start <= ins.offset < h.end:  # inner handlers come first; an outer one only adds paths
+                        kept = [*self.stack[: h.depth], *([SCALAR] if h.lasti else []), ERROR]
+                        self._merge(self.index_of[h.target], tuple(kept), tuple(self.slots))
+                if self.analysis.returned and ins.name not in _HANDING_ON:
+                    for value in self.stack:
+                        if value.kind is Kind.BAD:
+                            raise Impure(value.data)
+                rule = RULES.get(ins.name)
+                if rule is None:
+                    raise Impure(_REFUSED.get(ins.name, f"unsupported bytecode {ins.name}"))
+                if rule(self, ins):
+                    break
+                index += 1
+                if self.instructions[index].offset in targets:
+                    self._merge(index, tuple(self.stack), tuple(self.slots))
+                    break
+
+    def _merge(self, index: int, stack: tuple[Value, ...], slots: tuple[Value, ...]) -> None:
+        old = self.states.get(index)
+        if old is None:
+            new = (stack, slots)
+        else:
+            if len(old[0]) != len(stack):
+                raise Impure("unsupported bytecode: the stack differs from path to path")
+            meet = self.analysis.meet
+            new = (tuple(map(meet, old[0], stack)), tuple(map(meet, old[1], slots)))
+            if new == old:
+                return
+        self.states[index] = new
+        self.pending.append(index)
+
+    # --- helpers of the rules -------------------------------------------------------------------------------------
+
+    def pop(self) -> Value:
+        if not self.stack:
+            raise Impure("unsupported bytecode: the stack is empty")
+        return self.stack.pop()
+
+    def pops(self, count: int) -> list[Value]:
+        if count > len(self.stack):
+            raise Impure("unsupported bytecode: the stack is empty")
+        found = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return found
+
+    def use(self) -> Value:
+        return self.analysis.use(self.pop())
+
+    def uses(self, count: int) -> list[Value]:
+        return [self.analysis.use(v) for v in self.pops(count)]
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def site(self) -> Site:
+        return Site(self.analysis, (*self.path, self.instruction.offset))
+
+    def jump(self, ins: Instruction) -> None:
+        self._merge(self.index_of[ins.value], tuple(self.stack), tuple(self.slots))
+
+    def iterable(self, value: Value) -> None:
+        if value.kind is not Kind.LAZY:
+            self.analysis.use(value)
+
+    def fresh(self, depth: int) -> None:
+        """The container that an instruction adds to is one that this code created."""
+        if self.stack[-depth].kind is not Kind.FRESH:
+            raise Impure("unsupported bytecode: adds to a container that is not new")
+
+    def cell(self, index: int, name: str) -> Value:
+        slot = self.slots[index]
+        if slot.kind is Kind.CELL:
+            return slot
+        if self.outer is not None:
+            return self.outer[name]
+        return Value(Kind.CELL, ("free", self.owner, name))
+
+    def read_cell(self, cell: Value) -> Value:
+        if cell.data[0] == "free":
+            return self.analysis.load_outer(cell.data[1], cell.data[2])
+        return self.analysis.read_cell(cell.data)
+
+    def load(self, index: int, name: str) -> bool:
+        """Pushes a local; True (this path ends) if it is unbound, since reading it raises."""
+        value = self.slots[index]
+        if value.kind is Kind.NULL:
+            if name in self.code.co_freevars:  # 3.13 loads the cells of a closure like locals
+                value = self.cell(index, name)
+            else:
+                return True
+        if value.kind is Kind.BAD and not isinstance(value.data, Returned):
+            raise Impure(value.data)
+        self.push(value)
+        return False

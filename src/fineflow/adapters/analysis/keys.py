@@ -1,0 +1,63 @@
+"""Which keys of its argument a function reads, for functions that are not pure but declared to be harmless."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from fineflow.adapters.analysis.bytecode import Instruction, decode
+
+# With these a function can get at its argument without naming it.
+_FRAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
+
+
+def keys_read(func: Any, parameter: str = "") -> frozenset[str] | None:
+    """The keys that ``func`` may read of a parameter, if it does nothing else with it; None: anything.
+
+    parameter: its name; the first one (of a bound method the first after ``self``) if not given. By the instructions
+    alone: each use has to be ``argument["key"]`` with a constant key, or a call of ``argument.get("key", ...)`` with
+    one.
+    """
+    skipped = 1 if isinstance(func, MethodType) else 0
+    func = getattr(func, "__func__", func)
+    if type(func) is not FunctionType:
+        return None
+    code = func.__code__
+    names = code.co_varnames[skipped : code.co_argcount + (code.co_kwonlyargcount if parameter else 0)]
+    name = parameter or next(iter(names), "")
+    return _keys(code, name) if name in names else None
+
+
+@lru_cache(maxsize=1024)
+def _keys(code: CodeType, name: str) -> frozenset[str] | None:
+    if name in code.co_cellvars or not _FRAMES.isdisjoint(code.co_names):
+        return None
+    found: set[str] = set()
+    instructions = decode(code)
+    for i, each in enumerate(instructions):
+        if "_FAST" not in each.name or not _about(each, name):
+            continue
+        key = _key(instructions[i : i + 5]) if each.name == "LOAD_FAST" else None
+        if key is None:
+            return None
+        found.add(key)
+    return frozenset(found)
+
+
+def _about(instruction: Instruction, name: str) -> bool:
+    value = instruction.value
+    return name in value if isinstance(value, tuple) else bool(name == value)
+
+
+def _key(use: list[Instruction]) -> str | None:
+    """The constant key of the subscript or ``.get`` call that begins with loading the argument."""
+    names = [each.name for each in use]
+    if names[1:3] == ["LOAD_CONST", "BINARY_SUBSCR"]:
+        key = use[1].value
+    elif names[1:2] in (["LOAD_METHOD"], ["LOAD_ATTR"]) and use[1].value == "get" and names[2:3] == ["LOAD_CONST"]:
+        ends = names[4:5] if names[3:4] == ["LOAD_CONST"] else names[3:4]
+        key = use[2].value if ends in (["PRECALL"], ["CALL"]) else None
+    else:
+        return None
+    return key if isinstance(key, str) else None

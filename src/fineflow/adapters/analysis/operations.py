@@ -1,0 +1,338 @@
+"""Rules for operators, containers, attributes, functions and calls."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis import calls
+from fineflow.adapters.analysis.analysis import Closure, all_scalar
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.analysis.rules import rule
+from fineflow.adapters.analysis.values import (
+    FRESH_ANY,
+    FRESH_DICT,
+    FRESH_LIST,
+    FRESH_SET,
+    NULL,
+    SCALAR,
+    SHARED,
+    Impure,
+    Kind,
+    Value,
+    is_scalar,
+)
+
+if TYPE_CHECKING:
+    from fineflow.adapters.analysis.frame import Frame
+
+# --- operators ------------------------------------------------------------------------------------------------------
+
+
+@rule("UNARY_NEGATIVE UNARY_INVERT UNARY_POSITIVE")
+def _unary(f: Frame, ins: Instruction) -> None:
+    f.push(SCALAR if is_scalar(f.use()) else SHARED)
+
+
+@rule("UNARY_NOT TO_BOOL")
+def _truth(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.push(SCALAR)
+
+
+@rule("CONTAINS_OP")
+def _contains(f: Frame, ins: Instruction) -> None:
+    f.uses(2)
+    f.push(SCALAR)
+
+
+@rule("IS_OP")
+def _is(f: Frame, ins: Instruction) -> None:
+    singletons = (None, True, False, ...)
+    if not any(v.kind is Kind.CONST and any(v.data is one for one in singletons) for v in f.uses(2)):
+        raise Impure("compares identities, which differ between equal arguments")
+    f.push(SCALAR)
+
+
+@rule("COMPARE_OP")
+def _compare(f: Frame, ins: Instruction) -> None:
+    f.push(SCALAR if all_scalar(f.uses(2)) else SHARED)  # arrays compare to arrays
+
+
+@rule("BINARY_OP")
+def _binary(f: Frame, ins: Instruction) -> None:
+    left, right = f.pops(2)
+    if ins.arg > 25:
+        raise Impure("unsupported bytecode BINARY_OP")
+    in_place = ins.arg >= 13
+    if in_place and left.kind is Kind.FRESH:
+        f.iterable(right)  # += of a list takes any iterable
+    else:
+        right = f.analysis.use(right)
+    if in_place and left.kind is not Kind.FRESH and not is_scalar(left):
+        raise Impure("changes a value in place that it did not create")
+    operands = [f.analysis.use(left), right]
+    # An operator of a value may return the value itself, hence SHARED; those of builtins return new objects.
+    if all_scalar(operands):
+        f.push(_combined_flags(f, operands, ins))
+    elif all(v.kind in (Kind.FRESH, Kind.LAZY) or is_scalar(v) for v in operands):
+        f.push(left if in_place and left.kind is Kind.FRESH else FRESH_ANY)
+    else:
+        f.push(SHARED)
+
+
+def _combined_flags(f: Frame, operands: list[Value], ins: Instruction) -> Value:
+    """``re.I | re.M`` stays a known constant: calls must see which flags they are given."""
+    if ins.arg == 7 and all(v.kind is Kind.CONST and type(v.data).__name__ == "RegexFlag" for v in operands):
+        return f.analysis.fold((*f.path, ins.offset), operands, lambda a, b: a | b)
+    return SCALAR
+
+
+@rule("BINARY_SUBSCR")
+def _subscript(f: Frame, ins: Instruction) -> None:
+    container, key = f.pops(2)
+    f.push(calls.subscript(f.analysis, container, key))
+
+
+@rule("BINARY_SLICE")
+def _binary_slice(f: Frame, ins: Instruction) -> None:
+    container, start, stop = f.uses(3)
+    key = SCALAR if all_scalar([start, stop]) else SHARED
+    f.push(calls.subscript(f.analysis, container, key, sliced=True))
+
+
+@rule("BUILD_SLICE")
+def _build_slice(f: Frame, ins: Instruction) -> None:
+    f.uses(ins.arg)
+    f.push(SHARED)
+
+
+@rule("STORE_SUBSCR")
+def _store_subscript(f: Frame, ins: Instruction) -> None:
+    value, container, key = f.pops(3)
+    f.analysis.use(value)
+    f.analysis.use(key)
+    if container.kind is not Kind.FRESH:
+        raise Impure("stores into a container that it did not create")
+
+
+@rule("STORE_SLICE")
+def _store_slice(f: Frame, ins: Instruction) -> None:
+    value, container, start, stop = f.pops(4)
+    f.analysis.use(value)
+    f.analysis.use(start)
+    f.analysis.use(stop)
+    if container.kind is not Kind.FRESH:
+        raise Impure("stores into a container that it did not create")
+
+
+@rule("FORMAT_VALUE")
+def _format_value(f: Frame, ins: Instruction) -> None:
+    f.uses(2 if ins.arg & 4 else 1)
+    f.push(SCALAR)
+
+
+@rule("FORMAT_SIMPLE CONVERT_VALUE")
+def _format_simple(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.push(SCALAR)
+
+
+@rule("FORMAT_WITH_SPEC")
+def _format_spec(f: Frame, ins: Instruction) -> None:
+    f.uses(2)
+    f.push(SCALAR)
+
+
+@rule("BUILD_STRING")
+def _build_string(f: Frame, ins: Instruction) -> None:
+    f.uses(ins.arg)
+    f.analysis.notes["formats strings"] = None
+    f.push(SCALAR)
+
+
+# --- containers -----------------------------------------------------------------------------------------------------
+
+
+@rule("BUILD_TUPLE")
+def _build_tuple(f: Frame, ins: Instruction) -> None:
+    items = f.pops(ins.arg)
+    if items and all(v.kind is Kind.CELL for v in items):
+        f.push(Value(Kind.CELLS, tuple(items)))
+    elif items and all(v.kind is Kind.CONST for v in items):
+        f.push(f.analysis.fold((*f.path, ins.offset), items, lambda *parts: parts))
+    else:
+        used = [f.analysis.use(v) for v in items]
+        f.push(SCALAR if all_scalar(used) else SHARED)
+
+
+@rule("BUILD_LIST")
+def _build_list(f: Frame, ins: Instruction) -> None:
+    f.uses(ins.arg)
+    f.push(FRESH_LIST)
+
+
+@rule("BUILD_SET")
+def _build_set(f: Frame, ins: Instruction) -> None:
+    f.uses(ins.arg)
+    f.push(FRESH_SET)
+
+
+@rule("BUILD_MAP")
+def _build_map(f: Frame, ins: Instruction) -> None:
+    f.uses(2 * ins.arg)
+    f.push(FRESH_DICT)
+
+
+@rule("BUILD_CONST_KEY_MAP")
+def _build_const_map(f: Frame, ins: Instruction) -> None:
+    f.uses(ins.arg + 1)
+    f.push(FRESH_DICT)
+
+
+@rule("LIST_APPEND SET_ADD")
+def _append(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.fresh(ins.arg)
+
+
+@rule("MAP_ADD")
+def _map_add(f: Frame, ins: Instruction) -> None:
+    f.uses(2)
+    f.fresh(ins.arg)
+
+
+@rule("LIST_EXTEND SET_UPDATE")
+def _extend(f: Frame, ins: Instruction) -> None:
+    f.iterable(f.pop())
+    f.fresh(ins.arg)
+
+
+@rule("DICT_UPDATE DICT_MERGE")
+def _dict_update(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.fresh(ins.arg)
+
+
+@rule("LIST_TO_TUPLE")
+def _list_to_tuple(f: Frame, ins: Instruction) -> None:
+    f.use()
+    f.push(SHARED)
+
+
+@rule("CALL_INTRINSIC_1")
+def _intrinsic(f: Frame, ins: Instruction) -> None:
+    if ins.arg == 6:  # list to tuple
+        _list_to_tuple(f, ins)
+    elif ins.arg == 5:  # unary plus
+        _unary(f, ins)
+    elif ins.arg != 3:  # 3: StopIteration inside a generator becomes RuntimeError
+        raise Impure(f"unsupported bytecode CALL_INTRINSIC_1 {ins.arg}")
+
+
+@rule("UNPACK_SEQUENCE")
+def _unpack(f: Frame, ins: Instruction) -> None:
+    f.iterable(f.pop())
+    f.stack.extend([SHARED] * ins.arg)
+
+
+@rule("UNPACK_EX")
+def _unpack_ex(f: Frame, ins: Instruction) -> None:
+    f.iterable(f.pop())
+    f.stack.extend([*[SHARED] * (ins.arg >> 8), FRESH_LIST, *[SHARED] * (ins.arg & 255)])
+
+
+# --- attributes, functions and calls --------------------------------------------------------------------------------
+
+
+@rule("LOAD_ATTR")
+def _load_attr(f: Frame, ins: Instruction) -> None:
+    value = calls.attribute(f.analysis, f.pop(), str(ins.value))
+    f.stack.extend([NULL, value] if sys.version_info >= (3, 12) and ins.arg & 1 else [value])
+
+
+@rule("LOAD_METHOD")
+def _load_method(f: Frame, ins: Instruction) -> None:
+    f.stack.extend([NULL, calls.attribute(f.analysis, f.pop(), str(ins.value))])
+
+
+@rule("MAKE_FUNCTION")
+def _make_function(f: Frame, ins: Instruction) -> None:
+    code = f.pop().data
+    if not isinstance(code, CodeType):
+        raise Impure("unsupported bytecode MAKE_FUNCTION")
+    cells: tuple[Value, ...] = ()
+    if sys.version_info < (3, 13):
+        if ins.arg & 8:
+            cells = _cells(f)
+        if ins.arg & 4:
+            f.pop()  # annotations: nothing reads them
+        for flag in (2, 1):  # defaults are evaluated now and read later
+            if ins.arg & flag:
+                f.use()
+    f.push(Value(Kind.FUNC, Closure(code, f.owner, cells, (*f.path, ins.offset))))
+
+
+@rule("SET_FUNCTION_ATTRIBUTE")
+def _set_function_attribute(f: Frame, ins: Instruction) -> None:
+    func = f.pop()
+    if func.kind is not Kind.FUNC:
+        raise Impure("unsupported bytecode SET_FUNCTION_ATTRIBUTE")
+    if ins.arg == 8:
+        closure: Closure = func.data
+        func = Value(Kind.FUNC, Closure(closure.code, f.owner, _cells(f), closure.path))
+    elif ins.arg == 4:
+        f.pop()
+    else:
+        f.use()
+    f.push(func)
+
+
+def _cells(f: Frame) -> tuple[Value, ...]:
+    found = f.pop()
+    if found.kind is not Kind.CELLS:
+        raise Impure("unsupported closure")
+    return tuple(found.data)
+
+
+@rule("CALL")
+def _call(f: Frame, ins: Instruction) -> None:
+    args = f.pops(ins.arg)
+    before = f.index - 1
+    while f.instructions[before].name in ("PRECALL", "EXTENDED_ARG"):
+        before -= 1
+    names = f.instructions[before]
+    _do_call(f, args, f.code.co_consts[names.arg] if names.name == "KW_NAMES" else ())
+
+
+@rule("CALL_KW")
+def _call_kw(f: Frame, ins: Instruction) -> None:
+    names = f.pop().data
+    _do_call(f, f.pops(ins.arg), names)
+
+
+def _do_call(f: Frame, args: list[Value], names: tuple[Any, ...]) -> None:
+    first, second = f.pops(2)
+    # Python 3.13 swapped the marker and the function; a function without a marker has its first argument there.
+    if first.kind is Kind.NULL:
+        func = second
+    elif second.kind is Kind.NULL:
+        func = first
+    else:
+        func, args = first, [second, *args]
+    count = len(args) - len(names)
+    keywords = dict(zip(names, args[count:], strict=True))
+    f.push(calls.call(f.site(), func, args[:count], keywords))
+
+
+@rule("CALL_FUNCTION_EX")
+def _call_ex(f: Frame, ins: Instruction) -> None:
+    named = f.pop() if ins.arg & 1 else None
+    args = f.pop()
+    first, second = f.pops(2)
+    func = second if first.kind is Kind.NULL else first
+    f.iterable(args)
+    if named is not None:
+        f.analysis.use(named)
+    f.push(calls.call_unpacked(f.site(), func, named is not None))

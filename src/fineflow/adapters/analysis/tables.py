@@ -1,0 +1,226 @@
+"""What is trusted: builtins, functions of a few standard modules, names of methods and attributes.
+
+Builtins and module functions are recognised by identity, taken when this module is imported; a shadowed or patched one
+is unknown. Methods and attributes of *values* can only be recognised by name: a value of a class of the user's may
+give ``.get`` or ``.page_content`` another meaning, and operators, iteration, ``str()`` and truth of it may run any
+code. They are trusted to mean what they mean for plain data; ``is_plain`` tells whether a given argument is that.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import itertools
+import json
+import math
+import operator
+import re
+import sys
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from fineflow.adapters.analysis.values import (
+    FRESH_ANY,
+    FRESH_DICT,
+    FRESH_LIST,
+    FRESH_SET,
+    LAZY,
+    SCALAR,
+    SHARED,
+    Value,
+    immutable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a trusted function behaves.
+
+    result: what it returns. lazy: it consumes iterators that it is given. calls: where it takes a function, a position
+    or a keyword. arity: with how many values it calls that function (0: with one per remaining argument).
+    keywords: the names it accepts, None for any.
+    """
+
+    result: Value
+    lazy: bool = False
+    calls: int | str | None = None
+    arity: int = 1
+    keywords: frozenset[str] | None = frozenset()
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Attributes of documents and messages. Any other may be a property that runs code.
+ATTRIBUTES = _words(
+    "page_content metadata content text type id name additional_kwargs response_metadata tool_calls usage_metadata"
+)
+# str by the definition of LangChain's Document, which validates it.
+TEXT_ATTRIBUTES = _words("page_content")
+
+_TO_TEXT = _words(
+    "strip lstrip rstrip lower upper title capitalize casefold swapcase replace removeprefix removesuffix zfill ljust "
+    "rjust center expandtabs translate partition rpartition startswith endswith find rfind index rindex count isdigit "
+    "isalpha isalnum isspace isupper islower istitle isnumeric isdecimal isidentifier isascii isprintable"
+)
+_TO_LIST = _words("split rsplit splitlines")
+_READ = _words(
+    "get keys values items copy union intersection difference symmetric_difference issubset issuperset isdisjoint"
+)
+# On text that is certainly a builtin; elsewhere these names belong to threads, tokenizers, templates.
+TEXT_ONLY = _words("join encode decode format")
+
+# Methods of values that do not change them, and what they return on builtin data that holds only such data.
+READERS: dict[str, Value] = (
+    dict.fromkeys(_TO_TEXT, SCALAR)
+    | dict.fromkeys(_TO_LIST, FRESH_LIST)
+    | dict.fromkeys(_READ, SHARED)
+    | {"join": SCALAR, "encode": SCALAR, "decode": SCALAR, "format": SCALAR}
+)
+READER_KEYWORDS = _words("sep maxsplit keepends encoding errors tabsize")
+
+# Methods that change their object: allowed on what the call created. True: they return (part of) the contents.
+MUTATORS: dict[str, bool] = dict.fromkeys(
+    _words(
+        "append extend insert remove clear sort reverse add discard update difference_update intersection_update "
+        "symmetric_difference_update"
+    ),
+    False,
+) | dict.fromkeys(_words("pop popitem setdefault"), True)
+
+PATTERN_METHODS = _words("match search fullmatch split findall sub subn")
+MATCH_METHODS = _words("group groups groupdict start end span expand")
+
+# By id, with the object itself, whose id thereby stays its own.
+RE_FUNCTIONS: dict[int, tuple[Any, str]] = {
+    id(getattr(re, name)): (getattr(re, name), name) for name in PATTERN_METHODS
+}
+
+FUNCTIONS: dict[int, tuple[Any, Signature]] = {}
+
+
+def _trust(module: Any, names: str, signature: Signature) -> None:
+    for name in names.split():
+        function = vars(module).get(name)  # a name of a later Python is simply absent
+        if isinstance(function, BuiltinFunctionType | FunctionType | type):
+            FUNCTIONS[id(function)] = (function, signature)
+
+
+_trust(
+    builtins,
+    "str repr ascii format int float complex bool bytes chr ord hex oct bin len",
+    Signature(SCALAR, keywords=_words("base")),
+)
+_trust(builtins, "abs round divmod pow range slice", Signature(SHARED, keywords=_words("ndigits")))
+_trust(builtins, "sum", Signature(SHARED, lazy=True, keywords=_words("start")))
+_trust(builtins, "tuple frozenset", Signature(SHARED, lazy=True))
+_trust(builtins, "any all", Signature(SCALAR, lazy=True))
+_trust(builtins, "zip enumerate reversed", Signature(LAZY, lazy=True, keywords=_words("strict start")))
+_trust(builtins, "list", Signature(FRESH_LIST, lazy=True))
+_trust(builtins, "set", Signature(FRESH_SET, lazy=True))
+_trust(builtins, "dict", Signature(FRESH_DICT, lazy=True, keywords=None))
+_trust(builtins, "sorted", Signature(FRESH_LIST, lazy=True, calls="key", keywords=_words("key reverse")))
+_trust(builtins, "min max", Signature(SHARED, lazy=True, calls="key", keywords=_words("key default")))
+_trust(builtins, "map", Signature(LAZY, lazy=True, calls=0, arity=0))
+_trust(builtins, "filter", Signature(LAZY, lazy=True, calls=0))
+_trust(functools, "reduce", Signature(SHARED, lazy=True, calls=0, arity=2))
+_trust(
+    itertools,
+    "chain islice zip_longest product combinations permutations pairwise",
+    Signature(LAZY, lazy=True, keywords=_words("repeat fillvalue")),
+)
+_trust(itertools, "takewhile dropwhile filterfalse", Signature(LAZY, lazy=True, calls=0))
+_trust(
+    operator,
+    "add sub mul truediv floordiv mod neg pos not_ truth eq ne lt le gt ge and_ or_ xor concat contains "
+    "countOf indexOf getitem",
+    Signature(SHARED),
+)
+_trust(math, "ceil floor trunc gcd lcm comb perm factorial", Signature(SHARED))
+_trust(
+    math,
+    "sqrt log log2 log10 log1p exp expm1 pow fabs fmod hypot isclose isfinite isinf isnan sin cos tan tanh "
+    "atan atan2 degrees radians copysign fsum dist",
+    Signature(SCALAR, keywords=_words("rel_tol abs_tol")),
+)
+_trust(
+    json,
+    "dumps",
+    Signature(
+        SCALAR,
+        calls="default",
+        keywords=_words("default indent ensure_ascii sort_keys separators skipkeys allow_nan check_circular"),
+    ),
+)
+_trust(json, "loads", Signature(FRESH_ANY))
+_trust(re, "escape", Signature(SCALAR))
+
+# Methods reached through their class: ``str.lower``, ``dict.fromkeys``.
+CLASS_METHODS: dict[tuple[int, str], Signature] = {
+    **{(id(str), name): Signature(SHARED) for name in _TO_TEXT | _TO_LIST},
+    (id(str), "maketrans"): Signature(SHARED),
+    (id(dict), "fromkeys"): Signature(FRESH_DICT, lazy=True),
+    (id(itertools.chain), "from_iterable"): Signature(LAZY, lazy=True),
+}
+
+ITEMGETTER, ATTRGETTER = operator.itemgetter, operator.attrgetter
+GETTERS = (ITEMGETTER, ATTRGETTER, operator.methodcaller)
+_ERRORS = {id(e): e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, Exception)}
+_MODELS = (
+    ("langchain_core.documents.base", "Document"),
+    ("langchain_core.messages.human", "HumanMessage"),
+    ("langchain_core.messages.system", "SystemMessage"),
+    ("langchain_core.messages.ai", "AIMessage"),
+)
+
+
+def trusted(func: Any) -> bool:
+    """Whether a function is known by identity, so that its code is not looked at."""
+    return id(func) in FUNCTIONS or id(func) in RE_FUNCTIONS
+
+
+def is_error(cls: Any) -> bool:
+    """Whether a class is a builtin exception; KeyboardInterrupt and its like are not for functions to raise early."""
+    return id(cls) in _ERRORS
+
+
+def is_model(cls: Any) -> bool:
+    """Whether a class is one of LangChain's value classes, whose construction only validates."""
+    return any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
+
+
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+_EXTRA = "__pydantic_extra__"
+
+
+def is_plain(value: Any, limit: int = 10_000) -> bool:
+    """Whether a run-time value is plain data: builtin scalars and containers, documents and messages, of exact types.
+
+    For such arguments everything that the analysis trusts by name is certain. Looks at no more than ``limit`` parts;
+    larger values count as not plain.
+    """
+    parts = [value]
+    while parts:
+        limit -= 1
+        if limit < 0:
+            return False
+        part = parts.pop()
+        kind = type(part)
+        if kind is list or kind is tuple or kind is set or kind is frozenset:
+            held: list[Any] = list(part)
+        elif kind is dict:
+            held = [*part, *part.values()]
+        elif kind.__module__.startswith(("langchain_core.documents.", "langchain_core.messages.")):
+            if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
+                return False  # a class that only says it is from there
+            held = [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
+        elif immutable(part):
+            continue
+        else:
+            return False
+        others = [each for each in held if type(each) not in _SCALARS]
+        limit -= len(held) - len(others)
+        parts += others
+    return limit >= 0

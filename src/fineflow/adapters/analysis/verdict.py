@@ -1,0 +1,176 @@
+"""The verdict on one callable, and its cache."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from fineflow.adapters.analysis.analysis import Analysis, name_of
+from fineflow.adapters.analysis.bytecode import location
+from fineflow.adapters.analysis.calls import Site, call
+from fineflow.adapters.analysis.frame import Frame
+from fineflow.adapters.analysis.tables import trusted
+from fineflow.adapters.analysis.values import ARG, Impure, Kind, Value, immutable
+from fineflow.declare import declared
+from fineflow.ir import Effect
+
+_POSITIONAL_REST, _NAMED_REST, _GENERATOR = 0x04, 0x08, 0x20
+# LangChain passes these by name to every function that has them as parameters.
+_CONTEXT = frozenset({"config", "run_manager", "callbacks"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a function is pure: calling it again, earlier or on another thread cannot be told apart.
+
+    reason: why, or the first thing that speaks against it. keys: the keys of its argument that it may read, if it
+    uses the argument only by constant subscripts and ``.get``; None: anything. location: ``file.py:12`` or "".
+    assumes: checks of what outside the function the verdict relies on. raises: it has a ``raise`` or ``assert``, by
+    which it could be meant to keep others from running.
+    """
+
+    pure: bool
+    reason: str
+    keys: frozenset[str] | None = None
+    location: str = ""
+    assumes: tuple[Callable[[], bool], ...] = field(default=(), compare=False, repr=False)
+    raises: bool = False
+
+    def still_holds(self) -> bool:
+        """Whether the globals, closure cells and functions that the verdict relies on are still the same objects."""
+        return all(check() for check in self.assumes)
+
+
+_cache: weakref.WeakKeyDictionary[FunctionType, Verdict] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for verdicts
+
+
+def analyse(func: Callable[..., Any], *, returned: Sequence[Any] = ()) -> Verdict:
+    """The verdict on ``func(argument)``. Never raises; whatever is not understood is not pure.
+
+    returned: objects outside the function that may change, but that it may return as they are, and use for nothing
+    else.
+
+    A declaration (``fineflow.declare``) is believed; the keys of a function declared pure are those of the analysis
+    if it agrees, else None.
+    """
+    promise = declared(func)
+    if returned:
+        return _fresh(func, returned)
+    if promise is None:
+        return _analysed(func)
+    where = location(func.__code__) if type(func) is FunctionType else ""
+    if promise.kind is not Effect.PURE:
+        return Verdict(False, promise.reason, None, where)
+    found = _analysed(func)
+    if found.pure:
+        return Verdict(True, promise.reason, found.keys, found.location, found.assumes)
+    if type(func) is functools.partial and not all(map(immutable, (*func.args, *func.keywords.values()))):
+        return Verdict(False, "is declared pure, but holds bound arguments that can change", None, where)
+    return Verdict(True, promise.reason, None, where)
+
+
+def _analysed(func: Callable[..., Any]) -> Verdict:
+    if type(func) is not FunctionType:
+        return _fresh(func)
+    with _lock:
+        found = _cache.get(func)
+    if found is None or not found.still_holds():
+        found = _fresh(func)
+        if found.pure:  # what speaks against purity may hold on to anything, and may change
+            with _lock:
+                _cache[func] = found
+    return found
+
+
+def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
+    analysis = Analysis(returned)
+    core = func
+    while type(core) is functools.partial:
+        core = core.func
+    where = location(core.__code__) if type(core) is FunctionType else ""
+    try:
+        if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+            raise Impure(f"unsupported bytecode of Python {sys.version_info[0]}.{sys.version_info[1]}")
+        analysis.settle(lambda: _enter(analysis, func))
+    except Impure as problem:
+        return Verdict(False, problem.reason, None, problem.where or where)
+    except Exception as error:  # an unforeseen shape of code must cost an optimization, not the call
+        return Verdict(False, f"could not be analysed ({type(error).__name__}: {error})", None, where)
+    keys = None if analysis.escaped else frozenset(analysis.keys)
+    reads = "reads its argument" if keys is None else f"reads {', '.join(sorted(keys))}" if keys else "reads no key"
+    reason = ", ".join([reads, *analysis.notes])
+    return Verdict(True, reason, keys, where, tuple(analysis.pins.values()), analysis.raises)
+
+
+def _enter(analysis: Analysis, func: Any) -> None:
+    """Calls ``func`` with the argument."""
+    bound: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    if type(func) is functools.partial:
+        analysis.pin_partial(func)
+        bound, named, func = func.args, dict(func.keywords), func.func
+        for value in (*bound, *named.values()):
+            if not immutable(value):
+                raise Impure(f"holds a {type(value).__name__}, which can change")
+    if type(func) is FunctionType and not trusted(func):
+        analysis.pin_function(func)
+        Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(func, bound, named))
+        return
+    try:
+        known = analysis.known(func, "")
+    except Impure:
+        raise Impure(f"is {_kind(func)}, which may do anything") from None
+    args = [Value(Kind.CONST, value) for value in bound]
+    keywords = {name: Value(Kind.CONST, value) for name, value in named.items()}
+    analysis.use(call(Site(analysis, None), known, [*args, ARG], keywords))
+
+
+def _kind(func: Any) -> str:
+    name = name_of(type(func))
+    return f"an object of class {name}" if name != "method" else f"a method of {name_of(type(func.__self__))}"
+
+
+def _parameters(func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Value]:
+    """Abstract values of the parameters when the function gets ``bound``, then the argument, and ``named``."""
+    code = func.__code__
+    if code.co_flags & _GENERATOR:
+        raise Impure("is a generator")
+    positional = code.co_varnames[: code.co_argcount]
+    by_name = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    values: dict[str, Value] = {}
+    defaults = func.__defaults__ or ()
+    for name, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
+        values[name] = _default(name, default)
+    for name, default in (func.__kwdefaults__ or {}).items():
+        values[name] = _default(name, default)
+    for name in (*positional, *by_name):
+        if name not in values or name in _CONTEXT:
+            values[name] = Value(Kind.BAD, f"reads parameter {name}, which is not part of its argument")
+    for name, value in named.items():
+        if name in values and name not in _CONTEXT:
+            values[name] = Value(Kind.CONST, value)
+    values.update((name, Value(Kind.CONST, value)) for name, value in zip(positional, bound, strict=False))
+    if len(bound) < len(positional):
+        values[positional[len(bound)]] = ARG
+    elif not code.co_flags & _POSITIONAL_REST:
+        raise Impure("takes no argument")
+    rest = code.co_argcount + code.co_kwonlyargcount
+    for flag in (_POSITIONAL_REST, _NAMED_REST):
+        if code.co_flags & flag:
+            name = code.co_varnames[rest]
+            values[name] = Value(Kind.BAD, f"reads *{name}, which is not tracked")
+            rest += 1
+    return values
+
+
+def _default(name: str, value: Any) -> Value:
+    if immutable(value):
+        return Value(Kind.CONST, value)
+    return Value(Kind.BAD, f"reads the default of {name}, which can change")

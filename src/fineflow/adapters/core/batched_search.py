@@ -1,0 +1,276 @@
+"""Several searches of one store made as one, each with the answer that stock's own method makes of its part.
+
+The vectors of the queries are there. What decides about an answer stays stock's code: for a store that asks something
+behind it once per search (Chroma its collection), the own method is run for every search up to that question, the
+questions of equal settings are asked as one, and the methods are run again with the answers. For a store that looks
+through what it holds, the methods run on a copy in which its vectors are a matrix already.
+
+A search is a read. So where something fails that was done for several, each is made alone, by stock's own method, and
+meets what it would have met.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fineflow.adapters.analysis import is_plain
+
+
+class Search(Protocol):
+    """A query for a store, its vector known."""
+
+    @property
+    def store(self) -> Any:
+        """The store."""
+
+    def made(self, store: Any = None) -> Any:
+        """What stock's own method finds, in ``store`` where one is given. Raises what that raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search has found, or what it raised."""
+
+    found: Any
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """What was found. Raises the error, the same object."""
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+
+class Together:
+    """How the searches of a kind of store are made together."""
+
+    def pays(self, store: Any) -> bool:
+        """Whether this store can do it, and waiting for a turn is little beside a search."""
+        raise NotImplementedError
+
+    def run(self, searches: Sequence[Search]) -> list[Outcome]:
+        """The outcomes of all, in their order. Blocks; raises nothing that a search raises."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OneQuestion(Together):
+    """Of stores whose searches call one method of one object behind them, once, with everything that they want to know.
+
+    attributes: where stores keep that object, each in one of these. method: its name. able: whether the object is one
+    whose method takes several. alike: what two questions must have in common to be asked as one; None for one that is
+    asked alone. ask: the answers to questions that are alike, each as the method would have answered it.
+    """
+
+    attributes: tuple[str, ...]
+    method: str
+    able: Callable[[Any], bool]
+    alike: Callable[[Any, Mapping[str, Any]], Hashable]
+    ask: Callable[[Any, Sequence[Mapping[str, Any]]], Sequence[Any]]
+
+    def pays(self, store: Any) -> bool:
+        return self.able(self.behind(store))
+
+    def behind(self, store: Any) -> Any:
+        """The object that a store asks; None if it has none."""
+        held = _held(store)
+        return next((held[name] for name in self.attributes if name in held), None)
+
+    def run(self, searches: Sequence[Search]) -> list[Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        groups: dict[Hashable, list[tuple[int, Mapping[str, Any]]]] = {}
+        for i, search in enumerate(searches) if len(searches) > 1 else ():
+            question = self._question(search)
+            if question is not None and (kind := self.alike(self.behind(search.store), question)) is not None:
+                groups.setdefault(kind, []).append((i, question))
+        for group in groups.values():
+            outcomes |= self._asked(searches, group) if len(group) > 1 else {}
+        return [outcomes.get(i) or alone(search) for i, search in enumerate(searches)]
+
+    def _question(self, search: Search) -> Mapping[str, Any] | None:
+        """What stock's method asks; None if it never does, or says it by position."""
+
+        def asked(*args: Any, **question: Any) -> Any:
+            raise _Asked(None if args else question)
+
+        try:
+            search.made(self._with(search, asked))
+        except _Asked as found:
+            return found.question
+        except Exception:
+            return None
+        return None
+
+    def _asked(self, searches: Sequence[Search], group: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, Outcome]:
+        behind = self.behind(searches[group[0][0]].store)
+        try:
+            answers = self.ask(behind, [question for _, question in group])
+        except Exception:  # of whose search, nobody knows
+            return {}
+        return {i: self._answered(searches[i], answer) for (i, _), answer in zip(group, answers, strict=True)}
+
+    def _answered(self, search: Search, answer: Any) -> Outcome:
+        return _outcome(lambda: search.made(self._with(search, lambda **_: answer)))
+
+    def _with(self, search: Search, instead: Callable[..., Any]) -> Any:
+        store, held = copy.copy(search.store), _held(search.store)
+        name = next(name for name in self.attributes if name in held)
+        setattr(store, name, _Behind(held[name], self.method, instead))
+        return store
+
+
+class _Asked(BaseException):
+    """Carries a question out of stock's method."""
+
+    def __init__(self, question: Mapping[str, Any] | None) -> None:
+        self.question = question
+
+
+class _Behind:
+    """An object with another method in place of one of its own."""
+
+    def __init__(self, behind: Any, method: str, instead: Callable[..., Any]) -> None:
+        self.__dict__.update({"_behind": behind, method: instead})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+
+@dataclass(frozen=True)
+class OneMatrix(Together):
+    """Of stores that make a matrix of the lists that they hold in every search: that is done once.
+
+    Each search then runs on rows of that matrix, by stock's own method: the same numbers in the same operations.
+
+    held: the dict that a store holds. least: entries from which on a search is much beside the way to a thread.
+    vector: of a value of that dict. with_vector: the value with another one. over: a copy of a store over another dict.
+    """
+
+    held: Callable[[Any], Any]
+    least: int
+    vector: Callable[[Any], Any]
+    with_vector: Callable[[Any, Any], Any]
+    over: Callable[[Any, dict[str, Any]], Any]
+
+    def pays(self, store: Any) -> bool:
+        held = self.held(store)
+        return type(held) is dict and len(held) >= self.least
+
+    def run(self, searches: Sequence[Search]) -> list[Outcome]:
+        groups: dict[int, list[int]] = {}
+        for i, search in enumerate(searches):
+            groups.setdefault(id(self.held(search.store)), []).append(i)
+        outcomes: dict[int, Outcome] = {}
+        for group in groups.values():
+            ready = self._rows(searches[group[0]].store) if len(group) > 1 else None
+            for i in group if ready is not None else ():
+                outcomes[i] = self._over(searches[i], ready)
+        return [outcomes.get(i) or alone(search) for i, search in enumerate(searches)]
+
+    def _over(self, search: Search, ready: Any) -> Outcome:
+        return _outcome(lambda: search.made(self.over(search.store, ready)))
+
+    def _rows(self, store: Any) -> dict[str, Any] | None:
+        """What the store holds, with rows of a matrix as vectors; None if they make none of stock's kind."""
+        import numpy as np
+
+        held = list(self.held(store).items())
+        vectors = [self.vector(value) for _, value in held]
+        if not all(type(vector) is list and vector and type(vector[0]) is float for vector in vectors):
+            return None
+        try:
+            matrix = np.array(vectors)
+        except ValueError:  # of several lengths, which is stock's to say
+            return None
+        if matrix.ndim != 2 or matrix.dtype != np.float64:
+            return None
+        return {key: self.with_vector(value, row) for (key, value), row in zip(held, matrix, strict=True)}
+
+
+def alone(search: Search) -> Outcome:
+    """One search, by stock's own method."""
+    return _outcome(search.made)
+
+
+def _outcome(make: Callable[[], Any]) -> Outcome:
+    try:
+        return Outcome(make())
+    except StopIteration as stop:  # which no coroutine can pass on
+        error = RuntimeError("a component raised StopIteration")
+        error.__cause__ = stop
+        return Outcome(None, error)
+    except BaseException as error:
+        return Outcome(None, error)
+
+
+_LISTS = ("ids", "embeddings", "documents", "uris", "metadatas", "distances")  # of a Chroma result, by query
+_KEPT = frozenset({"documents", "metadatas", "distances", "embeddings"})
+
+
+def _is_embedded(collection: Any) -> bool:
+    """Whether it is Chroma's own collection, in a database of this process. A server answers several at a time."""
+    kind = type(collection)
+    if kind.__module__ != "chromadb.api.models.Collection" or "query" in vars(collection):
+        return False
+    return type(collection._client).__module__ in ("chromadb.api.rust", "chromadb.api.segment")
+
+
+def _chroma_alike(collection: Any, question: Mapping[str, Any]) -> Hashable:
+    rest = {name: value for name, value in question.items() if name != "query_embeddings"}
+    vector = _chroma_vector(question)
+    include: Iterable[str] = rest.get("include") or ()
+    if type(vector) is not list or not vector or type(vector[0]) is not float:
+        return None
+    if rest.get("query_texts") is not None or not _KEPT.issuperset(include):
+        return None
+    database = id(collection._client), collection.tenant, collection.database, collection.id
+    return (*database, len(vector), exactly(rest))
+
+
+def _chroma_vector(question: Mapping[str, Any]) -> Any:
+    """The one vector of a question, which may be given as it is or in a list."""
+    vectors = question.get("query_embeddings")
+    inside = type(vectors) is list and len(vectors) == 1 and type(vectors[0]) is list
+    return vectors[0] if inside and vectors else vectors
+
+
+def _chroma_ask(collection: Any, questions: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    vectors = [_chroma_vector(question) for question in questions]
+    whole = collection.query(**{**questions[0], "query_embeddings": vectors})
+
+    def part(i: int) -> dict[str, Any]:
+        return {name: [value[i]] if name in _LISTS and value is not None else value for name, value in whole.items()}
+
+    return [part(i) for i in range(len(questions))]
+
+
+def chroma_contents(store: Any) -> Any:
+    """The collection that a store of whatever class keeps, where that is one of Chroma's; else the store."""
+    held = _held(store)
+    for attribute in ("_chroma_collection", "_collection"):
+        collection: Any = held.get(attribute)
+        if type(collection).__module__.startswith("chromadb.") and hasattr(collection, "id"):
+            return f"chroma:{collection.id}"
+    return store
+
+
+def _held(store: Any) -> dict[str, Any]:
+    """The attributes of a store, those among them that pydantic keeps apart."""
+    return {**getattr(store, "__dict__", {}), **(getattr(store, "__pydantic_private__", None) or {})}
+
+
+def exactly(value: Any) -> str:
+    """Equal for two values of the same types and contents; objects and functions are told apart by identity."""
+    if type(value) is dict:
+        return "{" + ", ".join(f"{exactly(key)}: {exactly(part)}" for key, part in value.items()) + "}"
+    if type(value) in (list, tuple):
+        return type(value).__name__ + "(" + ", ".join(map(exactly, value)) + ")"
+    return repr(value) if type(value) in (str, int, float, bool, type(None)) and is_plain(value) else f"<{id(value)}>"
+
+
+CHROMA = OneQuestion(("_chroma_collection", "_collection"), "query", _is_embedded, _chroma_alike, _chroma_ask)
+"""``Collection.query`` takes many vectors. 64 searches among 3,000 vectors of 384 dimensions on two cores: 12 ms as
+one, 46 ms one by one, 58 ms in threads; with a filter 53 ms as one, 676 ms one by one."""

@@ -1,0 +1,294 @@
+"""Lowering as abstract interpretation: symbolic values, and the builder of p-graphs.
+
+An adapter walks the user's object once and passes *symbolic values* through it. Key-level dependencies come out of
+the interpretation itself: a record knows which primitive produced each of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fineflow.adapters.core.recognition import NotLowered, Row, find
+from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
+
+SHOWN = frozenset({"arms", "by", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
+
+TEXT, MESSAGE, PROMPT, VALUE, DOCUMENTS, UNKNOWN = "text", "message", "prompt", "value", "documents", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value produced by one primitive (or a graph input). ``kind``: what is known about it."""
+
+    ref: Ref
+    kind: str = UNKNOWN
+
+    @property
+    def mutable(self) -> bool:
+        """Whether user code that holds the value could change it under a reader."""
+        return self.kind != TEXT
+
+    def refs(self) -> Iterator[tuple[Ref, bool]]:
+        yield self.ref, self.mutable
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dict with known keys. ``rest`` holds the keys not listed (None: there are no others)."""
+
+    fields: Mapping[str, Symbol]
+    rest: Leaf | None = None
+
+    def refs(self) -> Iterator[tuple[Ref, bool]]:
+        for value in self.fields.values():
+            yield from value.refs()
+        if self.rest is not None:
+            yield from self.rest.refs()
+
+
+Symbol = Leaf | Record
+
+
+OUTER = "\0"
+"""In front of names of the outer graph while a body is lowered, which may have primitives of the same name."""
+
+
+def _itself(store: Any) -> Any:
+    return store
+
+
+@dataclass
+class Builder:
+    """Collects the primitives of one p-graph in program order while the adapter walks the object.
+
+    ``path`` locates the current object in the user's structure and is what shadows are found by; ``trail`` is the
+    same for people. ``barrier``: primitives that stock finishes before it would start what is added next.
+    """
+
+    rows: Sequence[Row]
+    assume_pure: bool = False
+    primitives: list[Primitive] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    objects: dict[str, Any] = field(default_factory=dict)  # path -> the object planned there
+    path: tuple[str, ...] = ()
+    trail: tuple[str, ...] = ()
+    barrier: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # bound keyword arguments on the way to a leaf
+    contents: Callable[[Any], Any] = _itself  # what two stores share that are ways to the same data
+    resources: list[tuple[Any, str]] = field(default_factory=list)  # contents of the stores met so far, and their names
+    configured: bool = False  # whether something on the way here changes what a config makes configurable
+    invoked: bool = False  # whether stock calls ``invoke`` here even where the whole object streams
+    _taken: set[str] = field(default_factory=set)
+
+    def resource(self, store: Any) -> str:
+        """The name of a store, the same for every primitive that touches its contents and from run to run."""
+        key = self.contents(store)
+        for known, name in self.resources:
+            if known is key or (type(key) is str and type(known) is str and known == key):
+                return name
+        kind = type(store).__name__
+        number = sum(name.partition("~")[0] == kind for _, name in self.resources)
+        name = f"{kind}~{number + 1}" if number else kind
+        self.resources.append((key, name))
+        return name
+
+    def body(self, *, invoked: bool = False) -> Builder:
+        """A builder for a graph inside the current primitive: the same place, a program order of its own."""
+        return Builder(
+            self.rows,
+            self.assume_pure,
+            objects=self.objects,
+            path=self.path,
+            contents=self.contents,
+            resources=self.resources,
+            configured=self.configured,
+            invoked=self.invoked or invoked,
+        )
+
+    @contextmanager
+    def inside(self, step: str, label: str | None = None) -> Iterator[None]:
+        """Descends into a part of the current object."""
+        path, trail = self.path, self.trail
+        self.path = (*path, step)
+        self.trail = trail if label == "" else (*trail, step if label is None else label)
+        try:
+            yield
+        finally:
+            self.path, self.trail = path, trail
+
+    @property
+    def leaf(self) -> str:
+        return "/".join(self.path)
+
+    def around(self) -> Iterator[Any]:
+        """The objects that the current one is a part of, the outermost first."""
+        return (self.objects.get("/".join(self.path[:i])) for i in range(len(self.path)))
+
+    def lower(self, obj: Any, value: Symbol) -> Symbol:
+        """Appends the primitives of ``obj`` applied to ``value`` and returns its symbolic output."""
+        row = find(self.rows, obj)
+        recursive = any(outer is obj for outer in self.around())
+        self.objects[self.leaf] = obj
+        if row is not None and recursive:  # a function may return the chain that it is a step of
+            return self.opaque(obj, value, "runs again inside itself, how often is known only when it has run")
+        if row is None:
+            return self.opaque(obj, value, "is not recognised: runs through its own methods")
+        mark = (len(self.primitives), len(self.notes), dict(self.objects), self.barrier, set(self._taken))
+        label = row.label
+        try:
+            if not label:
+                return row.lower(obj, value, self)
+            trail, self.trail = self.trail, (*self.trail, label)
+            try:
+                return row.lower(obj, value, self)
+            finally:
+                self.trail = trail
+        except NotLowered as why:
+            del self.primitives[mark[0] :], self.notes[mark[1] :]
+            self.barrier, self._taken = mark[3:]
+            self.objects.clear()  # in place: builders of bodies share it
+            self.objects.update(mark[2])
+            return self.opaque(obj, value, str(why))
+
+    def add(
+        self,
+        op: Op,
+        args: Mapping[str, Ref],
+        *,
+        name: str = "",
+        effects: Effects = PURE,
+        component: Any = None,
+        engine: str | None = None,
+        body: Graph | Mapping[str, Graph] | None = None,
+        kind: str = UNKNOWN,
+        **params: Any,
+    ) -> Leaf:
+        """Appends one primitive; its name is the trail and the operation."""
+        full = self._name(name or op.value)
+        self.primitives.append(
+            Primitive(
+                full,
+                op,
+                dict(args),
+                {name: value for name, value in params.items() if name in SHOWN},
+                effects,
+                span="/".join(self.trail),
+                engine=engine,
+                after=self.barrier,
+                component=component,
+                meta={"leaf": self.leaf, **{name: value for name, value in params.items() if name not in SHOWN}},
+                body=body,
+            )
+        )
+        return Leaf(Ref(full), kind)
+
+    def _name(self, end: str) -> str:
+        base = "/".join(self.trail)
+        full = name = f"{base}.{end}" if base else end
+        number = 2
+        while full in self._taken:
+            full = f"{name}~{number}"
+            number += 1
+        self._taken.add(full)
+        return full
+
+    def opaque(
+        self, obj: Any, value: Symbol, reason: str, *, kind: str = UNKNOWN, where: str = "", name: str = ""
+    ) -> Leaf:
+        """One opaque step: stock runs it and feeds the value that it returned."""
+        made = self.by_stock(obj, value, Effects(Effect.OPAQUE, "", reason), kind=kind, where=where, name=name)
+        last = self.primitives[-1]
+        received = tuple(dict.fromkeys(ref.name for ref, mutable in value.refs() if mutable))
+        self.primitives[-1] = last.with_(meta={**last.meta, "received": received})
+        self.note(made.ref.name, False, reason)
+        return made
+
+    def by_stock(
+        self, obj: Any, value: Symbol, effects: Effects, *, kind: str = UNKNOWN, where: str = "", name: str = ""
+    ) -> Leaf:
+        """One step that stock runs, in its own time; the value that it returned is fed to the graph.
+
+        where: the place of the function, as ``file.py:12``. name: what it is called, if not after the function.
+        """
+        given = dict(value.refs())
+        leaf, called = self.leaf, name or _short(obj)
+        with self.inside("", called):
+            made = self.add(
+                Op.CALL,
+                {f"arg{i}": ref for i, ref in enumerate(given)},
+                effects=effects,
+                component=obj,
+                kind=kind,
+                by="stock",
+                where=where,
+                called=called,
+            )
+        last = self.primitives[-1]
+        self.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
+        return made
+
+    def note(self, where: str, done: bool, reason: str) -> None:
+        self.notes.append(Note("lower", where, done, reason))
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Whatever is added after the block starts, in stock, when everything added inside has finished."""
+        start, before = len(self.primitives), self.barrier
+        yield
+        added = self.primitives[start:]
+        if added:
+            used = {ref.name for p in added for ref in p.args.values()} | {n for p in added for n in p.after}
+            self.barrier = tuple(p.name for p in added if p.name not in used) or before
+
+    @contextmanager
+    def branches(self) -> Iterator[Callable[[], None]]:
+        """Call the yielded function before every branch: branches start together and end together."""
+        before, ends = self.barrier, []
+
+        def branch() -> None:
+            if self.barrier is not before:
+                ends.append(self.barrier)
+            self.barrier = before
+
+        yield branch
+        branch()
+        self.barrier = tuple(dict.fromkeys(name for end in ends for name in end)) or before
+
+    def pick(self, value: Symbol, key: str) -> Symbol:
+        """The value of one key, if it is known where it comes from.
+
+        Raises NotLowered when the record has no such key.
+        """
+        if isinstance(value, Record):
+            if key in value.fields:
+                return value.fields[key]
+            if value.rest is None:
+                raise NotLowered(f"reads key {key!r}, which the step before it does not provide")
+            value = value.rest
+        kind = value.kind if value.kind in (TEXT, MESSAGE) else UNKNOWN  # a dict of text holds text
+        if value.ref.key is None:
+            return Leaf(Ref(value.ref.name, key), kind)
+        return self.add(Op.PICK, {"record": value.ref}, key=key, kind=kind)
+
+    def whole(self, value: Symbol, keys: Iterable[str] | None = None) -> Leaf:
+        """The value as one reference: a RECORD primitive where it has parts (of ``keys`` only, if given)."""
+        if isinstance(value, Leaf):
+            return value
+        if keys is not None:
+            parts = {key: self.pick(value, key) for key in keys}
+            rest = None
+        else:
+            parts, rest = dict(value.fields), value.rest
+        args = {f"key:{key}": self.whole(part).ref for key, part in parts.items()}
+        if rest is not None:
+            args = {"rest": rest.ref, **args}
+        return self.add(Op.RECORD, args, kind=VALUE)
+
+
+def _short(obj: Any) -> str:
+    own = getattr(obj, "__dict__", {})  # what it holds itself: a wrapper may answer for what it wraps, or fail to
+    name = getattr(own.get("func") or own.get("afunc"), "__name__", None)
+    return name if name and name != "<lambda>" else type(obj).__name__

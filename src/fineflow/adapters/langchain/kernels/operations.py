@@ -1,0 +1,103 @@
+"""How each operation is run ahead of stock: by the inner methods of the user's components.
+
+A kernel gets the primitive, its argument values and the execution. It returns the value, a coroutine, or ``Work`` that
+stock may claim. Sync entry points reach sync methods (in worker threads), async ones async methods; components of
+fineflow's own may be awaited on any loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import Runnable
+
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, fields, plain
+from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
+from fineflow.adapters.langchain.kernels.parsing import parse, pieces
+from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
+from fineflow.adapters.langchain.kernels.reranking import aggregate, rerank
+from fineflow.adapters.langchain.kernels.searches import search
+from fineflow.adapters.langchain.kernels.vectors import embed
+from fineflow.adapters.langchain.lowering import tools
+from fineflow.adapters.langchain.lowering.functions import read
+from fineflow.adapters.langchain.lowering.routing import told
+from fineflow.ir import Op, Primitive
+from fineflow.runtime.call import control_flow
+from fineflow.runtime.call.executor import Execution, Kernel
+from fineflow.runtime.call.streams import Stream
+
+_ABSENT: Any = object()
+
+
+def render(p: Primitive, args: Args, run: Execution) -> Any:
+    value = args["value"] if "value" in args else fields(args)
+    plain(value)
+    return p.component._format_prompt_with_error_handling(value)
+
+
+def call(p: Primitive, args: Args, run: Execution) -> Any:
+    """A user function that was found, or declared, to be pure, or to do no more than read."""
+    if p.meta.get("claimed"):
+        return read(p, args, run)
+    verdict = p.meta.get("verdict")
+    if verdict is not None and not verdict.still_holds():
+        raise LeftToStock("something that the function's verdict rests on has changed")
+
+    def called(given: Any) -> Any:
+        plain(given)
+        value = p.component.func(given)
+        routes = p.meta.get("routes")
+        found = told(value, routes) if routes else value
+        if (routes and found is None) or isinstance(found, Runnable):
+            raise LeftToStock("the function returned a runnable that was not known before")
+        return found
+
+    return pieces(p, args["value"], called, run)
+
+
+def record(p: Primitive, args: Args, run: Execution) -> Any:
+    return fields(args)
+
+
+def pick(p: Primitive, args: Args, run: Execution) -> Any:
+    record, key = args["record"], p.params["key"]
+    found = dict.get(record, key, _ABSENT) if isinstance(record, dict) else _ABSENT
+    if found is _ABSENT:
+        raise LeftToStock(f"what it picks from is not a dict with {key!r}")
+    return found
+
+
+def choose(p: Primitive, args: Args, run: Execution) -> object:
+    current(run)
+    return control_flow.choose(run, p, _holds)
+
+
+def _holds(value: Any) -> bool:
+    plain(value)  # whether it counts as true is for nobody to notice
+    return bool(value)
+
+
+def each(p: Primitive, args: Args, run: Execution) -> object:
+    if type(args["items"]) not in (list, tuple, Stream):
+        raise LeftToStock("what it maps over is not a list")  # and can perhaps be read only once
+    return control_flow.each(run, p, args)
+
+
+KERNELS: dict[Op, Kernel] = {
+    Op.RENDER: render,
+    Op.PREFILL: prefill,
+    Op.PARTIAL_PREFILL: partial_prefill,
+    Op.DECODE: decode,
+    Op.PARTIAL_DECODE: partial_decode,
+    Op.PARSE: parse,
+    Op.CALL: call,
+    Op.RECORD: record,
+    Op.PICK: pick,
+    Op.EMBED: embed,
+    Op.SEARCH: search,
+    Op.RERANK: rerank,
+    Op.AGGREGATE: aggregate,
+    Op.MAP: each,
+    Op.CONDITION: choose,
+    Op.TOOL: tools.call,
+}

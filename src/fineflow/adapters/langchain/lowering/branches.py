@@ -1,0 +1,99 @@
+"""Routing and mapping: RunnableBranch as CONDITION, RunnableEach (``.map()``) as MAP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, RunnableEachBase
+from langchain_core.runnables.retry import RunnableRetry
+
+from fineflow.adapters.core.builder import MESSAGE, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.nested_graphs import condition, item_kind, kind_of, outside, part
+from fineflow.adapters.core.recognition import NotLowered, Row, same_method
+from fineflow.adapters.langchain.lowering.structure import RUN, unchanged
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.ir import Graph, Op, Ref
+from fineflow.ir.edit import together
+
+
+def _arms(branch: RunnableBranch[Any, Any]) -> dict[str, Runnable[Any, Any]]:
+    """Tests and arms by label, in the order in which stock gets to them."""
+    arms: dict[str, Runnable[Any, Any]] = {}
+    for number, (test, arm) in enumerate(branch.branches, start=1):
+        arms |= {f"if {number}": test, f"then {number}": arm}
+    return {**arms, "else": branch.default}
+
+
+def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a branch")
+    parts = {}
+    for label, obj in _arms(branch).items():
+        test = label.startswith("if ")
+        parts[label] = made = part(obj, label, outside(value), b, invoked=test)
+        if test and (why := made.left_to_stock):
+            raise NotLowered(f"its condition {label[3:]} has to be left to stock: {why}")
+    return condition(parts, value, b, name="branch", component=branch)
+
+
+def _shadow_branch(branch: RunnableBranch[Any, Any], s: Shadows) -> Any:
+    copies = {label: s.of(obj, label) for label, obj in _arms(branch).items()}
+    pairs = [(copies[f"if {n}"], copies[f"then {n}"]) for n in range(1, len(branch.branches) + 1)]
+    return branch.model_copy(update={"branches": pairs, "default": copies["else"]})
+
+
+def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a map")
+    if not isinstance(value, Leaf):
+        raise NotLowered("it is given a dict, not a list")
+    known = set(b.objects)
+    made = part(each.bound, "bound", Leaf(Ref("item"), item_kind(value)), b, invoked=True)
+    if why := made.left_to_stock:  # several items would feed one and the same step
+        raise NotLowered(f"what it does with each item has to be left to stock: {why}")
+    for path, obj in b.objects.items():
+        if path not in known and (kind := own_batch(obj)):
+            raise NotLowered(f"{kind} does something else in batch than to invoke itself for each item")
+    graph = Graph(made.graph.primitives, made.output, inputs=("item",))
+    return b.add(
+        Op.MAP,
+        {"items": value.ref},
+        component=each,
+        effects=together(p.effects for p in graph),
+        body=graph,
+        kind=MESSAGE if kind_of(made.outcome) == MESSAGE else VALUE,
+        batched=True,
+    )
+
+
+_USUAL_BATCH = (Runnable, RunnableSequence, RunnableBindingBase)
+
+
+def own_batch(obj: Any) -> str:
+    """The class of a step whose ``batch`` does not just invoke it for each input; "" for all others."""
+    kind = type(obj)
+    usual = not isinstance(obj, Runnable) or any(same_method(kind, base, "batch") for base in _USUAL_BATCH)
+    return "" if usual else kind.__name__
+
+
+def _shadow_each(each: RunnableEach[Any, Any], s: Shadows) -> Any:
+    return each.model_copy(update={"bound": s.of(each.bound, "bound")})
+
+
+def _stocks(why: str) -> Callable[[Any, Symbol, Builder], Symbol]:
+    """A lowering rule for what is recognised, but left to stock as a whole."""
+
+    def lower(obj: Any, value: Symbol, b: Builder) -> Symbol:
+        raise NotLowered(why)
+
+    return lower
+
+
+ROWS = (
+    Row(RunnableBranch, RUN, _lower_branch, _shadow_branch),
+    Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each),
+    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), unchanged),
+    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), unchanged),
+)

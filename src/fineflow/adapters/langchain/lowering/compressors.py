@@ -1,0 +1,178 @@
+"""Document compressors: RERANK primitives, and the claims on ``compress_documents``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.documents import BaseDocumentCompressor, Document
+
+from fineflow.adapters.core.builder import DOCUMENTS, Builder, Leaf, Record, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_promise
+from fineflow.adapters.langchain.arguments import settings
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.adapters.langchain.components.rerank import EngineReranker
+from fineflow.adapters.langchain.models.local import scorer_in
+from fineflow.adapters.langchain.run_recorder import clean, starts_runs
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.stores.facts import EMBEDS
+from fineflow.ir import PURE, Effect, Effects, Op
+
+COMPRESS = ("compress_documents", "acompress_documents")
+
+
+def scorer_of(compressor: Any) -> Any:
+    """The part of a compressor that scores query and text independently of other texts, or None.
+
+    Such a part declares ``pairwise = True`` and has ``score(query, texts)`` and ``ascore(query, texts)``.
+    """
+    model = getattr(compressor, "model", None)
+    for candidate in (compressor, model):
+        if getattr(candidate, "pairwise", False):
+            return candidate
+    return None if model is None else scorer_in(model)
+
+
+def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
+    if not isinstance(value, Record) or set(value.fields) != {"documents", "query"}:
+        raise NotLowered("not used as a compressor of retrieved documents")
+    docs, query = value.fields["documents"], value.fields["query"]
+    if not isinstance(docs, Leaf) or not isinstance(query, Leaf):
+        raise NotLowered("its documents or its query are a dict")
+    if starts_runs(compressor):
+        raise NotLowered("it started a run of its own, which only stock can place")
+    scorer = scorer_of(compressor)
+    if scorer is None:
+        believed(getattr(compressor, "model", None), ("score",), b)
+        believed(getattr(compressor, "embeddings", None), EMBEDS, b)
+    engine = getattr(scorer, "engine", None)
+    args = {"query": query.ref, "documents": docs.ref}
+    embeddings = getattr(compressor, "embeddings", None)
+    if isinstance(embeddings, EngineEmbeddings):
+        size = embeddings.engine.max_batch
+        vectors = b.add(
+            Op.EMBED,
+            {"texts": docs.ref},
+            component=embeddings,
+            engine=embeddings.engine.name,
+            of="documents",
+            max_batch=size,
+        )
+        args["vectors"] = vectors.ref
+    return b.add(
+        Op.RERANK,
+        args,
+        component=compressor,
+        engine=getattr(engine, "name", type(compressor).__name__),
+        effects=_effects(compressor, scorer),
+        kind=DOCUMENTS,
+        pairwise=scorer is not None,
+        max_batch=getattr(engine, "max_batch", 0),
+        foreign=engine is None,
+    )
+
+
+def _effects(compressor: Any, scorer: Any) -> Effects:
+    if scorer is not None:
+        return Effects(PURE.kind, "", "scores query and document")
+    if isinstance(getattr(compressor, "embeddings", None), EngineEmbeddings):
+        return Effects(PURE.kind, "", "compares vectors of models in this process")
+    inner = next((part for name in ("model", "embeddings") if (part := getattr(compressor, name, None))), compressor)
+    return Effects(Effect.EXTERNAL, "", f"{type(inner).__name__} may call out")
+
+
+def _shadow_compressor(compressor: Any, s: Shadows) -> Any:
+    leaf = s.leaf
+    copy = compressor.model_copy()
+
+    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+        own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
+        return s.claim(leaf, (list(documents), query, settings(compressor)), own, clean)[1]
+
+    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+        own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
+        return (await s.aclaim(leaf, (list(documents), query, settings(compressor)), own, clean))[1]
+
+    copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
+    return copy
+
+
+def _lower_pipeline(pipeline: Any, value: Symbol, b: Builder) -> Symbol:
+    if not isinstance(value, Record):
+        raise NotLowered("not used as a compressor of retrieved documents")
+    docs, query = value.fields["documents"], value.fields["query"]
+    for i, part in enumerate(pipeline.transformers):
+        with b.inside(str(i), ""), b.step():
+            if not isinstance(part, BaseDocumentCompressor):
+                raise NotLowered(f"{type(part).__name__} in a compressor pipeline is not recognised")
+            docs = b.lower(part, Record({"documents": docs, "query": query}))
+    if any(p.params.get("by") == "stock" and p.meta["leaf"].startswith(b.leaf) for p in b.primitives):
+        raise NotLowered("a part of the compressor pipeline is not recognised")
+    return docs
+
+
+def _shadow_pipeline(pipeline: Any, s: Shadows) -> Any:
+    parts = [s.of(part, str(i)) for i, part in enumerate(pipeline.transformers)]
+    return pipeline.model_copy(update={"transformers": parts})
+
+
+def _lower_unknown(compressor: Any, value: Symbol, b: Builder) -> Symbol:
+    reason = f"compressor {type(compressor).__name__} is not recognised: runs through its own methods"
+    return b.opaque(compressor, value, reason, kind=DOCUMENTS)
+
+
+def _tap_compressor(compressor: Any, s: Shadows) -> Any:
+    leaf = s.leaf
+    copy = compressor.model_copy()
+
+    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+        value = compressor.compress_documents(documents, query, callbacks)
+        s.feed(leaf, list(value))
+        return value
+
+    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+        value = await compressor.acompress_documents(documents, query, callbacks)
+        s.afeed(leaf, list(value))
+        return value
+
+    copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
+    return copy
+
+
+class _PairwiseRow(Row):
+    """Recognises by protocol: a compressor class that says of itself that it is ``select(documents, score(...))``."""
+
+    def matches(self, obj: Any) -> bool:
+        return (
+            isinstance(obj, BaseDocumentCompressor)
+            and getattr(type(obj), "pairwise", False) is True
+            and keeps_promise(obj, "pairwise", COMPRESS)
+            and all(hasattr(obj, name) for name in ("score", "ascore", "select"))
+        )
+
+
+ROWS: tuple[Row, ...] = (
+    Row(EngineReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+    _PairwiseRow(BaseDocumentCompressor, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+)
+
+
+def classic_rows() -> tuple[Row, ...]:
+    """Rows of langchain-classic, where it is installed."""
+    try:
+        from langchain_classic.retrievers.document_compressors import (
+            CrossEncoderReranker,
+            DocumentCompressorPipeline,
+            EmbeddingsFilter,
+        )
+    except ImportError:
+        return ()
+    return (
+        Row(CrossEncoderReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+        Row(EmbeddingsFilter, COMPRESS, _lower_reranker, _shadow_compressor, "filter"),
+        Row(DocumentCompressorPipeline, COMPRESS, _lower_pipeline, _shadow_pipeline, ""),
+    )
+
+
+LAST = (Row(BaseDocumentCompressor, (), _lower_unknown, _tap_compressor, "compressor"),)
+"""After all others: compressors that are opaque, but whose result the graph can go on with."""

@@ -1,0 +1,50 @@
+"""Declarations of users (``fineflow.declare``) as effects of primitives."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.vectorstores import VectorStoreRetriever
+
+from fineflow.adapters.analysis.bytecode import location
+from fineflow.adapters.core.builder import Builder
+from fineflow.declare import Declaration, declaration
+from fineflow.ir import Effects
+
+Step = RunnableLambda[Any, Any] | RunnablePassthrough[Any]
+
+
+def functions_of(step: Step) -> list[Any]:
+    """The functions of a step: its sync one, its async one, or both."""
+    return [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
+
+
+def promised(step: Step) -> Declaration | None:
+    """What was declared of a step's function, or of both where it has a sync and an async one; None if not of all."""
+    found = [declaration(func) for func in functions_of(step)]
+    said = [each for each in found if each is not None]
+    if not said or len(said) < len(found):
+        return None
+    reads, writes = (tuple(r for each in said for r in getattr(each, name)) for name in ("reads", "writes"))
+    return Declaration(reads, writes)
+
+
+def declared_effects(promise: Declaration, b: Builder) -> Effects:
+    """The declared effects, where an object has the name that it has for every other primitive that touches it."""
+
+    def name(resource: Any) -> str:
+        if isinstance(resource, str):
+            return resource
+        return b.resource(resource.vectorstore if isinstance(resource, VectorStoreRetriever) else resource)
+
+    return promise.effects(name)
+
+
+def place(func: Any) -> str:
+    """Where a function stands, as ``file.py:12``; "" for what has no source."""
+    while type(func) is functools.partial:
+        func = func.func
+    code = getattr(func, "__code__", None)
+    return location(code) if code is not None else ""

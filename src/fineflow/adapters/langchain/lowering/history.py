@@ -1,0 +1,142 @@
+"""``RunnableWithMessageHistory``: what it wraps is planned, beside and behind the read of the history.
+
+Stock reads the history when the call begins and writes it when the call ends, with its own methods: both are steps of
+the graph that stock runs. How far others may overlap with them depends on ``get_session_history``, which is the user's:
+declared ``@fineflow.effects(reads=...)`` (or ``writes``, where it makes a session that is not there yet), only what
+touches that resource waits. The declaration covers the messages of the history that it returns. Without one it may be
+a guard, and models and searches that leave the process wait for it.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+from types import CodeType, MethodType
+from typing import Any
+
+from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableSequence
+from langchain_core.runnables.history import RunnableWithMessageHistory
+
+from fineflow.adapters.core.builder import Builder, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row, plain
+from fineflow.adapters.langchain.lowering.declared import declared_effects, place
+from fineflow.adapters.langchain.lowering.structure import RUN
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.declare import Declaration, declaration
+
+_INNER = "runnable"
+# The two functions that it makes to get at what it wraps are known by their code.
+_CODES = {
+    code.co_name: code
+    for code in getattr(getattr(plain(RunnableWithMessageHistory, "__init__"), "__code__", None), "co_consts", ())
+    if isinstance(code, CodeType)
+}
+
+
+def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: Builder) -> Symbol:
+    if not _as_made(step):
+        raise NotLowered("its parts are not those that RunnableWithMessageHistory is made of")
+    with b.inside("bound", ""), b.step():
+        outcome = b.lower(step.bound, value)
+    promise = declaration(step.get_session_history)
+    if promise is None:
+        b.opaque(step, outcome, _undeclared(step.get_session_history), name="save_history")
+    else:
+        written = Declaration(writes=(*promise.reads, *promise.writes) or ("history",))
+        b.by_stock(step, outcome, declared_effects(written, b), name="save_history")
+    return outcome
+
+
+def _undeclared(get: Any) -> str:
+    where = f" at {found}" if (found := place(get)) else ""
+    return (
+        f"calls your get_session_history{where}, of which nothing is known; "
+        "see fineflow.effects if it only reads (or makes) a history"
+    )
+
+
+def _as_made(step: RunnableWithMessageHistory) -> bool:
+    bound = step.bound
+    if type(bound) is not RunnableBinding or type(bound.bound) is not RunnableSequence or bound.kwargs:
+        return False
+    first, *rest = bound.bound.steps
+    last = rest[0] if len(rest) == 1 else None
+    return first is step._history_chain and type(last) is RunnableBinding and _inner(last.bound) is not None
+
+
+def _shadow_history(step: RunnableWithMessageHistory, s: Shadows) -> Any:
+    return step.model_copy(update={"bound": s.of(step.bound, "bound")})
+
+
+def writes(obj: Any) -> bool:
+    """Whether calls of the object end with a write, which in stock's batch comes after all inputs have been read."""
+    return isinstance(obj, RunnableWithMessageHistory)
+
+
+def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Leaf | None:
+    """The step that reads the history; None for any other."""
+    func = step.__dict__.get("func")
+    if type(func) is not MethodType or func.__func__ is not plain(RunnableWithMessageHistory, "_enter_history"):
+        return None
+    owner: Any = func.__self__
+    get = owner.get_session_history
+    promise = declaration(get)
+    if promise is None:
+        return b.opaque(step, value, _undeclared(get), name="load_history")
+    promise = promise if promise.reads or promise.writes else Declaration(reads=("history",))
+    effects = declared_effects(promise, b)
+    return b.by_stock(step, value, effects, where=place(get), name="load_history")
+
+
+def _inner(step: Any) -> tuple[RunnableBinding[Any, Any], RunnableBinding[Any, Any]] | None:
+    """What the step after the read calls, in sync and in async calls; None for any other step."""
+    parts: list[Any] = [getattr(step, "__dict__", {}).get(name) for name in ("func", "afunc")]
+    codes = [_CODES.get(name) for name in ("_call_runnable_sync", "_call_runnable_async")]
+    if None in codes or [getattr(part, "__code__", None) for part in parts] != codes:
+        return None
+    sync, other = (part.__closure__[0].cell_contents for part in parts)
+    if type(sync) is not RunnableBinding or type(other) is not RunnableBinding:
+        return None
+    return (sync, other) if sync.bound is other.bound and sync.kwargs == other.kwargs else None
+
+
+def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
+    """What ``RunnableWithMessageHistory`` wraps, which one of its steps returns to be run; None for other steps."""
+    inner = _inner(step)
+    if inner is None:
+        return None
+    with b.inside(_INNER, ""):
+        return b.lower(inner[0], value)
+
+
+def shadow_inner(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+    """The step that returns the shadow of what is wrapped; None for other steps."""
+    inner = _inner(step)
+    if inner is None or s.part(_INNER) is None:
+        return None
+    copy = copying.copy(step)
+    for each in inner:
+        s.reads(each)
+    sync, other = (
+        each.model_copy(update={"bound": s.of(each.bound, _INNER, "bound")}) if mine else each
+        for each, mine in zip(inner, (s.sync, not s.sync), strict=True)
+    )
+
+    async def call(value: Any) -> Any:
+        return other
+
+    copy.func, copy.afunc = (lambda value: sync), call
+    return copy
+
+
+ROWS = (
+    Row(
+        RunnableWithMessageHistory,
+        (
+            *RUN,
+            *("_merge_configs", "_enter_history", "_aenter_history", "_exit_history", "_aexit_history"),
+            *("_get_input_messages", "_get_output_messages"),
+        ),
+        _lower_history,
+        _shadow_history,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Writes to vector stores: a store's own ``add_documents`` (or ``add_texts``) as a step is EMBED and INGEST.
+
+The write itself is always stock's: made when stock gets there, by the store's own method, in one call. Written in
+pieces, a part of the documents would be seen to be there after a failure, or by a search beside it. What runs ahead are
+the vectors, in stages, where they come from an engine: the store's method asks its embeddings for them, as ever, and
+claims those that are there. A search of the same store waits for the write; what else there is does not.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any, NamedTuple, cast
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import VectorStore
+
+from fineflow.adapters.core.builder import VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.recognition import believed
+from fineflow.adapters.langchain.kernels.common import LeftToStock
+from fineflow.adapters.langchain.models.local import LocalEmbeddings, encoder_of
+from fineflow.adapters.langchain.run_recorder import clean
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.stores.facts import EMBEDS
+from fineflow.adapters.langchain.stores.known_stores import KNOWN, Known
+from fineflow.ir import Effect, Effects, Op
+from fineflow.runtime.loop.workers import in_thread
+
+_STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
+"""Their methods that write ask the embeddings once, for all documents, and touch nothing but the store."""
+_WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
+_VECTORS = "vectors"
+
+
+class Write(NamedTuple):
+    """A step that writes to ``store``."""
+
+    store: VectorStore
+    row: Known
+
+    def copied(self, step: RunnableLambda[Any, Any]) -> bool:
+        """Whether the step may use a copy of the store: else what its method does to the store itself would be lost."""
+        return not any(self.row.copied(self.store, name == "func") for name in {"func", "afunc"} & vars(step).keys())
+
+    @property
+    def embeddings(self) -> Any:
+        """What the store makes the vectors with."""
+        return self.row.embeddings(self.store)
+
+
+def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
+    """The write that a step consists of, where its function is a bound method of a known store, not overridden."""
+    methods = [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
+    if not methods or not all(type(method) is MethodType for method in methods):
+        return None
+    store: Any = methods[0].__self__
+    for row in _STORES:
+        base = row.base
+        if base is None or not isinstance(store, base) or not row.able(store):
+            continue
+        called = (*_WRITES, *row.inner)
+        known = all(getattr(type(store), m) is getattr(base, m) and m not in vars(store) for m in called)
+        own = [m for method in methods for m in _WRITES if method.__func__ is getattr(base, m)]
+        if known and len(own) == len(methods) and all(method.__self__ is store for method in methods):
+            return Write(cast(VectorStore, store), row)
+    return None
+
+
+def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
+    """EMBED and INGEST for a step that writes; None for any other.
+
+    Raises NotLowered if the embeddings of the store are of a class of the user's, which may do anything.
+    """
+    write = write_of(step)
+    if write is None or b.options or not isinstance(value, Leaf):
+        return None
+    given = {"documents": value.ref}
+    embeddings = write.embeddings
+    if embeddings is not None:
+        believed(embeddings, EMBEDS, b)
+    encoder = encoder_of(embeddings)
+    if encoder is not None and write.copied(step):
+        # Vectors of a model that rounds differently in other company are made as stock makes them: all in one call.
+        whole = isinstance(encoder, LocalEmbeddings)
+        with b.inside(_VECTORS, ""):
+            b.objects[b.leaf] = embeddings
+            vectors = b.add(
+                Op.EMBED,
+                {"texts": value.ref},
+                component=encoder,
+                engine=encoder.engine.name,
+                kind=VALUE,
+                of="call" if whole else "documents",
+                claimed=True,
+                max_batch=encoder.engine.max_batch,
+            )
+        given["vectors"] = vectors.ref
+    name = type(write.store).__name__
+    effects = Effects(Effect.WRITE, b.resource(write.store), f"adds documents to {name}")
+    return b.add(Op.INGEST, given, component=step, engine=name, effects=effects, kind=VALUE, by="stock")
+
+
+def shadow_write(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+    """The step with the store's method on a copy of the store, whose embeddings claim; None for any other step."""
+    planned, write = s.part(_VECTORS), write_of(step)
+    if planned is None or write is None or write.embeddings is not planned or not write.copied(step):
+        return None
+    store = write.row.with_embeddings(write.store, _Claiming(planned, s, s.under(_VECTORS)))
+    copy = copying.copy(step)
+    s.reads(write.store)
+    for name in {"func", "afunc"} & step.__dict__.keys():
+        setattr(copy, name, MethodType(step.__dict__[name].__func__, store))
+    return copy
+
+
+class _Claiming(Embeddings):
+    """The embeddings of a store that is written to: vectors that were made ahead are claimed."""
+
+    def __init__(self, behind: Embeddings, shadows: Shadows, leaf: str) -> None:
+        self._behind = behind
+        self._shadows = shadows
+        self._leaf = leaf
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self._shadows.claim(self._leaf, list(texts), lambda: self._behind.embed_documents(texts), clean)[1]
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        here = self._shadows.here
+        if here is not None and not here.bridge.here:  # a store may have an event loop of its own, as PGVectorStore has
+            return await in_thread(lambda: self.embed_documents(texts))
+        own = lambda: self._behind.aembed_documents(texts)  # noqa: E731
+        vectors: list[list[float]] = (await self._shadows.aclaim(self._leaf, list(texts), own, clean))[1]
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        return self._behind.embed_query(text)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return await self._behind.aembed_query(text)
+
+
+def texts_of(documents: Any) -> list[str]:
+    """The texts that a store's method will ask vectors for. Raises LeftToStock for what can be looked at only once."""
+    if not isinstance(documents, Sequence) or isinstance(documents, str):
+        raise LeftToStock("what is to be written is not a list")
+    texts = [part.page_content if type(part) is Document else part for part in documents]
+    if not all(type(text) is str for text in texts):
+        raise LeftToStock("what is to be written are not documents or texts")
+    return texts

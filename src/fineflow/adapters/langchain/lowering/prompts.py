@@ -1,0 +1,107 @@
+"""Prompt templates: RENDER primitives that read exactly the variables of the template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from string import Formatter
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.prompts import (
+    AIMessagePromptTemplate,
+    BasePromptTemplate,
+    ChatMessagePromptTemplate,
+    ChatPromptTemplate,
+    HumanMessagePromptTemplate,
+    MessagesPlaceholder,
+    PromptTemplate,
+    SystemMessagePromptTemplate,
+)
+
+from fineflow.adapters.core.builder import MESSAGE, OUTER, PROMPT, Builder, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.langchain.lowering.structure import RUN, unchanged
+from fineflow.ir import Op
+
+_MESSAGES = (
+    HumanMessagePromptTemplate,
+    AIMessagePromptTemplate,
+    SystemMessagePromptTemplate,
+    ChatMessagePromptTemplate,
+    MessagesPlaceholder,
+)
+
+
+def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a prompt")
+    _check(template)
+    if isinstance(value, Leaf) and value.kind == MESSAGE:
+        raise NotLowered("it reads a model's message, to which stock adds an id when it gets it")
+    if isinstance(value, Leaf):
+        args = {"value": value.ref}  # a whole dict, or the text itself for a template of one variable
+    else:
+        picked = {name: b.pick(value, name) for name in template.input_variables}
+        if any(isinstance(part, Leaf) and part.kind == MESSAGE for part in picked.values()):
+            raise NotLowered("it reads a model's message, to which stock adds an id when it gets it")
+        args = {f"key:{name}": b.whole(part).ref for name, part in picked.items()}
+        for name in (*template.optional_variables, *template.partial_variables):
+            if name in value.fields:
+                args[f"key:{name}"] = b.whole(value.fields[name]).ref
+            elif value.rest is not None:  # it shows at run time whether it is there
+                args["rest"] = value.rest.ref
+    # Where the prompt begins with what may come late, there is nothing to be had in advance.
+    known = "rest" not in args or args["rest"].name.lstrip(OUTER) == "input"
+    segments = tuple(_segments(template)) if known else ()
+    told: dict[str, Any] = {"segments": segments} if segments else {}
+    if "value" in args and not template.optional_variables and not template.partial_variables:
+        told["reads"] = frozenset(template.input_variables)  # of a dict; what else is in it makes no difference
+    return b.add(Op.RENDER, args, component=template, kind=PROMPT, **told)
+
+
+def _segments(template: Any) -> Iterator[tuple[str, str]]:
+    """The prompt as text and variables, in the order in which they stand in it."""
+    if isinstance(template, PromptTemplate):
+        for text, name, form, conversion in Formatter().parse(template.template):
+            yield "text", text
+            if name is not None and name not in template.partial_variables:
+                yield ("formatted" if form or conversion else "variable"), name
+        return
+    for message in template.messages:
+        if isinstance(message, BaseMessage):
+            yield "text", str(message.content)
+        elif isinstance(message, MessagesPlaceholder):
+            yield "variable", message.variable_name
+        else:
+            for part in message.prompt if isinstance(message.prompt, list) else [message.prompt]:
+                yield from _segments(part)
+
+
+def _check(template: Any) -> None:
+    """Raises NotLowered where rendering could call user code."""
+    if any(callable(value) for value in template.partial_variables.values()):
+        raise NotLowered("a partial variable of the prompt is a function")
+    if isinstance(template, PromptTemplate):
+        if template.template_format != "f-string":
+            raise NotLowered(f"{template.template_format} templates can call methods of the values")
+        return
+    for message in template.messages:
+        if isinstance(message, BaseMessage):
+            continue
+        if type(message) not in _MESSAGES:
+            raise NotLowered(f"message template {type(message).__name__} is not recognised")
+        inner = getattr(message, "prompt", None)
+        parts = inner if isinstance(inner, list) else [inner]
+        for part in parts:
+            if isinstance(part, PromptTemplate):
+                _check(part)
+            elif part is not None:
+                raise NotLowered(f"message part {type(part).__name__} is not recognised")
+
+
+_METHODS = (*RUN, "_validate_input", "_format_prompt_with_error_handling", "format_prompt", "aformat_prompt")
+
+ROWS = (
+    Row(PromptTemplate, (*_METHODS, "format", "aformat"), _lower_prompt, unchanged, "prompt"),
+    Row(ChatPromptTemplate, (*_METHODS, "format_messages", "aformat_messages"), _lower_prompt, unchanged, "prompt"),
+)

@@ -1,0 +1,169 @@
+"""Retrievers: EMBED, SEARCH, MAP and AGGREGATE primitives, and the claims on their inner methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import VectorStoreRetriever
+
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Builder, Leaf, Record, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.langchain.lowering.structure import RUN
+from fineflow.adapters.langchain.models.local import encoder_of
+from fineflow.adapters.langchain.resources import keep_to_connections
+from fineflow.adapters.langchain.run_recorder import clean, starts_runs
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.stores.facts import EMBEDS, own_function, query_embeddings, same_if
+from fineflow.adapters.langchain.stores.known_stores import SEARCHES
+from fineflow.ir import Effect, Effects, Graph, Op, Ref
+from fineflow.ir.edit import together
+
+
+def query_of(value: Symbol, b: Builder) -> Leaf:
+    """What a retriever is given. Raises NotLowered if that is not one value, or if it is given arguments besides."""
+    if not isinstance(value, Leaf):
+        raise NotLowered("it is given a dict, not a query")
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a retriever")
+    return value
+
+
+def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builder) -> Symbol:
+    query = query_of(value, b)
+    if starts_runs(retriever):
+        raise NotLowered("its search started a run of its own, which only stock can place")
+    store = retriever.vectorstore
+    believed(retriever, ("_get_relevant_documents", "_aget_relevant_documents"), b)
+    believed(store, SEARCHES, b)
+    believed(getattr(store, "embeddings", None), EMBEDS, b)
+    if not b.assume_pure and (why := own_function(retriever)):
+        raise NotLowered(why)
+    args = {"query": query.ref}
+    encoder = encoder_of(query_embeddings(store))
+    if encoder is not None:
+        vector = b.add(
+            Op.EMBED, {"texts": query.ref}, component=encoder, engine=encoder.engine.name, kind=VALUE, of="query"
+        )
+        args["vector"] = vector.ref
+    keep_to_connections(store)
+    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
+    return b.add(
+        Op.SEARCH,
+        args,
+        component=retriever,
+        engine=type(store).__name__,
+        effects=effects,
+        kind=DOCUMENTS,
+        foreign=True,
+        same_if=same_if(retriever),
+        assumed=b.assume_pure,
+    )
+
+
+def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
+    leaf = s.leaf
+    copy = retriever.model_copy()
+
+    def search(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
+        own = lambda: retriever._get_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
+        docs: list[Document]
+        entry, docs = s.claim(leaf, (query, kwargs or None), own, clean)
+        if entry.replay is not None:
+            entry.replay.replay(run_manager)
+        return docs
+
+    async def asearch(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
+        own = lambda: retriever._aget_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
+        docs: list[Document]
+        entry, docs = await s.aclaim(leaf, (query, kwargs or None), own, clean)
+        if entry.replay is not None:
+            await entry.replay.areplay(run_manager)
+        return docs
+
+    # What tracing shows of it is read from the user's object, too, at the moment at which stock reads it.
+    shown = {"_get_ls_params": retriever._get_ls_params}
+    copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch, **shown)
+    return copy
+
+
+def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
+    query = query_of(value, b)
+    if type(retriever.llm_chain).__name__ == "LLMChain":
+        raise NotLowered("LLMChain is deprecated and not recognised")
+    with b.inside("llm_chain", "queries"), b.step():
+        lines = b.lower(retriever.llm_chain, Record({"question": query}))
+    found: dict[str, Ref] = {}
+    with b.step():
+        body = _body(retriever.retriever, b)
+        mapped = b.add(
+            Op.MAP,
+            {"items": b.whole(lines).ref},
+            name="searches",
+            body=body,
+            kind=VALUE,
+            effects=together(p.effects for p in body),
+        )
+        found["lists"] = mapped.ref
+        if retriever.include_original:
+            with b.inside("retriever", "original"):
+                found["original"] = b.whole(b.lower(retriever.retriever, query)).ref
+        union = b.add(Op.AGGREGATE, found, name="unique", component=retriever, kind=DOCUMENTS, how="unique")
+    return union
+
+
+def _body(retriever: Any, b: Builder) -> Graph:
+    """The graph of one search; its only input is the query."""
+    inner = b.body()
+    with inner.inside("retriever", ""):
+        docs = inner.whole(inner.lower(retriever, Leaf(Ref("item"), TEXT)))
+    if any(p.params.get("by") == "stock" for p in inner.primitives):
+        raise NotLowered(f"its base retriever {type(retriever).__name__} is not recognised")
+    return Graph(tuple(inner.primitives), docs.ref, inputs=("item",))
+
+
+def _shadow_multi_query(retriever: Any, s: Shadows) -> Any:
+    parts = {"llm_chain": s.of(retriever.llm_chain, "llm_chain"), "retriever": s.of(retriever.retriever, "retriever")}
+    return retriever.model_copy(update=parts)
+
+
+def _lower_compression(retriever: Any, value: Symbol, b: Builder) -> Symbol:
+    query = query_of(value, b)
+    with b.inside("base_retriever", ""), b.step():
+        docs = b.lower(retriever.base_retriever, query)
+    with b.inside("base_compressor", ""):
+        return b.lower(retriever.base_compressor, Record({"documents": docs, "query": query}))
+
+
+def _shadow_compression(retriever: Any, s: Shadows) -> Any:
+    return retriever.model_copy(
+        update={
+            "base_retriever": s.of(retriever.base_retriever, "base_retriever"),
+            "base_compressor": s.of(retriever.base_compressor, "base_compressor"),
+        }
+    )
+
+
+ROWS = (
+    Row(
+        VectorStoreRetriever,
+        (*RUN, "_get_relevant_documents", "_aget_relevant_documents"),
+        _lower_vectorstore,
+        _shadow_vectorstore,
+        "retriever",
+    ),
+)
+
+
+def classic_rows() -> tuple[Row, ...]:
+    """Rows of langchain-classic, where it is installed."""
+    try:
+        from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
+    except ImportError:
+        return ()
+    inner = ("_get_relevant_documents", "_aget_relevant_documents")
+    queries = ("generate_queries", "agenerate_queries", "retrieve_documents", "aretrieve_documents", "unique_union")
+    return (
+        Row(MultiQueryRetriever, (*RUN, *inner, *queries), _lower_multi_query, _shadow_multi_query, "multi_query"),
+        Row(ContextualCompressionRetriever, (*RUN, *inner), _lower_compression, _shadow_compression, ""),
+    )

@@ -1,0 +1,110 @@
+"""Functions that return one of the runnables they know, which LangChain then runs: a CONDITION over these runnables."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from types import CellType, FunctionType
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables.utils import accepts_config, accepts_run_manager
+
+from fineflow.adapters.analysis import analyse
+from fineflow.adapters.core.builder import OUTER, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.nested_graphs import Part, condition, outside, part
+from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.ir import PURE, Effects, Op, Ref
+
+OTHER = "value"
+"""Key of what a routing function gives when it returns no runnable; the others are the numbers of the runnables."""
+
+_NESTED = 3  # functions that return each other: what may come of it has as many parts as there are ways through them
+
+
+def routes_of(func: Any) -> list[Runnable[Any, Any]]:
+    """The runnables among the variables that a function reads from outside, each once."""
+    if type(func) is not FunctionType:
+        return []
+    found = [_content(cell) for cell in func.__closure__ or ()]
+    found += [func.__globals__.get(name) for name in func.__code__.co_names]
+    return list({id(obj): obj for obj in found if isinstance(obj, Runnable)}.values())
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
+    """The value of the runnable that the function returns, or of the function; None if it is no routing function.
+
+    The function must be pure but for what it returns: then it is called ahead to know which runnable stock will run.
+    """
+    func: Any = step.__dict__.get("func")
+    routes = routes_of(func)
+    if not routes or "afunc" in step.__dict__ or b.options or analyse(func).pure:
+        return None
+    verdict = analyse(func, returned=routes)
+    if not verdict.pure or verdict.raises or accepts_config(func) or accepts_run_manager(func):
+        return None
+    if inspect.isgeneratorfunction(func):
+        return None
+    if sum(isinstance(outer, RunnableLambda) for outer in b.around()) >= _NESTED:
+        raise NotLowered(f"is a routing function inside {_NESTED} others")
+    given = b.whole(value, verdict.keys)
+    parts = {}
+    with b.inside("", func.__name__.replace("<lambda>", "lambda")):
+        route = b.add(
+            Op.CALL,
+            {"value": given.ref},
+            effects=Effects(PURE.kind, "", f"{verdict.reason}, returns one of {len(routes)} runnables or a value"),
+            component=step,
+            kind=VALUE,
+            where=verdict.location,
+            verdict=verdict,
+            routes=tuple(routes),
+        )
+    for number, arm in enumerate(routes, start=1):
+        parts[f"if {number}"] = _key(route, str(number), b)
+        parts[f"then {number}"] = part(arm, f"then {number}", outside(value), b)
+    parts["else"] = _key(route, OTHER, b)
+    return condition(parts, value, b, name="route", component=step)
+
+
+def _key(route: Leaf, key: str, b: Builder) -> Part:
+    ref = Ref(OUTER + route.ref.name, key)
+    return Part(b.body(), Leaf(ref), ref)
+
+
+def told(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] | None:
+    """What a routing function returned, by key; None for a runnable that nobody knew of."""
+    found: dict[str, Any] = {str(number): value is arm for number, arm in enumerate(routes, start=1)}
+    if any(found.values()):
+        return found
+    return None if isinstance(value, Runnable) else {**found, OTHER: value}
+
+
+def shadow_routing(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+    """A copy whose function returns the shadows of the runnables; None if it is no routing function."""
+    func: Any = step.__dict__.get("func")
+    if "afunc" in step.__dict__ or not (routes := routes_of(func)):
+        return None
+    known = [id(arm) for arm in routes]
+    s.while_(lambda: [id(arm) for arm in routes_of(func)] == known)  # what the function reads may be assigned anew
+    shadows = {id(arm): s.of(arm, f"then {number}") for number, arm in enumerate(routes, start=1)}
+    if all(shadows[id(arm)] is arm for arm in routes):
+        return None
+
+    @functools.wraps(func)
+    def route(value: Any) -> Any:
+        found = func(value)
+        return shadows.get(id(found), found)
+
+    made = copy.copy(step)
+    made.func = route
+    return made

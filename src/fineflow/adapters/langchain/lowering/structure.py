@@ -1,0 +1,148 @@
+"""Structural runnables: they only move data. Stock runs them on the shadow; here is what they mean for the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBinding,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+    RunnableSequence,
+)
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.passthrough import RunnableAssign
+
+from fineflow.adapters.core.builder import Builder, Leaf, Record, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
+from fineflow.adapters.langchain.lowering.list_functions import adds_up
+from fineflow.adapters.langchain.opaque_steps import First, Tap
+from fineflow.adapters.langchain.shadows import Shadows
+
+RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
+
+
+def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    if b.options and _structural(sequence.steps[0]):
+        raise NotLowered("keyword arguments are bound to a sequence")
+    options, b.options = b.options, b.options
+    for i, step in enumerate(sequence.steps):
+        with b.inside(str(i), ""), b.step():
+            value = b.lower(step, value)
+        b.options = {}
+    b.options = options
+    return value
+
+
+def _shadow_sequence(sequence: RunnableSequence[Any, Any], s: Shadows) -> Any:
+    steps = [s.of(step, str(i)) for i, step in enumerate(sequence.steps)]
+    if s.outermost:
+        steps[0], s.opens = First(steps[0], s), True
+    return sequence.model_copy(update={"first": steps[0], "middle": steps[1:-1], "last": steps[-1]})
+
+
+def _lower_parallel(parallel: RunnableParallel[Any], value: Symbol, b: Builder) -> Symbol:
+    fields: dict[str, Symbol] = {}
+    with _no_options(b), b.branches() as branch:
+        for key, step in parallel.steps__.items():
+            branch()
+            with b.inside(key), b.step():
+                fields[key] = b.lower(step, value)
+    return Record(fields)
+
+
+def _shadow_parallel(parallel: RunnableParallel[Any], s: Shadows) -> Any:
+    steps = {key: s.of(step, key) for key, step in parallel.steps__.items()}
+    return parallel.model_copy(update={"steps__": steps})
+
+
+def _lower_assign(assign: RunnableAssign, value: Symbol, b: Builder) -> Symbol:
+    adds_up(value, b)
+    with b.inside("mapper", ""):
+        made = b.lower(assign.mapper, value)
+    if not isinstance(made, Record):
+        raise NotLowered("its mapper is not a plain RunnableParallel")
+    if isinstance(value, Leaf):
+        return Record(made.fields, rest=value)
+    return Record({**value.fields, **made.fields}, rest=value.rest)
+
+
+def _shadow_assign(assign: RunnableAssign, s: Shadows) -> Any:
+    return assign.model_copy(update={"mapper": s.of(assign.mapper, "mapper")})
+
+
+def _lower_pick(pick: RunnablePick, value: Symbol, b: Builder) -> Symbol:
+    adds_up(value, b)
+    with _no_options(b):
+        if isinstance(pick.keys, str):
+            return b.pick(value, pick.keys)
+        return Record({key: b.pick(value, key) for key in pick.keys})
+
+
+def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder) -> Symbol:
+    functions = functions_of(step)
+    promise = promised(step)
+    if promise is not None and (promise.reads or promise.writes):
+        b.by_stock(step, value, declared_effects(promise, b), where=place(functions[0]))
+    elif functions:
+        b.opaque(step, value, "is called for nothing but its side effects", where=place(functions[0]))
+    return value
+
+
+def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
+    return Tap(step, s.leaf, s)
+
+
+def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Builder) -> Symbol:
+    options, b.options = b.options, {**binding.kwargs, **b.options}
+    configured = b.configured
+    b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
+    try:
+        with b.inside("bound", ""):
+            return b.lower(binding.bound, value)
+    finally:
+        b.options, b.configured = options, configured
+
+
+def _shadow_binding(binding: RunnableBindingBase[Any, Any], s: Shadows) -> Any:
+    return binding.model_copy(update={"bound": s.of(binding.bound, "bound")})
+
+
+def unchanged(obj: Any, s: Shadows) -> Any:
+    """The shadow of what needs no claim: stock runs the user's own object."""
+    return obj
+
+
+class _no_options:
+    """Bound keyword arguments do not go further down than the object they were bound to."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b, self._options = b, b.options
+
+    def __enter__(self) -> None:
+        self._b.options = {}
+
+    def __exit__(self, *_: object) -> None:
+        self._b.options = self._options
+
+
+def _structural(step: Runnable[Any, Any]) -> bool:
+    return isinstance(step, (RunnableSequence, RunnableParallel, RunnableAssign, RunnableBinding))
+
+
+ROWS = (
+    Row(RunnableSequence, (*RUN, "_transform", "_atransform", "steps"), _lower_sequence, _shadow_sequence),
+    Row(RunnableParallel, (*RUN, "_transform", "_atransform"), _lower_parallel, _shadow_parallel),
+    Row(
+        RunnableAssign,
+        (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"),
+        _lower_assign,
+        _shadow_assign,
+    ),
+    Row(RunnablePick, (*RUN, "_pick"), _lower_pick, unchanged),
+    Row(RunnablePassthrough, RUN, _lower_passthrough, _shadow_passthrough),
+    Row(RunnableBindingBase, (*RUN, "_merge_configs"), _lower_binding, _shadow_binding),
+)

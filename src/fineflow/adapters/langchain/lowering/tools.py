@@ -1,0 +1,126 @@
+"""Tools as steps: a function made a tool with ``@tool``, of which it is declared what it reads, may be called early.
+
+Stock's own ``run`` opens the run, checks the arguments and deals with errors; only the function itself is claimed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain_core.tools import StructuredTool
+from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
+
+from fineflow.adapters.core.builder import Builder, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
+from fineflow.adapters.langchain.lowering.declared import declared_effects, place
+from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.lowering.structure import RUN
+from fineflow.adapters.langchain.run_recorder import Recorder, clean, starts_runs
+from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.declare import Declaration, declaration
+from fineflow.ir import Op, Primitive
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.loop.workers import in_thread
+
+
+def _lower_tool(tool: StructuredTool, value: Symbol, b: Builder) -> Symbol:
+    if not isinstance(value, Leaf) and not all(isinstance(part, Leaf) for part in value.fields.values()):
+        raise NotLowered("it is given a dict of dicts")
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a tool")
+    functions = [func for func in (tool.func, tool.coroutine) if func is not None]
+    promises = [promise for func in functions if (promise := declaration(func)) is not None]
+    if len(promises) < len(functions) or not promises:
+        raise NotLowered("a tool is your own code; see fineflow.effects if it only reads something")
+    if any(promise.writes for promise in promises):
+        raise NotLowered("the tool is declared to write, so it is called in its place")
+    if starts_runs(tool):
+        raise NotLowered("the tool started a run of its own, which only stock can place")
+    if why := _place_matters(tool, functions):
+        raise NotLowered(why)
+    together = Declaration(reads=tuple(read for promise in promises for read in promise.reads))
+    return b.add(
+        Op.TOOL,
+        {"value": b.whole(value).ref},
+        component=tool,
+        engine=tool.name,
+        effects=declared_effects(together, b),
+        where=place(functions[0]),
+        claimed=True,
+        foreign=True,
+    )
+
+
+def _place_matters(tool: StructuredTool, functions: list[Any]) -> str:
+    """Why only stock can call the function; "" if anybody can who knows its arguments."""
+    if tool.response_format != "content":
+        return "what the tool returns is taken apart by stock"
+    if not plain_model(tool.args_schema):
+        return "its arguments have validators, aliases or types of their own, which are user code"
+    if tool._injected_args_keys:
+        return "stock gives the tool arguments of its own"
+    for func in functions:
+        if _get_runnable_config_param(func) or {"callbacks", "run_manager"} & set(tool.args):
+            return "the tool takes the run's config"
+    return ""
+
+
+def call(p: Primitive, args: Args, run: Execution) -> Work:
+    """A TOOL primitive: calls the function of the tool with the arguments that the tool makes of its input."""
+    current(run)
+    tool, value = p.component, args["value"]
+    plain(value)
+    if not isinstance(value, (str, dict)) or (isinstance(value, dict) and value.get("type") == "tool_call"):
+        raise LeftToStock("a tool is called with a text or a dict of its arguments")
+    try:
+        positional, named = tool._to_args_and_kwargs(value, None)
+    except Exception as error:  # stock raises it, or has the tool answer it
+        raise LeftToStock(f"not the arguments of the tool: {error}") from error
+
+    async def start(entry: Entry) -> Any:
+        entry.replay.silence()
+        entry.begun = True
+        if tool.coroutine is not None and not run.call.sync:
+            return await tool.coroutine(*positional, **named)
+        return await in_thread(lambda: tool.func(*positional, **named))
+
+    if tool.func is None and run.call.sync:
+        raise LeftToStock("an async tool in a sync call")
+    entry = run.work(p, Arguments((positional, named)), start)
+    if entry.replay is None:
+        entry.replay = Recorder(tool)
+    return Work(entry, lambda result: result)
+
+
+def _shadow_tool(tool: StructuredTool, s: Shadows) -> Any:
+    leaf, copy = s.leaf, tool.model_copy()
+
+    def claiming(func: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(func)
+        def claimed(*args: Any, **kwargs: Any) -> Any:
+            return s.claim(leaf, (args, kwargs), lambda: func(*args, **kwargs), clean)[1]
+
+        return claimed
+
+    def aclaiming(coroutine: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(coroutine)
+        async def claimed(*args: Any, **kwargs: Any) -> Any:
+            return (await s.aclaim(leaf, (args, kwargs), lambda: coroutine(*args, **kwargs), clean))[1]
+
+        return claimed
+
+    if tool.func is not None:
+        copy.__dict__["func"] = claiming(tool.func)
+    if tool.coroutine is not None:
+        copy.__dict__["coroutine"] = aclaiming(tool.coroutine)
+    return copy
+
+
+_METHODS = (*RUN, "run", "arun", "_run", "_arun", "_parse_input", "_to_args_and_kwargs", "_filter_injected_args")
+
+ROWS = (Row(StructuredTool, _METHODS, _lower_tool, _shadow_tool, "tool"),)

@@ -1,0 +1,100 @@
+"""``VLLM`` of langchain-community: its calls, of all queries of the process, are made by one thread, several as one.
+
+The component is asked by its own methods, on a copy in which something else stands for the LLM of vllm: it hands the
+prompts to the queue of an engine (``backends.loaded_llm``), and waits. Read: langchain-community 0.4.2, vllm 0.32.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fineflow.adapters.core.recognition import plain, same_method
+from fineflow.backends.loaded import Failed, PerObject
+from fineflow.backends.loaded_llm import Asked, LoadedLLM
+from fineflow.ir import Op
+from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+
+_MODULE, _VLLM = "langchain_community.llms.vllm", "vllm.entrypoints.llm"
+_GENERATES = ("_generate", "_agenerate")
+
+_engines: PerObject[LoadedLLM] = PerObject()  # by LLM of vllm
+
+
+def one_at_a_time(model: Any) -> str:
+    """Why a model must not be asked before stock asks it; "" if it may be.
+
+    It makes calls at once that stock makes one after the other: of two threads in one LLM of vllm, one gets the other's
+    answers, too. So a ``VLLM`` whose calls cannot be put into one queue is left to stock.
+    """
+    base = _class()
+    if base is None or not isinstance(model, base) or is_offline(model):
+        return ""
+    return "what it does with the LLM of vllm, which takes one call at a time, is not known; VLLMEngine takes many"
+
+
+def together(model: Any) -> Any:
+    """What to ask in the place of a model: a copy whose calls meet those of other queries, or the model itself."""
+    if not is_offline(model):
+        return model
+    made = model.model_copy()
+    made.__dict__["client"] = _Queued(model.client, queue_of(engine_of(model)))
+    return made
+
+
+def engine_of(model: Any) -> LoadedLLM:
+    """The engine of the LLM in a ``VLLM``."""
+    name = str(model.model).rstrip("/\\").replace("\\", "/").rpartition("/")[2] or type(model).__name__
+    return _engines.of(model.client, lambda: LoadedLLM(model.client, name=name))
+
+
+def is_offline(model: Any) -> bool:
+    """Whether a model is a ``VLLM`` whose calls go through a queue."""
+    base = _class()
+    return base is not None and isinstance(model, base) and _known(model, base)
+
+
+def in_use() -> bool:
+    """Whether there can be such models in this process."""
+    return _MODULE in sys.modules and _VLLM in sys.modules
+
+
+def _class() -> Any:
+    return getattr(sys.modules.get(_MODULE), "VLLM", None)
+
+
+def _known(model: Any, base: type) -> bool:
+    """Whether it generates as its class was written to, by a ``generate`` of vllm's own."""
+    kind, client = type(model), model.client
+    if not vars(model).keys().isdisjoint(_GENERATES) or not all(same_method(kind, base, name) for name in _GENERATES):
+        return False
+    llm = getattr(sys.modules.get(_VLLM), "LLM", None)
+    if llm is None or type(client) is not llm or "generate" in vars(client):
+        return False
+    return str(plain(llm, "generate").__module__).startswith("vllm.")
+
+
+class _Queued:
+    """Stands for an LLM of vllm for the length of a call."""
+
+    def __init__(self, llm: Any, queue: EngineQueue) -> None:
+        self._llm = llm
+        self._queue = queue
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def generate(self, prompts: Any, sampling_params: Any = None, **kwargs: Any) -> Any:
+        """``LLM.generate``, on the thread that makes all calls. Raises what it raises."""
+        if not kwargs and type(prompts) is list and sampling_params is not None:
+            items = [Asked(prompt, sampling_params) for prompt in prompts if type(prompt) is str]
+            if len(items) == len(prompts) and items:
+                found = self._queue.submit_sync(Op.DECODE, items, label="decode")
+                if not any(isinstance(each, Failed) for each in found):
+                    return found
+        (whole,) = self._queue.submit_sync(
+            Op.DECODE, [lambda: self._llm.generate(prompts, sampling_params, **kwargs)], label="decode"
+        )
+        if isinstance(whole, Failed):
+            raise whole.error
+        return whole

@@ -1,0 +1,127 @@
+"""``ChatOpenAI`` and ``OpenAI`` of langchain-openai: their lanes, and prompts sent ahead to servers fineflow knows.
+
+Answers are requested by the user's own model, on its own client. A prompt goes ahead on a connection of fineflow's,
+with the key, headers, query and time limits of that client; where the client has more than these (an HTTP client or a
+proxy of its own, a function that makes keys), nothing goes ahead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+
+from fineflow.adapters.core import server_requests
+from fineflow.adapters.core.recognition import keeps_promise
+from fineflow.runtime import servers
+from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.servers import Server
+
+_INNER = ("_generate", "_agenerate", "_stream", "_astream")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of the user's, and the engine that stands for what serves it.
+
+    options: that are bound to the model on the way. client: the ``openai.AsyncOpenAI`` of the model.
+    """
+
+    model: Any
+    server: Server
+    options: Mapping[str, Any]
+    client: Any
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+    def prompt_text(self, messages: Sequence[BaseMessage], *, late: str) -> str:
+        """The conversation that the model would send, as text that can be cut at ``late`` (``serving.cut``)."""
+        return server_requests.cut(self.server, self._payload(messages)["messages"], late)
+
+    async def awarm(self, text: str) -> int:
+        """Sends the beginning of a prompt ahead; returns its characters, 0 where it did not. Never raises."""
+        request: dict[str, Any] = {}
+        with suppress(Exception):  # what a request cannot be made of is for the model itself to say
+            request = self._payload([]) if isinstance(self.model, BaseChatModel) else self._parameters()
+        return await server_requests.awarm(self.server, text, request, self.client)
+
+    def with_priority(self) -> dict[str, Any] | None:
+        """The ``extra_body`` of a request that says how urgent it is; None where it may not (``serving``)."""
+        if not self.server.priority:
+            return None
+        own, bound = self.model._default_params.get("extra_body"), self.options.get("extra_body")
+        return server_requests.with_priority(self.server, {**(own or {}), **(bound or {})})
+
+    def _payload(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        return dict(self.model._get_request_payload(list(messages), **self.options))
+
+    def _parameters(self) -> dict[str, Any]:
+        return {**self.model._invocation_params, **self.options}
+
+
+def served(model: Any, options: Mapping[str, Any]) -> Served | None:
+    """Of a model whose requests go to a server that fineflow was told of; None for any other."""
+    client = _client(model)
+    if client is None or (found := servers.at(str(client.base_url))) is None:
+        return None
+    return Served(model, found.of(_name(model, options)), options, client)
+
+
+def bound(obj: Any) -> Component | None:
+    """What stands in queues for the server of a model, if it has a limit."""
+    if not servers.bounded() or (client := _client(obj)) is None:
+        return None
+    return servers.component_at(str(client.base_url))
+
+
+def lane(model: Any, options: Mapping[str, Any]) -> str:
+    """What a model that is no engine of ours is called in plans and timelines."""
+    client = _client(model)
+    if client is None:
+        return type(model).__name__
+    return f"{_name(model, options)}@{servers.address(str(client.base_url))}"
+
+
+def warmed(found: Served) -> str:
+    """Why nothing may be sent ahead for a model; "" if it may."""
+    model = found.model
+    if not found.server.can_prefill:
+        return f"{server_requests.NOT_TOLD} {found.name}"
+    own = any(getattr(model, name, None) for name in ("http_client", "http_async_client", "openai_proxy"))
+    if own and not found.server.own_http:
+        return server_requests.OWN_HTTP
+    if callable(getattr(model, "openai_api_key", None)):
+        return server_requests.MADE_KEY
+    responses = getattr(model, "_use_responses_api", None)
+    if responses is not None and responses({**model.model_kwargs, **found.options}):
+        return "its requests go to the Responses API"
+    return ""
+
+
+def _name(model: Any, options: Mapping[str, Any]) -> str:
+    return str(options.get("model") or model.model_name)
+
+
+def _client(model: Any) -> Any:
+    """The async client of a model that is exactly one of langchain-openai's, with its own methods and clients."""
+    library = sys.modules.get("langchain_openai")  # whoever has such a model has imported it
+    if library is None:
+        return None
+    if type(model) is library.ChatOpenAI:
+        client, promise = model.root_async_client, "_get_request_payload"
+        resource = getattr(getattr(client, "chat", None), "completions", None)
+    elif type(model) is library.OpenAI:
+        client, promise = getattr(model.async_client, "_client", None), "_invocation_params"
+        resource = getattr(client, "completions", None)
+    else:
+        return None
+    genuine = type(client).__module__.startswith("openai.") or type(client).__module__ == "openai"
+    usable = genuine and hasattr(client, "copy") and resource is model.async_client
+    return client if usable and keeps_promise(model, promise, _INNER) else None

@@ -1,0 +1,183 @@
+"""What is known of vector stores: which methods search, where they keep the embeddings of their queries, what is fresh.
+
+The table is in ``known_stores``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+
+from fineflow.adapters.analysis import analyse
+from fineflow.adapters.core.batched_search import chroma_contents, exactly
+from fineflow.adapters.langchain.kernels.common import LeftToStock
+from fineflow.adapters.langchain.stores.known_stores import SEARCHES, Known, row_of
+
+EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
+
+
+def known(store: VectorStore) -> Known | None:
+    """What is known of a store, for classes whose search methods are exactly those that were read."""
+    row = row_of(store)
+    if row is None or not row.able(store):
+        return None
+    kind, base = type(store), row.base
+    same = kind is base or all(getattr(kind, name, None) is getattr(base, name, None) for name in row.methods)
+    return row if same else None
+
+
+def overridden(store: VectorStore) -> bool:
+    """Whether somebody has put another method into this very object."""
+    row = row_of(store)
+    return not vars(store).keys().isdisjoint(SEARCHES if row is None else row.methods)
+
+
+def contents(store: Any) -> Any:
+    """What two objects share that are two ways to the same documents; else the store itself."""
+    row = row_of(store)
+    if row is None:  # other classes over a Chroma collection
+        return chroma_contents(store)
+    return row.contents(store)
+
+
+def query_embeddings(store: VectorStore) -> Any:
+    """The embeddings that a known store's searches use; None for other stores."""
+    row = known(store)
+    return row.embeddings(store) if row is not None else None
+
+
+def awaits_embeddings(store: VectorStore) -> bool:
+    """Whether async searches of a known store await ``aembed_query``, rather than call ``embed_query`` in a thread."""
+    row = known(store)
+    return row is not None and row.asynchronous
+
+
+def has_vector(retriever: VectorStoreRetriever, query: str) -> bool:
+    """Whether it is one that ``with_vector`` returned, and has the vector."""
+    row = known(retriever.vectorstore)
+    ready = row.embeddings(retriever.vectorstore) if row is not None else None
+    return isinstance(ready, Ready) and ready.has(query)
+
+
+def again(store: VectorStore) -> Callable[[Document], Document]:
+    """How a known store's documents are made anew. Raises LookupError for other stores."""
+    row = known(store)
+    if row is None:
+        raise LookupError(f"{type(store).__name__} is not a store whose searches are known")
+    return row.again
+
+
+def with_vector(
+    retriever: VectorStoreRetriever, query: str, embeddings: Any, vector: list[float] | BaseException
+) -> Any:
+    """A copy of the retriever whose store finds the vector of ``query`` ready, and is asked for everything else.
+
+    vector: or what embedding it raised, which the store meets then, as it would.
+    Raises LeftToStock where the store is no longer one that would ask ``embeddings`` for it.
+    """
+    row = known(retriever.vectorstore)
+    if row is None or row.embeddings(retriever.vectorstore) is not embeddings:
+        raise LeftToStock("its store was replaced after the plan was made")
+    ready = Ready(embeddings, {}, vector) if isinstance(vector, BaseException) else Ready(embeddings, {query: vector})
+    return retriever.model_copy(update={"vectorstore": row.with_embeddings(retriever.vectorstore, ready)})
+
+
+class Ready(Embeddings):
+    """Embeddings of which some are there already.
+
+    failure: of the call that was made ahead. It is raised once, where that call is asked for; later calls are made.
+    """
+
+    def __init__(
+        self, behind: Embeddings, vectors: dict[str, list[float]], failure: BaseException | None = None
+    ) -> None:
+        self._behind = behind
+        self._vectors = vectors
+        self._failure = failure
+
+    def has(self, text: str) -> bool:
+        """Whether the vector of a text is there."""
+        return text in self._vectors
+
+    def _raise(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def embed_query(self, text: str) -> list[float]:
+        self._raise()
+        return self._vectors[text] if text in self._vectors else self._behind.embed_query(text)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        self._raise()
+        return self._vectors[text] if text in self._vectors else await self._behind.aembed_query(text)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self._raise()
+        if all(text in self._vectors for text in texts):
+            return [self._vectors[text] for text in texts]
+        return self._behind.embed_documents(texts)
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        self._raise()
+        if all(text in self._vectors for text in texts):
+            return [self._vectors[text] for text in texts]
+        return await self._behind.aembed_documents(texts)
+
+
+def own_function(retriever: VectorStoreRetriever) -> str:
+    """What speaks against searching early: a function of the user's in the settings that is not pure; "" if none is.
+
+    A filter of ``InMemoryVectorStore`` is one, the ``relevance_score_fn`` of Chroma, and what FAISS may embed by. Also
+    where a search is known to do more than to read.
+    """
+    store, given = retriever.vectorstore, retriever.search_kwargs
+    row = row_of(store)
+    if row is not None and (why := row.early(store, given)):
+        return why
+    held = (getattr(store, "__dict__", {}).get(name) for name in ("override_relevance_score_fn", "embedding_function"))
+    for value in _parts((given, *held)):
+        if callable(value) and not isinstance(value, Embeddings):
+            verdict = analyse(value)
+            if not (verdict.pure and verdict.still_holds()):
+                name = getattr(value, "__name__", type(value).__name__).replace("<lambda>", "lambda")
+                return f"its search calls {name}, which is not known to be pure: {verdict.reason}"
+    return ""
+
+
+def unready(store: VectorStore, *, sync: bool) -> str:
+    """Why a store cannot be asked ahead of stock now, through its sync or its async methods; "" if it can."""
+    row = row_of(store)
+    return row.copied(store, sync) if row is not None else ""
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, (dict, list, tuple, set)):
+        inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        for part in inner:
+            yield from _parts(part)
+    else:
+        yield value
+
+
+def same_if(retriever: VectorStoreRetriever) -> str | None:
+    """Equal for two retrievers of one store that find the same for the same query; None if there is no telling.
+
+    Only of stores that make new documents in every search, from the same data. Settings are the same when they have
+    the same types (a store may tell 1 from True), and functions when they are the same object.
+    """
+    store = retriever.vectorstore
+    row = known(store)
+    if row is None or _samples(row.embeddings(store)):
+        return None
+    return f"{id(store)} {retriever.search_type} {exactly(retriever.search_kwargs)}"  # two may read one collection
+
+
+def _samples(embeddings: Any) -> bool:
+    """Whether it is LangChain's own fake, whose vectors are random."""
+    kind = type(embeddings)
+    return any(c.__name__ == "FakeEmbeddings" and c.__module__.startswith("langchain") for c in kind.__mro__)

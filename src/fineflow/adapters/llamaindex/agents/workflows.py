@@ -1,0 +1,257 @@
+"""What stands for tools, agents and workflows: stock runs them, and what they call that can be sooner is.
+
+A tool is run by a copy whose engine or retriever is optimized. Agents of LlamaIndex keep nothing on themselves: they
+are run by a copy that has such tools, and a model that holds up no event loop. A workflow of the user's may keep
+anything on itself: it is run by a twin, an object of a class of its own which has the workflow's attributes, the very
+dict of them, and gives out query engines, retrievers, synthesizers, chat engines and tools as optimized ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent, ReActAgent
+from llama_index.core.tools import QueryEngineTool, RetrieverTool
+from llama_index.core.workflow import Workflow
+from pydantic import BaseModel
+from workflows.plugins.basic import BasicRuntime
+from workflows.runtime.verbose import VerboseDecorator
+
+from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.framework import Planner
+from fineflow.adapters.llamaindex.claiming import NOTHING
+from fineflow.adapters.llamaindex.lowering.context import Seen
+from fineflow.adapters.llamaindex.methods import as_written, blocks, off_loop
+from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
+from fineflow.adapters.llamaindex.plan import Lowered, Way
+from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
+from fineflow.adapters.llamaindex.snapshot import Snapshot
+from fineflow.ir import Graph, Ref
+from fineflow.options import Options
+from fineflow.runtime import events
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.trace import Trace
+from fineflow.runtime.queues import request_context
+
+_TOOLS = {
+    QueryEngineTool: ("_query_engine", ("call", "acall", "_get_query_str")),
+    RetrieverTool: (
+        "_retriever",
+        ("call", "acall", "_apply_node_postprocessors", "_async_apply_node_postprocessors"),
+    ),
+}
+_AGENTS = (FunctionAgent, ReActAgent, CodeActAgent)
+_numbers = itertools.count(1)
+
+
+def flow_class(obj: Any) -> Any:
+    """What stands for a tool that calls an engine or a retriever, an agent or a workflow; None for others."""
+    if _called(obj):
+        return OptimizedTool
+    return OptimizedWorkflow if isinstance(obj, Workflow) else None
+
+
+def flow_parts(obj: Any) -> Mapping[str, Any]:
+    """What a tool, an agent or a workflow calls that can be sooner, by names for people."""
+    if name := _called(obj):
+        return {name.lstrip("_").replace("_", " "): getattr(obj, name)}
+    if type(obj) is AgentWorkflow:
+        return {f"agent: {name}": agent for name, agent in obj.agents.items()}
+    if type(obj) in _AGENTS:
+        return {f"tool: {tool.metadata.name}": tool for tool in obj.tools or () if _called(tool)}
+    if _twinned(obj):
+        return {name: value for name, value in vars(obj).items() if _sooner(value)}
+    return {}
+
+
+def flow_ways(obj: Any) -> Sequence[Way]:
+    """The methods that a tool or a workflow is called by; none for others."""
+    if _called(obj):
+        return Way("call", sync=True), Way("call", sync=False)
+    return (Way("run", sync=True),) if isinstance(obj, Workflow) else ()
+
+
+def lower_flow(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
+    """What ``explain`` shows of it: one step of stock's."""
+    seen = Seen(Builder((), options.assume_pure), one_by_one=way.sync)
+    why = "stock runs it; what it calls runs sooner by itself" if flow_parts(obj) else "its steps are run by stock"
+    made = seen.opaque(obj, {"query": Ref("input")}, why)
+    return Graph(tuple(seen.b.primitives), made.ref, ("input",), tuple(seen.b.notes)), Lowered(obj, way, seen)
+
+
+def _called(tool: Any) -> str:
+    """The attribute of a tool that holds what it calls; "" for what is no such tool, as LlamaIndex wrote it."""
+    return next((name for kind, (name, methods) in _TOOLS.items() if as_written(tool, kind, *methods)), "")
+
+
+def _sooner(value: Any) -> bool:
+    return not isinstance(value, Optimized | Workflow | type) and optimized_class(value) is not None
+
+
+class OptimizedTool(Optimized):
+    """A tool whose engine or retriever runs sooner."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_copy()(*args, **kwargs)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_copy().call(*args, **kwargs)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        made = self._self_copy()
+        if isinstance(made, RetrieverTool):
+            made._node_postprocessors = [off_loop(each, "_apostprocess_nodes") for each in made._node_postprocessors]
+        return await made.acall(*args, **kwargs)
+
+    def _self_copy(self) -> Any:
+        self._self_last = _begun("call")
+        tool = self.__wrapped__
+        name, made = _called(tool), copy.copy(tool)
+        if name:  # else the user has changed it
+            made.__dict__[name] = self._self_part(getattr(tool, name))
+        return made if name else tool
+
+
+class OptimizedWorkflow(Optimized):
+    """A workflow or an agent. Its runs are known to engines as queries; its parts run sooner.
+
+    Raises: ValueError for a ``timeout``, as a workflow has one of its own, which ends its streams as well.
+    """
+
+    def __init__(self, wrapped: Any, options: Options, planner: Planner) -> None:
+        if options.timeout is not None:
+            raise ValueError(
+                f"timeout={options.timeout:g} is not for workflows, which have one of their own: "
+                f"{type(wrapped).__name__}(timeout=...)"
+            )
+        super().__init__(wrapped, options, planner)
+        self._self_twin: Any = None
+        self._self_agents: tuple[Snapshot, Any] | None = None
+        self._self_held: dict[str, Any] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self._self_last = _begun("run")
+        with _known_as_query():
+            return self._self_runs().run(*args, **kwargs)
+
+    def _self_runs(self) -> Any:
+        """What stock runs: the same object as long as nothing has changed; the user's own where only that is exact."""
+        obj = self.__wrapped__
+        # Runtimes know workflows by themselves, and count the runs of each.
+        if obj._num_concurrent_runs is not None or not _in_this_process(obj):
+            return obj
+        if _twinned(obj):
+            if self._self_twin is None and any(map(_sooner, vars(obj).values())):
+                self._self_twin = twin(obj, self._self_attribute, self._self_own)
+            return obj if self._self_twin is None else self._self_twin
+        if type(obj) is not AgentWorkflow and type(obj) not in _AGENTS:
+            return obj
+        if self._self_agents is None or not self._self_agents[0].holds():
+            snapshot, made = Snapshot(_read(obj)), self._self_agent(obj)
+            if type(obj) is AgentWorkflow:
+                made = copy.copy(obj)
+                made.agents = {name: self._self_part(agent)._self_agent(agent) for name, agent in obj.agents.items()}
+            self._self_agents = snapshot, made
+        return self._self_agents[1]
+
+    def _self_agent(self, agent: Any) -> Any:
+        if type(agent) not in _AGENTS:
+            return agent
+        changed: dict[str, Any] = {}
+        if agent.tools:
+            changed["tools"] = [self._self_part(tool) if _called(tool) else tool for tool in agent.tools]
+        if model_known(agent.llm) and any(blocks(type(agent.llm), name) for name in ("achat", "astream_chat")):
+            changed["llm"] = shadow_llm(agent.llm, "", NOTHING, sync=False)
+        return agent.model_copy(update=changed)
+
+    def _self_attribute(self, name: str, value: Any) -> Any:
+        """An attribute as steps see it."""
+        held = self._self_held.get(name)
+        if held is None or held.__wrapped__ is not value:
+            if not _sooner(value):
+                return value
+            made = optimized_class(value)
+            assert made is not None
+            held = self._self_held[name] = made(value, self._self_options, self._self_planner)
+        return held
+
+    def _self_part(self, obj: Any) -> Any:
+        """A part of the workflow, as its steps have it."""
+        held = next((each for each in self._self_held.values() if each.__wrapped__ is obj), None)
+        return super()._self_part(obj) if held is None else held
+
+    def _self_own(self, value: Any) -> Any:
+        """A value that a step sets, as the workflow is to have it."""
+        return value.__wrapped__ if any(value is held for held in self._self_held.values()) else value
+
+
+def _begun(entry: str) -> Summary:
+    """Of a call that is stock's: when it began, so that ``explain`` knows which calls of its parts are of it."""
+    now = events.now()
+    return Summary(trace=Trace(entry, now, now, ()))
+
+
+@contextmanager
+def _known_as_query() -> Iterator[None]:
+    """Has requests to engines, of the tasks that are started in the block, belong to one query that begins now."""
+    if request_context.query.get():
+        yield
+        return
+    query, began = request_context.query.set(f"run-{next(_numbers)}"), request_context.started.set(events.now())
+    try:
+        yield
+    finally:
+        request_context.started.reset(began)
+        request_context.query.reset(query)
+
+
+def _in_this_process(workflow: Any) -> bool:
+    runtime = workflow._runtime
+    return type(runtime._decorated if type(runtime) is VerboseDecorator else runtime) is BasicRuntime
+
+
+def _read(obj: Any) -> Iterator[Any]:
+    """What copies of an agent were made from."""
+    yield obj
+    for agent in obj.agents.values() if type(obj) is AgentWorkflow else (obj,):
+        yield from (agent, agent.llm)
+
+
+def _twinned(obj: Any) -> bool:
+    """Whether a workflow can have a twin: a plain object, whose attributes are found in the ordinary way."""
+    if not isinstance(obj, Workflow) or isinstance(obj, BaseModel | AgentWorkflow):
+        return False
+    own = [each for each in type(obj).__mro__ if each is not object]
+    unusual = {"__getattribute__", "__setattr__", "__slots__", "__init_subclass__", "__set_name__"}
+    return all(unusual.isdisjoint(vars(each)) for each in own)
+
+
+def twin(workflow: Any, attribute: Callable[[str, Any], Any], own: Callable[[Any], Any]) -> Any:
+    """An object with the attributes of a workflow, the very dict of them. attribute: what is given out for one. own:
+    what is set for a value.
+    """
+    kind = type(workflow)
+    state = vars(workflow)
+
+    def get(self: Any, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        return attribute(name, value) if state.get(name) is value and value is not None else value
+
+    def put(self: Any, name: str, value: Any) -> None:
+        object.__setattr__(self, name, own(value))
+
+    names = {
+        "__getattribute__": get,
+        "__setattr__": put,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+    }
+    metaclass: Any = type(kind)
+    made: Any = object.__new__(metaclass(kind.__name__, (kind,), {**names, "__doc__": kind.__doc__}))
+    type(made)._step_functions = kind._step_functions
+    object.__setattr__(made, "__dict__", state)
+    return made

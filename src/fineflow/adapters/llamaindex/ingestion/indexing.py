@@ -1,0 +1,380 @@
+"""What takes documents in: an ``IngestionPipeline``, a ``VectorStoreIndex``, and one that is being built.
+
+The transformations, the order of the calls of stores, and what is in them after a failure are stock's, because stock
+makes these calls. What runs ahead are the vectors: those of the next nodes while some are being added to the store, and
+those of the first ones while a splitter or an extractor is still at work on others.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import wrapt
+from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.storage.kvstore.types import MutableMappingKVStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf
+from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.llamaindex.ingestion.text_vectors import Told, Wanted, lower_texts, shadow_texts
+from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped
+from fineflow.adapters.llamaindex.lowering.context import Place, Seen
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
+from fineflow.adapters.llamaindex.stores.searches import acounted, counted
+from fineflow.ir import Effect, Effects, Op, Ref
+from fineflow.runtime.queues.permits import limited
+
+NODES, VECTORS, TEXTS, FORESEEN = "nodes", "vectors", "texts", "texts foreseen"
+"""Leaves: the nodes made of the documents, and the vectors of their texts. The texts are told when stock has the nodes,
+or foreseen while it makes them.
+"""
+
+_INSERTING = (
+    *("insert", "ainsert", "insert_nodes", "ainsert_nodes", "_insert", "_validate_serializable"),
+    *("_add_nodes_to_index", "_async_add_nodes_to_index", "_get_node_with_embedding", "_aget_node_with_embedding"),
+    *("build_index_from_nodes", "_build_index_from_nodes", "refresh_ref_docs", "arefresh_ref_docs"),
+    *("update_ref_doc", "aupdate_ref_doc", "delete_ref_doc", "adelete_ref_doc"),
+    *("_delete_from_index_struct", "_adelete_from_index_struct", "_delete_from_docstore", "_adelete_from_docstore"),
+)
+_PIPELINE = (
+    *("run", "arun", "_prepare_inputs", "_handle_duplicates", "_ahandle_duplicates", "_handle_upserts"),
+    *("_ahandle_upserts", "_update_docstore", "_aupdate_docstore"),
+)
+_ADDING = ("add", "async_add")
+_STORING = ("add_documents", "async_add_documents")
+
+
+@dataclass
+class Building:
+    """A ``VectorStoreIndex`` that is being built. Settings that were not given are LlamaIndex's, as they are now."""
+
+    kind: type
+    transformations: Sequence[Any]
+    model: Any
+    context: Any
+    inserted: int
+
+    @classmethod
+    def of(cls, kind: type, given: dict[str, Any]) -> Building:
+        """For a call of ``from_documents`` or of the class with these arguments."""
+        model = given.get("embed_model") or Settings._embed_model
+        if given.get("use_async"):
+            model = None  # its methods are called from a loop of stock's own
+        transformations = given.get("transformations") or Settings.transformations
+        return cls(kind, transformations, model, given.get("storage_context"), given.get("insert_batch_size", 2048))
+
+    def from_documents(self, documents: Any, **kwargs: Any) -> Any:
+        return self.kind.from_documents(documents, **kwargs)  # type: ignore[attr-defined]
+
+    def from_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an object works with. at: the place of the embedding model among the transformations, if it is one of them.
+
+    inserted: nodes that are added to the store at once; 0 for all of them.
+    """
+
+    transformations: Sequence[Any]
+    model: Any
+    stores: Sequence[Any]
+    inserted: int = 0
+    at: int | None = None
+
+
+def built_class(kind: Any) -> bool:
+    """Whether a class is ``VectorStoreIndex``, or builds as it does."""
+    if not isinstance(kind, type) or not issubclass(kind, VectorStoreIndex):
+        return False
+    building = (*_INSERTING, "__init__", "__new__")
+    made = getattr(kind.from_documents, "__func__", None) is getattr(BaseIndex.from_documents, "__func__", None)
+    return made and (kind is VectorStoreIndex or all(_same(kind, name) for name in building))
+
+
+def _same(kind: type, name: str) -> bool:
+    return same(kind, VectorStoreIndex, name) or getattr(kind, name) is getattr(VectorStoreIndex, name)
+
+
+def ingests(obj: Any) -> bool:
+    """Whether an object takes documents in: a pipeline, an index, or one that is being built."""
+    return isinstance(obj, IngestionPipeline | VectorStoreIndex | Building)
+
+
+def ingesting_part(obj: Any) -> str:
+    """The method that stands for all others that take documents in."""
+    if isinstance(obj, Building):
+        return "from_documents"
+    return "insert_nodes" if isinstance(obj, VectorStoreIndex) else "run"
+
+
+def parts_of(obj: Any) -> Parts | None:
+    """What an object works with; None where it is not as LlamaIndex wrote it."""
+    if isinstance(obj, Building):
+        stores = (None, None) if obj.context is None else (obj.context.vector_store, obj.context.docstore)
+        return Parts(obj.transformations, obj.model, stores, obj.inserted)
+    if isinstance(obj, VectorStoreIndex):
+        if not as_written(obj, VectorStoreIndex, *_INSERTING):
+            return None
+        return Parts(obj._transformations, obj._embed_model, (obj._vector_store, obj._docstore), obj._insert_batch_size)
+    if not as_written(obj, IngestionPipeline, *_PIPELINE):
+        return None
+    steps = obj.transformations
+    at = next((i for i, step in enumerate(steps) if isinstance(step, BaseEmbedding)), None)
+    return Parts(steps, None if at is None else steps[at], (), at=at)
+
+
+def lower_ingestion(obj: Any, seen: Seen) -> Leaf:
+    """What stock does with the documents, and the vectors that are made ahead of it."""
+    b, documents = seen.b, Leaf(Ref("input"), TEXT)
+    parts = parts_of(obj)
+    seen.objects[b.leaf] = obj
+    if parts is None:
+        return seen.opaque(obj, {"documents": documents.ref}, "is not recognised: runs through its own methods")
+    with b.inside(NODES):
+        nodes = _lower_transformations(parts, documents, seen)
+    args = {"documents": nodes.ref}
+    try:
+        args["vectors"] = _lower_vectors(obj, parts, nodes, seen).ref
+    except NotLowered as why:
+        b.note(b.leaf or "vectors", False, str(why))
+    store = next((each for each in _stores(obj) if each is not None), None)
+    name = "SimpleVectorStore" if store is None else type(store).__name__
+    effects = Effects(Effect.WRITE, b.resource(obj if store is None else store), f"adds nodes to {name}")
+    return b.add(Op.INGEST, args, component=obj, engine=name, effects=effects, kind=VALUE, by="stock")
+
+
+def _stores(obj: Any) -> tuple[Any, ...]:
+    parts = parts_of(obj)
+    return (*(parts.stores if parts else ()), getattr(obj, "vector_store", None))
+
+
+def _lower_transformations(parts: Parts, documents: Leaf, seen: Seen) -> Leaf:
+    """Stock's. What comes behind user code among them waits for it, as it may be a guard."""
+    steps = parts.transformations[: parts.at]
+    own = next((step for step in steps if not known(step, seen.b)), None)
+    if own is None:
+        return seen.fed(parts, {"documents": documents.ref}, "made")
+    why = f"{type(own).__name__} is or holds code of your own, which nothing overtakes"
+    return seen.opaque(own, {"documents": documents.ref}, why, DOCUMENTS)
+
+
+def _lower_vectors(obj: Any, parts: Parts, nodes: Leaf, seen: Seen) -> Leaf:
+    b = seen.b
+    if parts.model is None:
+        raise NotLowered("nothing in it embeds, or its embedding model is not known before it is built")
+    for store in filter(None, parts.stores):
+        believed_class(store, b)
+        believed(store, _ADDING if isinstance(store, BasePydanticVectorStore) else _STORING, b)
+    early = _early(parts, seen)
+    if parts.at is not None and not early:
+        raise NotLowered("the model gets all nodes at once, when the step before it has ended")
+    with b.inside(FORESEEN if early else TEXTS, TEXTS):
+        texts = seen.fed(obj, {"nodes": nodes.ref}, "known")
+    with b.inside(VECTORS):
+        made = lower_texts(parts.model, texts, seen)
+        seen.objects[b.leaf] = parts.model
+    if early:
+        cache = " (in a pipeline as long as its cache is empty or disabled)" if parts.at is not None else ""
+        b.note(made.ref.name, True, f"begins while {type(_last(parts)).__name__} is at work on other nodes{cache}")
+    if parts.inserted:
+        b.note(made.ref.name, True, f"begins with the next {parts.inserted} nodes while some are added to the store")
+    return made
+
+
+def _last(parts: Parts) -> Any:
+    """The transformation whose texts are embedded."""
+    steps = parts.transformations[: parts.at]
+    return steps[-1] if steps else None
+
+
+def _early(parts: Parts, seen: Seen) -> bool:
+    """Whether texts may be told while the last transformation is at work."""
+    steps = parts.transformations[: parts.at]
+    return bool(steps) and all(known(step, seen.b) for step in steps) and tapped(steps[-1], seen.b)
+
+
+def _cached(pipeline: Any) -> bool:
+    """Whether a cache may have what is asked for. One that is empty has nothing, nor what is put in meanwhile."""
+    if pipeline.disable_cache:
+        return False
+    kept = pipeline.cache.cache
+    return not isinstance(kept, MutableMappingKVStore) or any(kept._collections_mappings.values())
+
+
+def shadow_ingestion(obj: Any, place: Place) -> Any:
+    """The copy of an object that stock runs for one call. Of what is being built, what builds it."""
+    parts = parts_of(obj)
+    if parts is None:
+        return obj
+    side = _Side(obj, parts, place)
+    if isinstance(obj, Building):
+        return _Builder(obj, side)
+    if isinstance(obj, VectorStoreIndex):
+        return side.filling(obj)
+    shadow = obj.model_copy()
+    shadow.__dict__["transformations"] = side.transformations()
+    shadow.__dict__["vector_store"] = side.store(obj.vector_store)
+    return shadow
+
+
+class _Side:
+    """Stock's side of one call: what the copies have in common."""
+
+    def __init__(self, obj: Any, parts: Parts, place: Place) -> None:
+        self._parts, self._place, self._pipeline = parts, place, isinstance(obj, IngestionPipeline)
+        self._wanted: Wanted | None = None
+        self._told: Told | None = None
+        self._tap: Told | None = None  # where texts are foreseen
+        leaf = next((each for each in (TEXTS, FORESEEN) if place.claims.any_at(place.part(each).leaf)), None)
+        if leaf is None or (self._pipeline and _cached(obj)):
+            return
+        self._wanted = Wanted(place.claims)
+        nonempty = isinstance(obj, Building)
+        self._told = Told(self._wanted, parts.model.embed_batch_size, parts.inserted, nonempty=nonempty)
+        self._tap = self._told if leaf == FORESEEN else None
+        place.claims.feed(place.part(leaf).leaf, self._wanted)
+
+    def transformations(self) -> list[Any]:
+        """Copies of the transformations: the last one before the texts are embedded tells of them."""
+        place, parts = self._place, self._parts
+        last = len(parts.transformations) if parts.at is None else parts.at
+        made = []
+        for i, step in enumerate(parts.transformations):
+            if i == parts.at:
+                made.append(self.model(step))
+            elif isinstance(step, BaseEmbedding):
+                made.append(shadow_texts(step, "", place.claims, None, sync=place.sync))
+            else:
+                told = self._tap if i == last - 1 else None
+                made.append(shadow_transformation(step, place.claims, told, self._pipeline, sync=place.sync))
+        return made
+
+    def model(self, model: Any) -> Any:
+        place = self._place
+        wanted = self._wanted if model is self._parts.model else None
+        return shadow_texts(model, place.part(VECTORS).leaf, place.claims, wanted, sync=place.sync)
+
+    def store(self, store: Any) -> Any:
+        """A store whose writes count, and none of whose async methods blocks the event loop."""
+        keeps = store is None or (self._place.sync and not limited(store))
+        return store if keeps else _Written(store, self._place.leaf)
+
+    def index(self, index: Any) -> Any:
+        """A copy of an index, which tells of the nodes that it gets."""
+        made = copy.copy(index)
+        made._embed_model = self.model(index._embed_model)
+        made._vector_store = self.store(index._vector_store)
+        for name in ("_add_nodes_to_index", "_async_add_nodes_to_index"):
+            made.__dict__[name] = partial(self._adding, getattr(made, name))
+        return made
+
+    def filling(self, index: Any) -> Any:
+        """The same for an index that makes its nodes itself."""
+        made = self.index(index)
+        made._transformations = self.transformations()
+        return made
+
+    def _adding(
+        self, own: Callable[..., Any], struct: Any, nodes: Sequence[BaseNode], *args: Any, **kwargs: Any
+    ) -> Any:
+        place = self._place
+        place.claims.feed(place.part(NODES).leaf, None)
+        if self._told is not None:
+            self._told.end([_text(node) for node in nodes])
+        return own(struct, nodes, *args, **kwargs)
+
+
+def _text(node: BaseNode) -> str | None:
+    return node.get_content(metadata_mode=MetadataMode.EMBED) if node.embedding is None else None
+
+
+class _Builder:
+    """Builds as ``Building`` does: stock's own code on an index of the user's class."""
+
+    def __init__(self, building: Building, side: _Side) -> None:
+        self._building, self._side = building, side
+
+    def from_documents(self, documents: Any, **kwargs: Any) -> Any:
+        theirs = kwargs.get("transformations") or Settings.transformations
+        kwargs["transformations"] = self._side.transformations()
+        make = partial(self._make, {"transformations": theirs})
+        return BaseIndex.from_documents.__func__(make, documents, **kwargs)  # type: ignore[attr-defined]
+
+    def from_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return self._make({}, *args, **kwargs)
+
+    def filling(self, index: Any) -> Any:
+        return self._side.filling(index)
+
+    def _make(self, instead: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        kind: Any = self._building.kind
+        index = kind.__new__(kind)
+        index.__dict__["build_index_from_nodes"] = MethodType(self._build, index)
+        index.__init__(*args, **{**kwargs, **instead})
+        index.__dict__.pop("build_index_from_nodes", None)
+        return index
+
+    def _build(self, index: Any, nodes: Any, **kwargs: Any) -> Any:
+        del index.__dict__["build_index_from_nodes"]
+        return self._side.index(index).build_index_from_nodes(nodes, **kwargs)
+
+
+class _Written(wrapt.ObjectProxy[Any]):
+    """A vector store whose writes are calls of it, in its places if it has a limit.
+
+    Async methods that write are done in a thread where they would block the event loop.
+    """
+
+    def __init__(self, store: Any, leaf: str) -> None:
+        super().__init__(store)
+        self._self_leaf = leaf
+
+    def add(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_call("add", args, kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_call("delete", args, kwargs)
+
+    def delete_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_call("delete_nodes", args, kwargs)
+
+    async def async_add(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_called("async_add", args, kwargs)
+
+    async def adelete(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_called("adelete", args, kwargs)
+
+    async def adelete_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_called("adelete_nodes", args, kwargs)
+
+    def _self_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own = getattr(self.__wrapped__, name)
+        return counted(self.__wrapped__, self._self_leaf, lambda: own(*args, **kwargs))
+
+    async def _self_called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        store = self.__wrapped__
+        own = getattr(store, name)
+        call = partial(unblocked, own) if blocks(type(store), name) else own
+        return await acounted(store, self._self_leaf, lambda: call(*args, **kwargs))
+
+
+def blocking_parts(obj: Any) -> Iterator[Any]:
+    """Components that an async call uses."""
+    parts = parts_of(obj)
+    if parts is None:
+        yield obj
+        return
+    yield from parts.transformations
+    yield from (getattr(step, "llm", None) for step in parts.transformations)
+    yield from (parts.model, *_stores(obj))

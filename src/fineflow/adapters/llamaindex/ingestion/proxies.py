@@ -1,0 +1,140 @@
+"""What stands for objects that take documents in: pipelines, indexes, and the class of an index that is to be built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llama_index.core import VectorStoreIndex
+from llama_index.core.ingestion import IngestionPipeline
+
+from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
+from fineflow.adapters.llamaindex.ingestion.indexing import Building, built_class
+from fineflow.adapters.llamaindex.lowering.parts import QUERY
+from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
+
+
+class OptimizedPipeline(Optimized):
+    """An ingestion pipeline that runs sooner."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        if _processes(args, kwargs):
+            return self.__wrapped__.run(*args, **kwargs)
+        return self._self_run("run", "run", None, args, kwargs)
+
+    async def arun(self, *args: Any, **kwargs: Any) -> Any:
+        if _processes(args, kwargs):
+            return await self.__wrapped__.arun(*args, **kwargs)
+        return await self._self_arun("run", "arun", None, args, kwargs)
+
+
+def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a run is to be done by processes of its own. They are stock's."""
+    number = args[6] if len(args) > 6 else kwargs.get("num_workers")
+    return bool(number and number > 1)
+
+
+class OptimizedIndex(Optimized):
+    """An index that takes nodes in sooner, and whose retrievers and engines are optimized."""
+
+    def insert(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run("insert", "insert", None, args, kwargs)
+
+    async def ainsert(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_arun("insert", "ainsert", None, args, kwargs)
+
+    def insert_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run("insert_nodes", "insert_nodes", None, args, kwargs)
+
+    async def ainsert_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_arun("insert_nodes", "ainsert_nodes", None, args, kwargs)
+
+    def update_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run("update_ref_doc", "update_ref_doc", None, args, kwargs)
+
+    async def aupdate_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_arun("update_ref_doc", "aupdate_ref_doc", None, args, kwargs)
+
+    def refresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run("refresh_ref_docs", "refresh_ref_docs", None, args, kwargs)
+
+    async def arefresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_arun("refresh_ref_docs", "arefresh_ref_docs", None, args, kwargs)
+
+    def as_retriever(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_made(self.__wrapped__.as_retriever(*args, **kwargs))
+
+    def as_query_engine(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_made(self.__wrapped__.as_query_engine(*args, **kwargs))
+
+    def as_chat_engine(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_made(self.__wrapped__.as_chat_engine(*args, **kwargs))
+
+    def _self_made(self, made: Any) -> Any:
+        kind = optimized_class(made)
+        return made if kind is None else kind(made, self._self_options, self._self_planner)
+
+
+class OptimizedBuilding(Optimized):
+    """An index that is being built, sooner."""
+
+    def from_documents(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run("from_documents", "from_documents", None, args, kwargs)
+
+    def from_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_run("from_nodes", "from_nodes", None, args, kwargs)
+
+
+class OptimizedIndexClass(Optimized):
+    """A class of indexes. What it builds, sooner, is exactly what the class builds."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_building(kwargs).from_nodes(*args, **kwargs)
+
+    def from_documents(
+        self,
+        documents: Any,
+        storage_context: Any = None,
+        show_progress: bool = False,
+        callback_manager: Any = None,
+        transformations: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        given = {
+            **kwargs,
+            "storage_context": storage_context,
+            "show_progress": show_progress,
+            "callback_manager": callback_manager,
+            "transformations": transformations,
+        }
+        return self._self_building(given).from_documents(documents, **given)
+
+    def _self_building(self, given: dict[str, Any]) -> OptimizedBuilding:
+        return OptimizedBuilding(Building.of(self.__wrapped__, given), self._self_options, self._self_planner)
+
+
+class OptimizedDocumentQA(Optimized):
+    """A ``DocumentQA`` whose engine is at work while the documents are being indexed."""
+
+    def query(self, documents: Any, question: Any) -> Any:
+        return self._self_run(QUERY, "query", question, (documents, question), {})
+
+    async def aquery(self, documents: Any, question: Any) -> Any:
+        return await self._self_arun(QUERY, "aquery", question, (documents, question), {})
+
+    def _self_part(self, obj: Any) -> Any:
+        made = None if isinstance(obj, Optimized) else optimized_class(obj)  # made for one call: not kept
+        return obj if made is None else made(obj, self._self_options, self._self_planner)
+
+
+def ingesting_class(obj: Any) -> Any:
+    """What stands for an object that takes documents in; None for others."""
+    if isinstance(obj, IngestionPipeline):
+        return OptimizedPipeline
+    if isinstance(obj, VectorStoreIndex):
+        return OptimizedIndex
+    if isinstance(obj, Building):
+        return OptimizedBuilding
+    if isinstance(obj, DocumentQA):
+        return OptimizedDocumentQA
+    return OptimizedIndexClass if built_class(obj) else None

@@ -1,0 +1,245 @@
+"""Transformations that tell, while they are at work, which texts will be embedded behind them; stock runs them.
+
+A text is told when nothing of this transformation can change it any more. It is not the node: stock makes that, with
+its id. Should a text turn out to be another one after all, stock finds no vector for it and asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llama_index.core.extractors import (
+    BaseExtractor,
+    KeywordExtractor,
+    QuestionsAnsweredExtractor,
+    SummaryExtractor,
+)
+from llama_index.core.node_parser import MetadataAwareTextSplitter, NodeParser, SentenceSplitter, TokenTextSplitter
+from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode, TransformComponent
+
+from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.llamaindex.ingestion.text_vectors import Told
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop
+from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
+
+_PARSING = (
+    *("__call__", "acall", "get_nodes_from_documents", "aget_nodes_from_documents"),
+    *("_postprocess_parsed_nodes", "_aparse_nodes"),
+)
+_SPLITTING = ("_parse_nodes", "_get_metadata_str")
+_SPLIT = "split_text_metadata_aware"
+_EXTRACTING = ("__call__", "acall", "process_nodes", "aprocess_nodes", "_aextract_with_retry", "extract")
+_LLM = "llm of an extractor"  # where nothing is made ahead
+_LIBRARIES = frozenset({"llama_index", "fineflow", "tiktoken", "nltk", "transformers", "tokenizers"})
+
+
+def _metadata(found: Any) -> Mapping[str, Any]:
+    return dict(found)
+
+
+def _summary(found: Any) -> Mapping[str, Any]:
+    return {"section_summary": found} if found else {}
+
+
+_EXTRACTORS: tuple[tuple[type, str, Callable[[Any], Mapping[str, Any]]], ...] = (
+    (KeywordExtractor, "_aextract_keywords_from_node", _metadata),
+    (QuestionsAnsweredExtractor, "_aextract_questions_from_node", _metadata),
+    (SummaryExtractor, "_agenerate_node_summary", _summary),
+)
+"""Those that know the metadata of a node when its model has answered; the method, and the metadata in its result."""
+
+
+def tapped(transform: Any, b: Builder) -> bool:
+    """Whether a transformation can tell which texts it makes, while it makes them."""
+    if _splits(transform):
+        return _own_functions(transform)
+    return _extractor(transform) is not None and _believed(transform.llm, b)
+
+
+def known(transform: Any, b: Builder) -> bool:
+    """Whether nothing in a transformation is user code, which nothing may overtake."""
+    llm = getattr(transform, "llm", None)
+    return _believed(transform, b) and _own_functions(transform) and (llm is None or _believed(llm, b))
+
+
+def _believed(component: Any, b: Builder) -> bool:
+    try:
+        believed_class(component, b)
+    except NotLowered:
+        return False
+    return True
+
+
+def _splits(transform: Any) -> bool:
+    """Whether a transformation is a splitter that treats each document by itself."""
+    if not as_written(transform, NodeParser, *_PARSING) or not as_written(
+        transform, MetadataAwareTextSplitter, *_SPLITTING
+    ):
+        return False
+    return any(as_written(transform, base, _SPLIT, "_split_text") for base in (SentenceSplitter, TokenTextSplitter))
+
+
+def _own_functions(transform: Any) -> bool:
+    """Whether the functions that a transformation was given are none of the user's."""
+    private = getattr(transform, "__pydantic_private__", None) or {}
+    held = [getattr(transform, "id_func", None), private.get("_tokenizer"), private.get("_chunking_tokenizer_fn")]
+    return all(function is None or _library(function) for function in held)
+
+
+def _library(function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(type(owner), "__module__", "")
+    return str(module).partition(".")[0] in _LIBRARIES
+
+
+def _extractor(transform: Any) -> tuple[str, Callable[[Any], Mapping[str, Any]]] | None:
+    """The method that works on one node, and what of its result is metadata; None for what is not known."""
+    if not as_written(transform, BaseExtractor, *_EXTRACTING) or transform.max_retries or not transform.raise_on_error:
+        return None  # which may ask anew for all nodes, or do without what it got
+    for base, name, metadata in _EXTRACTORS:
+        if as_written(transform, base, "aextract", name):
+            alone = base is not SummaryExtractor or list(transform.summaries) == ["self"]
+            return (name, metadata) if alone else None
+    return None
+
+
+def shadow_transformation(transform: Any, claims: Claiming, told: Told | None, whole: bool, *, sync: bool) -> Any:
+    """A copy of a transformation that tells of the texts it makes, if ``told`` is given; off the loop in async calls.
+
+    whole: whether there are no other texts than these.
+    """
+    made = transform
+    if told is not None and _splits(transform):
+        made = _tapped_splitter(transform, told, whole)
+    elif told is not None and (row := _extractor(transform)) is not None:
+        made = _tapped_extractor(transform, *row, told, whole)
+    if sync or not isinstance(transform, TransformComponent):
+        return made
+    if isinstance(transform, BaseExtractor) and model_known(llm := getattr(transform, "llm", None)):
+        made = transform.model_copy() if made is transform else made
+        made.__dict__["llm"] = shadow_llm(llm, _LLM, claims, sync=False)
+    return off_loop(off_loop(made, "_aparse_nodes"), "acall")
+
+
+def _tapped_splitter(parser: Any, told: Told, whole: bool) -> Any:
+    made, kind = parser.model_copy(), type(parser)
+    parse, split = method(kind, "_parse_nodes"), method(kind, _SPLIT)
+    assert parse is not None and split is not None
+    at: list[BaseNode] = []  # the document that is being split
+
+    def parse_nodes(_: Any, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> Any:
+        found = parse.function(made, _Noting(nodes, at), show_progress=show_progress, **kwargs)
+        if whole:
+            told.end()
+        return found
+
+    def split_text(_: Any, text: str, metadata_str: str) -> Any:
+        found = split.function(made, text, metadata_str)
+        if not at or type(at[-1]) not in (Document, TextNode):
+            told.lose()
+            return found
+        for each in _texts(at[-1], found, parser.include_metadata):
+            told.add(each)
+        return found
+
+    made.__dict__["_parse_nodes"] = parse.around(made, parse_nodes)
+    made.__dict__[_SPLIT] = split.around(made, split_text)
+    return made
+
+
+class _Noting(Sequence[Any]):
+    """Documents, with a note of the one that was looked at last."""
+
+    def __init__(self, nodes: Sequence[Any], at: list[BaseNode]) -> None:
+        self._nodes, self._at = nodes, at
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._nodes[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        for node in self._nodes:
+            self._at[:] = [node]
+            yield node
+        self._at.clear()
+
+
+def _texts(document: Any, splits: Sequence[str], with_metadata: bool) -> Iterator[str | None]:
+    """What will be embedded of the parts of a document: as ``build_nodes_from_splits`` makes nodes of them."""
+    node = TextNode(
+        text="",
+        excluded_embed_metadata_keys=document.excluded_embed_metadata_keys,
+        metadata_seperator=document.metadata_separator,  # sic: under the name by which LlamaIndex passes it on
+        metadata_template=document.metadata_template,
+        text_template=document.text_template,
+        metadata=dict(document.metadata) if with_metadata else {},
+    )
+    for text in splits:
+        node.text = text
+        yield None if document.embedding is not None else node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def _tapped_extractor(
+    extractor: Any, name: str, metadata: Callable[[Any], Mapping[str, Any]], told: Told, whole: bool
+) -> Any:
+    made, kind = extractor.model_copy(), type(extractor)
+    extract, one = method(kind, "aextract"), method(kind, name)
+    assert extract is not None and one is not None
+    order = _InOrder(told)
+
+    async def aextract(_: Any, nodes: Sequence[BaseNode]) -> Any:
+        order.begin(nodes)
+        found = await extract.function(made, nodes)
+        if whole:
+            told.end()
+        return found
+
+    async def each(_: Any, node: BaseNode) -> Any:
+        found = await one.function(made, node)
+        order.ended(node, _with(extractor, node, metadata(found)))
+        return found
+
+    made.__dict__["aextract"] = extract.around(made, aextract)
+    made.__dict__[name] = one.around(made, each)
+    return made
+
+
+def _with(extractor: Any, node: BaseNode, metadata: Mapping[str, Any]) -> str:
+    """What will be embedded of a node: as ``aprocess_nodes`` changes it."""
+    changed: Any = node.model_copy()
+    changed.metadata = {**node.metadata, **metadata}
+    if not extractor.disable_template_rewrite and isinstance(node, TextNode):
+        changed.text_template = extractor.node_text_template
+    return str(changed.get_content(metadata_mode=MetadataMode.EMBED))
+
+
+class _InOrder:
+    """Tells texts in the order of their nodes, whichever comes first."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self.begin(())
+
+    def begin(self, nodes: Sequence[BaseNode]) -> None:
+        self._texts: dict[int, str] = {}
+        self._next = 0
+        self._places = {id(node): i for i, node in enumerate(nodes)}
+        if len(self._places) < len(nodes):  # a node that is there twice is changed twice
+            self._places = {}
+
+    def ended(self, node: BaseNode, text: str) -> None:
+        place = self._places.get(id(node))
+        if place is None:
+            return
+        self._texts[place] = text
+        while self._next in self._texts:
+            self._told.add(self._texts.pop(self._next))
+            self._next += 1

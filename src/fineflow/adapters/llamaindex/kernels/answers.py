@@ -1,0 +1,211 @@
+"""How the answers of synthesizers run ahead of stock: side by side, in a tree, and with prompts prefilled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llama_index.core.prompts.prompt_utils import get_biggest_prompt
+from llama_index.core.response_synthesizers import CompactAndRefine
+from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
+
+from fineflow.adapters.llamaindex.lowering.prompts import beginning, reader_of, repacked, selected, settled, truncated
+from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, REFINE, SIMPLE, TREE, Given
+from fineflow.adapters.llamaindex.models.llms import Request, ask, request, text_of
+from fineflow.ir import Op, Primitive
+from fineflow.runtime import events
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.loop.workers import in_thread
+
+_HIGHEST = 16  # levels of a tree: where summaries do not get shorter, stock goes on until Python's stack ends
+_MOST = 64  # steps of a refinement: where no text ever fits, stock goes on for ever
+_WARMED = 4  # prompts of a refinement that are prefilled before their answers are due: more may not fit the cache
+
+
+def answers(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+    """All answers of a synthesizer. Its value is nobody's: stock puts them together."""
+    how = p.params["how"]
+    if "prompt" in args:  # known ahead of stock
+        if args["prompt"] is None:
+            raise LeftToStock("what was found is not known to be all that stock will read")
+        return run.spawn(_WORK[how](p, args["prompt"], run), p)
+    given: Given = args["cache"]
+    return run.spawn(_warm(p, given, run) if how == REFINE else _WORK[how](p, given, run), p)
+
+
+def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
+    """Asks the model of a synthesizer, unless stock has; the text of the answer."""
+    llm = p.component._llm
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        return await ask(llm, wanted, sync=run.call.sync)
+
+    entry = run.work(p, wanted.key, start)
+
+    async def text() -> str:
+        await entry.wait()
+        return text_of(wanted.family, entry.result())
+
+    return run.spawn(text(), p)
+
+
+async def _each(p: Primitive, given: Given, run: Execution) -> None:
+    """An answer for each text, as ``Accumulate`` asks for them: stock's sync method asks one by one."""
+    synthesizer = p.component
+    template = synthesizer._text_qa_template.partial_format(query_str=given.query)
+
+    def packed(texts: Sequence[str]) -> list[str]:
+        return repacked(synthesizer._prompt_helper, template, texts, synthesizer._llm)
+
+    def wanted(text: str) -> list[Request]:
+        return [
+            request(synthesizer._llm, template, {**_own(synthesizer, chunk), **given.arguments})
+            for chunk in packed([text])
+        ]
+
+    arguments = dict(given.arguments)
+    arguments.pop("separator", None)
+    given = Given(given.query, given.texts, arguments)
+    texts: Sequence[str] = given.texts
+    if isinstance(synthesizer, CompactAndAccumulate):
+        texts = await in_thread(lambda: packed(given.texts))
+    count = 0
+    for text in texts:
+        for each in await in_thread(partial(wanted, text)):
+            begin(p, each, run)
+            count += 1
+    events.sized("", Op.MAP, count, p.name)
+
+
+def _own(synthesizer: Any, chunk: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = synthesizer._make_prompt_kwargs(chunk)
+    return arguments
+
+
+async def _tree(p: Primitive, given: Given, run: Execution) -> None:
+    """Summaries of summaries: a parent is asked for as soon as the summaries that it is made of are there."""
+    await _Level(p, given, run, _HIGHEST).run(_all(given.texts))
+
+
+class _Level:
+    """One level of the tree: texts come in order, and are packed into chunks that are asked for when they are final."""
+
+    def __init__(self, p: Primitive, given: Given, run: Execution, more: int) -> None:
+        self._p, self._given, self._run, self._more = p, given, run, more
+        synthesizer = p.component
+        self._helper, self._llm = synthesizer._prompt_helper, synthesizer._llm
+        self._template = synthesizer._summary_template.partial_format(query_str=given.query)
+        self._streaming: bool = (given.by or synthesizer)._streaming
+        self._asked: list[str] = []
+        self._above: Stream[Awaitable[str]] | None = None
+
+    async def run(self, texts: Stream[Any]) -> None:
+        known: list[str] = []
+        try:
+            async for text in texts.read():
+                known.append(text if isinstance(text, str) else await text)
+                if not isinstance(text, str):  # at the lowest level all of them are there at once
+                    final = await in_thread(lambda: settled(self._helper, self._template, known, self._llm))
+                    self._ask(final)
+            chunks = await in_thread(lambda: repacked(self._helper, self._template, known, self._llm))
+            if self._more == _HIGHEST:
+                events.sized("", Op.MAP, len(chunks), self._p.name)
+            if chunks[: len(self._asked)] != self._asked:
+                raise LeftToStock("texts were packed in another way when all of them were there")
+            if len(chunks) > 1:
+                self._ask(chunks)
+            elif not self._streaming:  # the last answer; stock streams it by itself
+                begin(self._p, self._wanted(chunks[0]), self._run)
+        except BaseException as error:
+            if self._above is not None:
+                self._above.close(error)
+            raise
+        if self._above is not None:
+            self._above.close()
+
+    def _ask(self, chunks: list[str]) -> None:
+        for chunk in chunks[len(self._asked) :]:
+            self._asked.append(chunk)
+            if self._above is None:
+                self._above = Stream()
+                if not self._more:
+                    raise LeftToStock("the tree has no top in sight")
+                level = _Level(self._p, self._given, self._run, self._more - 1)
+                self._run.spawn(level.run(self._above), self._p)
+            self._above.put(begin(self._p, self._wanted(chunk), self._run))
+
+    def _wanted(self, chunk: str) -> Request:
+        return request(self._llm, self._template, {"context_str": chunk, **self._given.arguments})
+
+
+def _all(texts: Sequence[str]) -> Stream[Any]:
+    found: Stream[Any] = Stream()
+    for text in texts:
+        found.put(text)
+    found.close()
+    return found
+
+
+async def _refine(p: Primitive, given: Given, run: Execution) -> None:
+    """One answer after the other, each with the one before in its prompt, as ``Refine`` asks for them."""
+    synthesizer = p.component
+    helper, llm = synthesizer._prompt_helper, synthesizer._llm
+    chunks = deque(await in_thread(lambda: refined(synthesizer, given)))
+    said = ""
+    for _ in range(_MOST):
+        if not chunks:
+            return
+        chunk = chunks.popleft()
+        if not said:
+            template, arguments = synthesizer._text_qa_template.partial_format(query_str=given.query), "context_str"
+        else:
+            template = synthesizer._refine_template.partial_format(query_str=given.query, existing_answer=said)
+            arguments = "context_msg"
+            parts = await in_thread(partial(repacked, helper, template, [chunk], llm))
+            if len(parts) > 1:
+                chunks.extendleft(parts)
+                continue
+            chunk = parts[0]
+        wanted = request(llm, template, {arguments: chunk, **given.arguments})
+        said = await begin(p, wanted, run) or said
+
+
+async def _simple(p: Primitive, given: Given, run: Execution) -> None:
+    """The one answer of ``SimpleSummarize``."""
+    synthesizer = p.component
+    helper, llm = synthesizer._prompt_helper, synthesizer._llm
+    template = synthesizer._text_qa_template.partial_format(query_str=given.query)
+    text = await in_thread(lambda: truncated(helper, template, "\n".join(given.texts), llm))
+    begin(p, request(llm, template, {"context_str": [text], **given.arguments}), run)
+
+
+_WORK = {ACCUMULATE: _each, TREE: _tree, REFINE: _refine, SIMPLE: _simple}
+
+
+async def _warm(p: Primitive, given: Given, run: Execution) -> None:
+    """Prefills what is known of the prompts that refine an answer, while the answer is still being written."""
+    synthesizer = given.by or p.component
+    llm = p.component._llm  # that of ``given.by`` claims
+    reader = reader_of(llm)
+    template = selected(synthesizer._refine_template.partial_format(query_str=given.query), llm)
+    for chunk in (await in_thread(lambda: refined(synthesizer, given)))[1 : 1 + _WARMED]:
+        text = beginning(llm, template, {"context_msg": chunk, **given.arguments})
+        if text and reader is not None:
+            await reader.awarm(text)
+
+
+def refined(synthesizer: Any, given: Given) -> list[str]:
+    """The chunks that a refinement goes through, as far as answers do not make them too long."""
+    helper, llm, padding = synthesizer._prompt_helper, synthesizer._llm, synthesizer._response_padding_size
+    templates = (synthesizer._text_qa_template, synthesizer._refine_template)
+    texts: Sequence[str] = given.texts
+    if isinstance(synthesizer, CompactAndRefine):
+        asked = [template.partial_format(query_str=given.query) for template in templates]
+        texts = repacked(helper, get_biggest_prompt(asked), texts, llm, padding)
+    biggest = get_biggest_prompt(list(templates))
+    return [chunk for text in texts for chunk in repacked(helper, biggest, [text], llm, padding)]

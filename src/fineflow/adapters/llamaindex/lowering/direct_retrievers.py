@@ -1,0 +1,174 @@
+"""Retrievers whose code was read: which of them search ahead of stock beside others, and which only hold nobody back.
+
+Read: llama-index-core 0.14.25, llama-index-retrievers-bm25 0.8.0.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.indices.keyword_table.retrievers import KeywordTableRAKERetriever, KeywordTableSimpleRetriever
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever, TransformRetriever
+from llama_index.core.schema import QueryBundle
+from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
+
+from fineflow.adapters.core.builder import DOCUMENTS, Builder, Leaf
+from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.llamaindex.lowering.context import Place, Seen
+from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING, is_search, lower_search
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move
+from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
+from fineflow.adapters.llamaindex.models.llms import model_effects
+from fineflow.adapters.llamaindex.stores.searches import check_store, counted
+from fineflow.ir import Effect, Effects, Op, Primitive
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.loop.workers import in_thread
+
+MERGED = "_vector_retriever"
+_MERGING = ("_try_merging", "_fill_in_nodes", "_get_parents_and_merge")
+_LISTS = "llama_index.core.indices.list.retrievers"
+_TREES = "llama_index.core.indices.tree"
+
+_KEYWORDS = (KeywordTableSimpleRetriever, KeywordTableRAKERetriever)  # which open a span inside
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A class whose ``_retrieve`` only reads, by the text of the query alone, and tells nobody. reads: what."""
+
+    module: str
+    name: str
+    reads: Callable[[Any], Any]
+
+
+_DIRECT = (
+    Direct("llama_index.retrievers.bm25.base", "BM25Retriever", lambda retriever: retriever.bm25),
+    Direct(_LISTS, "SummaryIndexRetriever", lambda retriever: retriever._index.docstore),
+    Direct(f"{_TREES}.all_leaf_retriever", "TreeAllLeafRetriever", lambda retriever: retriever._docstore),
+    Direct(f"{_TREES}.tree_root_retriever", "TreeRootRetriever", lambda retriever: retriever._docstore),
+)
+
+
+def direct_of(retriever: Any) -> Direct | None:
+    """How a retriever is recognised as one that searches by one method, if it is."""
+    for row in _DIRECT:
+        base = getattr(sys.modules.get(row.module), row.name, None)
+        if base is not None and isinstance(retriever, base):
+            return row if as_written(retriever, base, *RETRIEVING) else None
+    return None
+
+
+def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tuple[Leaf | None, Leaf | None]:
+    """What of a retriever is searched ahead of stock, and the vector that was made for it; None where that is nothing.
+
+    Raises NotLowered for one that may be, or call, user code.
+    """
+    b = seen.b
+    if (row := direct_of(retriever)) is not None:
+        return _lower_direct(retriever, row, query, seen), None
+    if is_search(retriever):
+        return lower_search(retriever, query, vector, seen)
+    seen.objects[b.leaf] = retriever
+    check_known(retriever, seen)
+    if isinstance(retriever, AutoMergingRetriever):
+        with b.inside(MERGED):
+            # Also in async calls it searches by sync methods.
+            return lower_search(retriever._vector_retriever, query, vector, seen.asked(sync=True))
+    b.note(b.leaf, False, "stock calls it, and what comes behind it does not wait")
+    return None, None
+
+
+def _lower_direct(retriever: Any, row: Direct, query: Leaf, seen: Seen) -> Leaf:
+    b, reads = seen.b, row.reads(retriever)
+    if row.name == "BM25Retriever":
+        if retriever._verbose or type(reads).__module__.partition(".")[0] != "bm25s":
+            raise NotLowered("it shows its progress, or searches by an object of your own")
+    else:
+        believed_class(reads, b)
+    seen.objects[b.leaf] = retriever
+    effects = Effects(Effect.READ, b.resource(reads), f"searches {type(retriever).__name__}")
+    return b.add(
+        Op.SEARCH,
+        {"query": query.ref},
+        component=retriever,
+        engine=type(retriever).__name__,
+        effects=effects,
+        kind=DOCUMENTS,
+        foreign=True,
+        direct=True,
+    )
+
+
+def _called(retriever: Any, b: Builder) -> Iterator[Any]:
+    """The components and retrievers that a known retriever calls. Raises NotLowered for one that is not known."""
+    if as_written(retriever, RouterRetriever, *RETRIEVING):
+        selector = retriever._selector
+        kind = LLMMultiSelector if isinstance(selector, LLMMultiSelector) else LLMSingleSelector
+        if not as_written(selector, kind, "select", "aselect", "_select", "_aselect"):
+            raise NotLowered(f"{type(selector).__name__} is not recognised")
+        yield from (selector._llm, *retriever._retrievers)
+    elif as_written(retriever, TransformRetriever, *RETRIEVING):
+        transform = retriever._query_transform
+        if not as_written(transform, HyDEQueryTransform, "run", "_run"):
+            raise NotLowered(f"{type(transform).__name__} is not recognised")
+        yield from (transform._llm, retriever._retriever)
+    elif as_written(retriever, AutoMergingRetriever, *RETRIEVING, *_MERGING):
+        believed_class(retriever._storage_context.docstore, b)
+        yield retriever._vector_retriever
+    elif not any(as_written(retriever, each, *RETRIEVING, "_get_keywords") for each in _KEYWORDS):
+        raise NotLowered(f"{type(retriever).__name__} is not recognised: runs through its own methods")
+
+
+def check_known(part: Any, seen: Seen) -> None:
+    """Raises NotLowered unless a retriever or a model does no more than its interface says."""
+    b = seen.b
+    if hasattr(part, "predict"):
+        model_effects(part, b, "predict")
+    elif is_search(part):
+        believed_class(part._vector_store, b)
+        believed(part._vector_store, ("query", "aquery"), b)
+        check_store(part._vector_store, b)
+        check_embedding(part._embed_model, b)
+    elif direct_of(part) is None:
+        for inner in _called(part, b):
+            check_known(inner, seen)
+
+
+# Running ahead
+
+
+def retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
+    """What a retriever finds by its one method."""
+    retriever, text = p.component, query_text(p, "query", args, run)
+    found = method(type(retriever), "_retrieve")
+    if found is None or direct_of(retriever) is None:
+        raise LeftToStock("the retriever is not what it was any more")
+    function = found.function
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        return await in_thread(lambda: function(retriever, QueryBundle(text)))
+
+    return Work(run.work(p, text, start), lambda nodes: nodes)
+
+
+def shadow_direct(retriever: Any, place: Place) -> Any:
+    """A copy of a retriever whose method claims; in async calls it does not block the event loop."""
+    made, found = copy.copy(retriever), method(type(retriever), "_retrieve")
+    assert found is not None
+    function, leaf, claims = found.function, place.leaf, place.claims
+
+    def own(_: Any, query_bundle: Any) -> Any:
+        mine = lambda: counted(retriever, leaf, lambda: function(retriever, query_bundle))  # noqa: E731
+        return claims.claim(leaf, query_bundle.query_str, mine)
+
+    made.__dict__["_retrieve"] = found.around(made, own)
+    if not place.sync:
+        move(made, "_aretrieve")
+    return made

@@ -1,0 +1,232 @@
+"""Sub-questions: each is searched and answered ahead of stock, as soon as the model has written it.
+
+Only where the query engine of every tool is known from end to end: a vector search, postprocessors that leave out nodes
+or put them into another order, nodes in this process, and a synthesizer whose answers are those of its model.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.postprocessor import (
+    LongContextReorder,
+    MetadataReplacementPostProcessor,
+    SimilarityPostprocessor,
+)
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.question_gen import LLMQuestionGenerator
+from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
+from llama_index.core.question_gen.prompts import build_tools_text
+from llama_index.core.retrievers import VectorIndexRetriever
+from llama_index.core.schema import IndexNode, MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.core.vector_stores.types import VectorStoreQueryResult
+
+from fineflow.adapters.core.builder import TEXT, VALUE, Leaf
+from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.llamaindex.lowering.context import Place, Seen, part_of
+from fineflow.adapters.llamaindex.lowering.synthesizers import Given, kind_of, lower_answers
+from fineflow.adapters.llamaindex.lowering.vector_search import lower_search
+from fineflow.adapters.llamaindex.methods import as_written, exactly, method
+from fineflow.adapters.llamaindex.models.llms import Request, lower_answer, model_effects, request, shadow_llm
+from fineflow.adapters.text.json_items import JsonItems
+from fineflow.ir import Effect, Effects, Graph, Op, Ref
+
+TOOL, ASKS = "tool ", "_question_gen"
+_FILTERS = (SimilarityPostprocessor, LongContextReorder, MetadataReplacementPostProcessor)
+_PROCESSING = ("postprocess_nodes", "apostprocess_nodes", "_postprocess_nodes", "_apostprocess_nodes")
+_GENERATING = ("generate", "agenerate")
+_HEAD = re.compile(r"\s*(?:```json)?\s*\{\s*\"items\"\s*:\s*")
+_RETRIEVED = ("_determine_nodes_to_fetch", "_insert_fetched_nodes_into_query_result", "_convert_nodes_to_scored_nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One of the tools that questions are for."""
+
+    name: str
+
+
+def lower_sub_questions(engine: Any, query: Leaf, seen: Seen, around: Sequence[str]) -> Leaf | None:
+    """The primitives of what can be run ahead; None where that is nothing. around: methods of a query engine."""
+    b, generator = seen.b, engine._question_gen
+    mark = len(b.primitives)
+    try:
+        written = _asked(engine, generator, query, seen)
+    except NotLowered as why:
+        b.note(b.leaf, False, str(why))
+        return None
+    found: dict[str, Ref] = {}
+    for tool, part in engine._query_engines.items():
+        name = str(tool)
+        with b.inside(f"{TOOL}{name}"):
+            seen.objects[b.leaf] = part
+            inner = seen.inside_map()
+            inner = inner.asked(sync=False) if engine._use_async else inner
+            try:
+                output = lower_tool(part, Leaf(Ref("item"), TEXT), None, inner, around)
+            except NotLowered as why:
+                # It may be user code, which nothing overtakes; and which questions come first is not known here.
+                del b.primitives[mark:]
+                b.note(b.leaf, False, f"{why}; so all questions are stock's")
+                return None
+            questions = b.add(
+                Op.PARSE, {"text": written.ref}, name="questions", component=Tool(name), kind=VALUE, items="questions"
+            )
+            body = Graph(tuple(inner.b.primitives), output.ref, ("item",), tuple(inner.b.notes))
+            mapped = b.add(Op.MAP, {"items": questions.ref}, name="each", body=body, kind=TEXT)
+            found[name] = mapped.ref
+    if not found:
+        del b.primitives[mark:]
+        return None
+    return b.add(Op.AGGREGATE, found, component=engine, kind=TEXT, how="sub-questions")
+
+
+def _asked(engine: Any, generator: Any, query: Leaf, seen: Seen) -> Leaf:
+    """The model that writes the questions."""
+    b = seen.b
+    if not as_written(generator, LLMQuestionGenerator, *_GENERATING):
+        raise NotLowered(f"{type(generator).__name__} is not recognised: its questions are known when it returns them")
+    prompt = generator._prompt
+    if not exactly(prompt, PromptTemplate) or type(prompt.output_parser) is not SubQuestionOutputParser:
+        raise NotLowered("its prompt has a parser of its own")
+    if prompt.function_mappings or prompt.template_var_mappings:
+        raise NotLowered("its prompt has mappings of its own")
+    llm = generator._llm
+    effects = model_effects(llm, b, "predict")
+    with b.inside(ASKS):
+        seen.objects[b.leaf] = generator
+        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=engine, kind=VALUE)
+        written = lower_answer(llm, made, b, effects)
+        seen.at(part_of(b.leaf, "llm"))
+    return written
+
+
+def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, seen: Seen, around: Sequence[str]) -> Leaf:
+    """Search and answers for one question. vector: of the question, where there is one.
+
+    Raises NotLowered where the engine is not known from end to end.
+    """
+    b = seen.b
+    if not as_written(engine, RetrieverQueryEngine, *around):
+        raise NotLowered(f"{type(engine).__name__} is not known from end to end")
+    for i, processor in enumerate(engine._node_postprocessors):
+        if not any(as_written(processor, base, *_PROCESSING) for base in _FILTERS):
+            raise NotLowered(f"{type(processor).__name__} behind its search is not known from end to end")
+        with b.inside(f"postprocessor {i}"):
+            seen.objects[b.leaf] = processor
+    retriever, synthesizer = engine._retriever, engine._response_synthesizer
+    with b.inside("retriever"):
+        found, _ = lower_search(retriever, question, vector, seen)
+        if not as_written(retriever, VectorIndexRetriever, *_RETRIEVED) or retriever.object_map:
+            raise NotLowered("its retriever makes its own of what it has found")
+        store = retriever._docstore
+        if not (exactly(store, SimpleDocumentStore) and exactly(store._kvstore, SimpleKVStore)):
+            raise NotLowered(f"nodes are read from {type(store).__name__}, once more than stock reads them")
+        effects = Effects(Effect.READ, b.resource(store), "reads nodes")
+        args = {"found": found.ref, "query": question.ref}
+        texts = b.add(Op.PARSE, args, name="texts", component=engine, effects=effects, kind=VALUE)
+    with b.inside("synthesizer"):
+        kind = kind_of(synthesizer)
+        if kind is None or synthesizer._streaming:
+            raise NotLowered("its synthesizer streams, or is not recognised")
+        return lower_answers(synthesizer, kind, texts, seen)
+
+
+def shadow_tools(made: Any, obj: Any, asks: str, place: Place, shadow: Callable[[Any, Place], Any]) -> None:
+    """Has the engines in a shadow claim what was answered ahead, where the graph answers for them.
+
+    made: the shadow. asks: the attribute of ``obj`` whose model says what each is asked. shadow: makes that of a part.
+    """
+    parts = obj._query_engines
+    for name, engine in parts.items() if isinstance(parts, dict) else enumerate(parts):
+        tool = place.part(f"{TOOL}{name}")
+        if place.claims.any_at(tool.part("synthesizer").leaf):
+            made._query_engines[name] = shadow(engine, tool)
+    if place.claims.any_at(asked := place.part(asks).leaf):
+        holder = made.__dict__[asks] = copy.copy(getattr(obj, asks))
+        holder._llm = shadow_llm(holder._llm, part_of(asked, "llm"), place.claims, sync=place.sync)
+
+
+# Running ahead
+
+
+def question_request(engine: Any, query: str) -> Request:
+    """What stock will ask the model for."""
+    generator = engine._question_gen
+    arguments = {"tools_str": build_tools_text(engine._metadatas), "query_str": query}
+    prompt = generator._prompt.model_copy(update={"output_parser": None})  # which adds nothing, but opens a span
+    return request(generator._llm, prompt, arguments)
+
+
+class Questions:
+    """The questions for one tool in what a model writes, each released when its JSON object has closed."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+        self._items = JsonItems(str)
+        self._read = 0
+        self._found: list[str] = []
+
+    def so_far(self, text: str) -> list[str]:
+        """Those that are final in a text that has not ended."""
+        if not self._read:
+            head = _HEAD.match(text)
+            if head is None and not text.lstrip(" \n`json").startswith("["):
+                return []
+            self._read = head.end() if head is not None else 0
+        pieces, self._read = text[self._read :], len(text)
+        self._found += _for(self._tool, list(self._items.push(pieces)))
+        return self._found
+
+    def all(self, text: str) -> list[str]:
+        """Those in the whole text. Raises what the parser raises."""
+        parse = method(SubQuestionOutputParser, "parse")
+        assert parse is not None
+        parsed = parse.function(SubQuestionOutputParser(), text).parsed_output
+        return [each.sub_question for each in parsed if each.tool_name == self._tool.name]
+
+
+def _for(tool: Tool, items: list[Any]) -> list[str]:
+    asked = [item for item in items if isinstance(item, dict) and item.get("tool_name") == tool.name]
+    return [item["sub_question"] for item in asked if isinstance(item.get("sub_question"), str)]
+
+
+def texts_of(engine: Any, query: str, result: Any) -> Given | None:
+    """What stock will hand the synthesizer for what a store has found; None where it is left to stock.
+
+    The result is stock's, which fills it in in place: so a copy is filled in here.
+    """
+    retriever = engine._retriever
+    found = VectorStoreQueryResult(
+        nodes=list(result.nodes) if result.nodes else result.nodes, similarities=result.similarities, ids=result.ids
+    )
+    wanted = retriever._determine_nodes_to_fetch(found)
+    if wanted:
+        fetched = retriever._docstore.get_nodes(node_ids=wanted, raise_error=False)
+        found.nodes = retriever._insert_fetched_nodes_into_query_result(found, fetched)
+    scored = retriever._convert_nodes_to_scored_nodes(found)
+    nodes = {each.node.node_id: each.node for each in reversed(scored)}
+    if len(nodes) != len(scored) or any(isinstance(node, IndexNode) for node in nodes.values()):
+        return None
+    scored = _processed(engine._node_postprocessors, scored, query)
+    if not scored:  # stock asks nobody about nothing
+        return None
+    return Given(query, tuple(each.node.get_content(metadata_mode=MetadataMode.LLM) for each in scored), {})
+
+
+def _processed(processors: Sequence[Any], scored: list[NodeWithScore], query: str) -> list[NodeWithScore]:
+    """What the postprocessors leave, of copies, as some change nodes in place."""
+    if processors:
+        scored = [NodeWithScore(node=each.node.model_copy(), score=each.score) for each in scored]
+    for processor in processors:
+        inner = method(type(processor), "_postprocess_nodes")
+        assert inner is not None
+        scored = inner.function(processor, scored, QueryBundle(query))
+    return scored

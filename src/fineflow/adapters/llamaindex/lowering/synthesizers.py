@@ -1,0 +1,270 @@
+"""Response synthesizers: their prompts and answers as primitives, and their shadows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.response_synthesizers import (
+    Accumulate,
+    BaseSynthesizer,
+    CompactAndRefine,
+    Generation,
+    Refine,
+    SimpleSummarize,
+    TreeSummarize,
+)
+from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
+
+from fineflow.adapters.core.builder import TEXT, UNKNOWN, Builder, Leaf
+from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.lowering.context import Place, Seen, part_of
+from fineflow.adapters.llamaindex.lowering.prompts import (
+    check_packing,
+    check_template,
+    prefix_cache,
+    quick,
+    segments,
+    selected,
+)
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop, same
+from fineflow.adapters.llamaindex.models.llms import in_turn, lane, model_effects, model_known, shadow_llm
+from fineflow.adapters.llamaindex.stores.searches import check_store
+from fineflow.ir import Effect, Op, Primitive, Ref
+
+ACCUMULATE, TREE, REFINE, SIMPLE = "accumulate", "tree", "refine", "simple"
+_RESPONDING = ("synthesize", "asynthesize", "get_response", "aget_response", "_prepare_response_output")
+_ACCUMULATING = (*_RESPONDING, "_give_responses", "_make_prompt_kwargs", "_format_response", "flatten_list")
+_REFINING = (
+    *(*_RESPONDING, "_default_program_factory", "_update_response", "_aupdate_response"),
+    *("_run_refine_loop", "_arun_refine_loop"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of synthesizers that is recognised by its methods. templates: its attributes that hold prompts."""
+
+    base: type
+    how: str
+    methods: tuple[str, ...]
+    templates: tuple[str, ...]
+
+
+_TWO = ("_text_qa_template", "_refine_template")
+KINDS = (
+    Kind(CompactAndRefine, REFINE, (*_REFINING, "_make_compact_text_chunks"), _TWO),
+    Kind(Refine, REFINE, _REFINING, _TWO),
+    Kind(TreeSummarize, TREE, _RESPONDING, ("_summary_template",)),
+    Kind(SimpleSummarize, SIMPLE, _RESPONDING, ("_text_qa_template",)),
+    Kind(CompactAndAccumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
+    Kind(Accumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
+)
+
+_DONE = {
+    ACCUMULATE: "all answers are asked for at once, where stock's sync methods ask one by one",
+    TREE: "an answer to answers is asked for when those are there that it is made of, not when a whole level is",
+    REFINE: "texts that refine an answer are prefilled while it is written",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What stock hands a synthesizer: the query, the texts of the nodes, and keyword arguments for its prompts.
+
+    by: the synthesizer that stock runs, where it does: chat engines make one for each turn, or have one stream.
+    """
+
+    query: str
+    texts: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    by: Any = None
+
+
+def kind_of(synthesizer: Any) -> Kind | None:
+    """How a synthesizer is recognised, if it is."""
+    for kind in KINDS:
+        if isinstance(synthesizer, kind.base):
+            known = vars(synthesizer).keys().isdisjoint(kind.methods) and same(
+                type(synthesizer), kind.base, *kind.methods
+            )
+            return kind if known else None
+    return None
+
+
+# Lowering
+
+
+def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) -> Leaf:
+    """The texts that stock hands over, the prompts made of them, and one step for all answers of the model."""
+    b = seen.b
+    seen.objects[b.leaf] = synthesizer
+    args = {"query": query.ref, "nodes": nodes.ref}
+    kind = kind_of(synthesizer)
+    if kind is None:
+        return seen.opaque(synthesizer, args, "is not recognised: runs through its own methods")
+    llm = synthesizer._llm
+    mark = len(b.primitives)
+    try:
+        _check(synthesizer, kind)
+        effects = model_effects(llm, b, "predict")
+        engine, known = lane(llm), prefix_cache(llm)
+        texts = seen.fed(synthesizer, args, "texts")
+        template = selected(getattr(synthesizer, kind.templates[0]), llm)
+        cache = _prompt(template, query, texts, llm, engine, effects, known, seen)
+        ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known)
+        stock: dict[str, Any] = {} if ahead else {"by": "stock"}
+        made = b.add(
+            Op.DECODE,
+            {"cache": cache.ref},
+            name="answers",
+            component=synthesizer,
+            engine=engine,
+            effects=effects,
+            kind=TEXT,
+            how=kind.how,
+            several=kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async,
+            foreign=type(llm) is not EngineLLM,
+            pieces=False,
+            **stock,
+        )
+        seen.at(part_of(b.leaf, "llm"))
+        if ahead:
+            b.note(made.ref.name, True, _DONE[kind.how])
+        return made
+    except NotLowered as why:
+        del b.primitives[mark:]
+        return seen.opaque(synthesizer, args, str(why))
+
+
+def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf:
+    """All answers for texts that are known ahead of stock. Raises NotLowered."""
+    b, llm = seen.b, synthesizer._llm
+    _check(synthesizer, kind)
+    effects = model_effects(llm, b, "predict")
+    seen.objects[b.leaf] = synthesizer
+    ours = type(llm) is EngineLLM
+    made = b.add(
+        Op.DECODE,
+        {"prompt": texts.ref},
+        name="answers",
+        component=synthesizer,
+        engine=lane(llm),
+        effects=effects,
+        kind=TEXT,
+        how=kind.how,
+        foreign=not ours,
+        pieces=False,
+    )
+    seen.at(part_of(b.leaf, "llm"))
+    return made
+
+
+def _prompt(
+    template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, known: Any, seen: Seen
+) -> Leaf:
+    b = seen.b
+    parts = segments(template)
+    late = {name: Ref(texts.ref.name) for kind, name in parts if kind == "variable" and name != "query_str"}
+    args = {f"key:{name}": ref for name, ref in late.items()} or {"key:context_str": texts.ref}
+    args["key:query_str"] = query.ref
+    told: dict[str, Any] = {"segments": parts} if parts else {}
+    prompt = b.add(Op.RENDER, args, component=template, kind=UNKNOWN, **told)
+    if known.get("remote"):
+        guards = [p.name for p in b.primitives if p.params.get("by") == "stock" and not _is_library(p, b)]
+        if guards:
+            known = {"whole_prompts": f"{guards[0]} may be user code, which no beginning of a prompt overtakes"}
+    return b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **known)
+
+
+def _is_library(p: Primitive, b: Builder) -> bool:
+    """Whether a step of stock's is made of classes of LlamaIndex's, or of declared ones."""
+    if p.effects.kind is Effect.OPAQUE:
+        return False
+    component = p.component
+    try:
+        for each in (component, *(getattr(component, name, None) for name in ("_vector_store", "_memory"))):
+            believed_class(each, b)
+            check_store(each, b)
+    except NotLowered:
+        return False
+    return True
+
+
+def _check(synthesizer: Any, kind: Kind) -> None:
+    """Raises NotLowered where an answer is not simply ``llm.predict`` of a prompt with packed texts."""
+    if synthesizer._multimodal:
+        raise NotLowered("it reads more than texts")
+    if synthesizer._output_cls is not None:
+        raise NotLowered("it asks for objects of a class")
+    if kind.how == REFINE and (synthesizer._structured_answer_filtering or not _default_program(synthesizer)):
+        raise NotLowered("its answers are filtered by a program")
+    for name in kind.templates:
+        check_template(getattr(synthesizer, name))
+    check_packing(synthesizer._prompt_helper)
+
+
+def _default_program(synthesizer: Any) -> bool:
+    return bool(synthesizer._program_factory == synthesizer._default_program_factory)
+
+
+# Shadows
+
+
+def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
+    """A copy of a synthesizer whose model claims, and which tells the graph what texts it is given."""
+    kind = kind_of(synthesizer)
+    if kind is None or not model_known(synthesizer._llm):
+        found = in_turn(synthesizer, place)
+        return found if place.sync else _unheld(found, place)
+    made = copy.copy(synthesizer)
+    made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=place.sync)
+    with suppress(NotLowered):
+        check_packing(synthesizer._prompt_helper)
+        made._prompt_helper = quick(synthesizer._prompt_helper)
+    if kind.how == REFINE and _default_program(synthesizer):
+        made._program_factory = made._default_program_factory
+    for name in ("get_response", "aget_response"):
+        found = method(type(synthesizer), name)
+        assert found is not None
+        made.__dict__[name] = _told(getattr(made, name), name.startswith("a"), place, made)
+    return made
+
+
+def _unheld(synthesizer: Any, place: Place) -> Any:
+    """One that is not recognised as one of many answers, for an async call: it does not block the event loop."""
+    if not as_written(synthesizer, Generation, *_RESPONDING) or not model_known(synthesizer._llm):
+        return off_loop(synthesizer, "aget_response")
+    made = copy.copy(synthesizer)
+    made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=False)
+    return made
+
+
+def _told(own: Callable[..., Any], is_async: bool, place: Place, by: Any) -> Callable[..., Any]:
+    """A method of the synthesizer that tells the graph what it was given, the first time: a tree calls it again."""
+    told = False
+
+    def tell(query_str: str, text_chunks: Any, arguments: Mapping[str, Any]) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            place.claims.feed(place.leaf, Given(query_str, tuple(text_chunks), arguments, by))
+
+    def get_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
+        tell(query_str, text_chunks, arguments)
+        return own(query_str=query_str, text_chunks=text_chunks, **arguments)
+
+    async def aget_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
+        tell(query_str, text_chunks, arguments)
+        return await own(query_str=query_str, text_chunks=text_chunks, **arguments)
+
+    return aget_response if is_async else get_response
+
+
+def is_synthesizer(obj: Any) -> bool:
+    """Whether it is one of LlamaIndex's response synthesizers."""
+    return isinstance(obj, BaseSynthesizer)

@@ -1,0 +1,124 @@
+"""``SentenceTransformerRerank``: its cross-encoder is driven through the queue of an engine.
+
+The component calls its model in the thread of whoever asks, and passes of several threads take each other's cores. So
+in calls of optimized objects the nodes of all queries go through one engine for each model object; everything else of
+the component stays stock's own code. Read: llama-index-core 0.14.25, sentence-transformers 6.2.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import wrapt
+from llama_index.core.postprocessor import SentenceTransformerRerank
+from llama_index.core.schema import MetadataMode
+
+from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
+from fineflow.adapters.llamaindex.methods import as_written, method
+from fineflow.backends.loaded import Failed, PerObject, refusal
+from fineflow.backends.loaded_rerank import LoadedReranker, Pairs
+from fineflow.ir import Op
+from fineflow.runtime.queues.batch_queue import queue_of
+
+_METHODS = ("postprocess_nodes", "apostprocess_nodes", "_postprocess_nodes", "_apostprocess_nodes")
+
+_engines: PerObject[LoadedReranker] = PerObject()  # by model
+_locals: PerObject[tuple[LocalReranker | None]] = PerObject()  # by component
+
+_Pairs = Sequence[tuple[str, str]]
+
+
+class LocalReranker:
+    """What scores in the place of a component's model. It holds neither of them. Scores are numpy arrays, or Failed."""
+
+    def __init__(self, model: Any, engine: LoadedReranker) -> None:
+        self.engine = engine
+        self._model = weakref.ref(model)
+        self._queue = queue_of(engine)
+
+    def of(self, model: Any) -> bool:
+        """Whether it drives that model."""
+        return self._model() is model
+
+    def score(self, pairs: _Pairs) -> Any:
+        """The scores of pairs. Blocks."""
+        return self._queue.submit_sync(Op.RERANK, [Pairs(tuple(pairs))], label="rerank")[0]
+
+    async def ascore(self, pairs: _Pairs) -> Any:
+        """The scores of pairs."""
+        return (await self._queue.submit_async(Op.RERANK, [Pairs(tuple(pairs))], label="rerank"))[0]
+
+
+def scorer_of(component: Any) -> LocalReranker | None:
+    """What scores nodes through an engine for a component; None for one that is not known, and is asked itself."""
+    if not as_written(component, SentenceTransformerRerank, *_METHODS) or not _unpatched():
+        return None
+    model = getattr(component, "_model", None)
+    if model is None:
+        return None
+    (found,) = _locals.of(component, lambda: (_local(component, model),))
+    return found if found is None or found.of(model) else _local(component, model)
+
+
+def _unpatched() -> bool:
+    own = method(SentenceTransformerRerank, "_postprocess_nodes")
+    return own is not None and own.function.__qualname__ == "SentenceTransformerRerank._postprocess_nodes"
+
+
+def _local(component: Any, model: Any) -> LocalReranker | None:
+    """Made once for each component, as it takes about a millisecond to look at all parts of a model."""
+    if refusal(model, "CrossEncoder"):
+        return None
+    name = str(component.model).rstrip("/\\").replace("\\", "/").rpartition("/")[2] or "cross-encoder"
+    return LocalReranker(model, _engines.of(model, lambda: LoadedReranker(model, name=name)))
+
+
+def shadow_cross_encoder(processor: Any, scorer: LocalReranker, *, sync: bool) -> Any:
+    """A copy of the component whose model is asked through its engine; in async calls no thread waits for it."""
+    made = copy.copy(processor)
+    model = made._model = _Queued(processor._model, scorer)
+    if not sync:
+        made.__dict__["_apostprocess_nodes"] = _scoring_first(made._apostprocess_nodes, model)
+    return made
+
+
+def _scoring_first(own: Callable[..., Any], model: _Queued) -> Callable[..., Any]:
+    """Stock's async method, which calls the sync one in a thread, after the scores have been awaited."""
+
+    async def run(nodes: Any, query_bundle: Any = None) -> Any:
+        await model.prepare(nodes, query_bundle)
+        return await own(nodes, query_bundle)
+
+    return run
+
+
+class _Queued(wrapt.ObjectProxy[Any]):
+    """A cross-encoder that predicts through the queue of its engine."""
+
+    def __init__(self, model: Any, scorer: LocalReranker) -> None:
+        super().__init__(model)
+        self._self_scorer = scorer
+        self._self_ready: list[tuple[_Pairs, Any]] = []
+
+    async def prepare(self, nodes: Any, query_bundle: Any) -> None:
+        """Has the scores there that stock is going to ask for, where it is known what these are."""
+        if not nodes or query_bundle is None or not known_nodes(nodes):
+            return
+        query = query_bundle.query_str
+        with suppress(Exception):  # which stock will meet by itself
+            pairs = [(query, each.node.get_content(metadata_mode=MetadataMode.EMBED)) for each in nodes]
+            self._self_ready.append((pairs, await self._self_scorer.ascore(pairs)))
+
+    def predict(self, inputs: Any, **settings: Any) -> Any:
+        """What the model predicts, from its own thread. Raises what the model raises."""
+        if settings:
+            return self.__wrapped__.predict(inputs, **settings)
+        place = next((i for i, (pairs, _) in enumerate(self._self_ready) if pairs == inputs), None)
+        found = self._self_scorer.score(inputs) if place is None else self._self_ready.pop(place)[1]
+        if isinstance(found, Failed):
+            raise found.error
+        return found

@@ -1,0 +1,197 @@
+"""Embedding models: the vector of a query as a primitive, how it is made ahead of stock, and their shadows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import QueryBundle
+
+from fineflow.adapters.core.builder import VALUE, Builder, Leaf
+from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
+from fineflow.adapters.llamaindex.lowering.context import Place, Seen
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, quiet, unblocked
+from fineflow.adapters.llamaindex.models.local import encoder_of
+from fineflow.ir import PURE, Effect, Effects, Op, Primitive
+from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.query import LeftToStock
+
+PLAIN = "plain query"
+"""Key of ``Call.tables``: whether the query came as text, with nothing about how it is embedded."""
+
+_TEXT = "_get_text_embedding"
+_EMBEDDING = ("_get_query_embedding", "_aget_query_embedding")
+_AROUND = ("get_query_embedding", "aget_query_embedding")
+_AGGREGATING = ("get_agg_embedding_from_queries", "aget_agg_embedding_from_queries")
+
+
+def several(query: Any) -> bool:
+    """Whether what a call is given has several texts to embed for one vector, which can be done side by side."""
+    return isinstance(query, QueryBundle) and query.embedding is None and len(query.custom_embedding_strs or ()) > 1
+
+
+def lower_vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
+    _check(model, _EMBEDDING, seen.b)
+    ours, local = type(model) is EngineEmbedding, encoder_of(model)
+    effects = PURE if ours else Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
+    made = seen.b.add(
+        Op.EMBED,
+        {"texts": query.ref},
+        component=model,
+        engine=engine_name(model),
+        effects=effects,
+        kind=VALUE,
+        of="query",
+        foreign=not ours and local is None,
+        by_sync=seen.by_sync,
+    )
+    seen.at(seen.shared(model))
+    return made
+
+
+def check_embedding(model: Any, b: Builder) -> None:
+    """Raises NotLowered where it is not known that a model does no more than embed queries."""
+    _check(model, _EMBEDDING, b)
+
+
+def _check(model: Any, names: tuple[str, ...], b: Builder) -> None:
+    """Raises NotLowered where it is not known that a model's methods ``names`` do no more than embed."""
+    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or not vars(model).keys().isdisjoint(names):
+        raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
+    if model.embeddings_cache is not None or model.rate_limiter is not None:
+        raise NotLowered("the embedding model has a cache or a rate limiter")
+    local = encoder_of(model)
+    if type(model) is EngineEmbedding or (local is not None and (names == _EMBEDDING or local.embeds_texts)):
+        return
+    believed_class(model, b)
+    believed(model, names, b)
+    if not all(quiet(type(model), name) for name in names):
+        raise NotLowered(f"it is not known that {type(model).__name__} does no more than embed")
+
+
+def _quiet(model: Any) -> bool:
+    return all(quiet(type(model), name) for name in _EMBEDDING)
+
+
+def engine_name(model: Any) -> str:
+    if type(model) is EngineEmbedding:
+        return str(model.engine.name)
+    local = encoder_of(model)
+    return type(model).__name__ if local is None else local.engine.name
+
+
+def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
+    """The vector of a query."""
+    model, text = p.component, query_text(p, "texts", args, run)
+    ours = type(model) is EngineEmbedding  # its async methods work on every loop
+    local = encoder_of(model)
+    if local is None and not ours and not _quiet(model):
+        raise LeftToStock("the embedding model is not what it was any more")
+    sync = run.call.sync or p.meta["by_sync"]
+
+    async def start(entry: Any) -> Any:
+        entry.begun = True
+        if local is not None:
+            return await local.aembed_query(text)
+        return await called(model, "_get_query_embedding", text, sync=sync and not ours)
+
+    return Work(run.work(p, ("query", text), start, shared=ours), lambda vector: vector)
+
+
+def query_text(p: Primitive, arg: str, args: Mapping[str, Any], run: Execution) -> str:
+    value = args[arg]
+    if type(value) is not str or (p.args[arg].name == "input" and not run.call.tables[PLAIN]):
+        raise LeftToStock("the query is more than a text")
+    if not value:
+        raise LeftToStock("the query is empty, which stock does not embed")
+    return value
+
+
+def shadow_embedding(model: Any, place: Place) -> Any:
+    """A copy of an embedding model that claims queries and texts; several queries for one vector, side by side."""
+    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING):
+        return model
+    leaf, claims = place.shared(model), place.claims
+    made, held = model.model_copy(), {}
+    # That of a local model calls the sync one, in a thread and with a span of its own: it claims there.
+    names = _EMBEDDING if encoder_of(model) is None else _EMBEDDING[:1]
+    for name in (*names, _TEXT):
+        found = method(type(model), name)
+        if found is None or name in vars(model):
+            continue
+        function = found.function
+        claiming = _claiming_async if name.startswith("_a") else _claiming_sync
+        held[name] = found.around(made, claiming(model, name, function, leaf, claims))
+    for name in _AGGREGATING:
+        found = method(type(model), name)
+        assert found is not None
+        held[name] = found.around(made, _aggregating(model, made, found.function, leaf, claims))
+    made.__dict__.update(held)
+    return made
+
+
+def _aggregating(model: Any, made: Any, own: Any, leaf: str, claims: Claiming) -> Any:
+    """A method that makes one vector of those of several queries, which stock embeds one after the other."""
+    sync = not inspect.iscoroutinefunction(own)
+
+    def aggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
+        _begin(model, "query", list(queries), leaf, claims, sync=sync)
+        return own(made, queries, *args, **kwargs)
+
+    async def aaggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
+        _begin(model, "query", list(queries), leaf, claims, sync=sync)
+        return await own(made, queries, *args, **kwargs)
+
+    return aggregate if sync else aaggregate
+
+
+def begin_texts(model: Any, texts: Sequence[str], place: Place) -> None:
+    """Has texts of nodes embedded side by side that stock is about to embed one after the other, synchronously."""
+    _begin(model, "text", texts, place.shared(model), place.claims, sync=True)
+
+
+def _begin(model: Any, kind: str, texts: Sequence[str], leaf: str, claims: Claiming, *, sync: bool) -> None:
+    names = _EMBEDDING if kind == "query" else (_TEXT,)
+    if len(texts) < 2:
+        return
+    try:
+        _check(model, names, Builder(()))
+    except NotLowered:
+        return
+    ours, local = type(model) is EngineEmbedding, encoder_of(model)
+
+    async def one(text: str) -> Sequence[Any]:
+        if local is None:
+            return [await called(model, names[0], text, sync=sync)]
+        return [await local.aembed_query(text)] if kind == "query" else await local.aembed_texts([text])
+
+    whole = {"query": "aembed_queries", "text": "_aget_text_embeddings"}[kind]
+    if ours:
+        claims.begin(leaf, [([(kind, text) for text in texts], lambda: getattr(model, whole)(list(texts)))])
+    else:
+        claims.begin(leaf, [([(kind, text)], partial(one, text)) for text in texts])
+
+
+def _claiming_sync(model: Any, name: str, function: Any, leaf: str, claims: Claiming) -> Any:
+    kind, given = ("text", "text") if name == _TEXT else ("query", "query")
+
+    def embed(_: Any, *args: Any, **kwargs: Any) -> Any:
+        text = args[0] if args else kwargs[given]
+        return claims.claim(leaf, (kind, text), lambda: function(model, text))
+
+    return embed
+
+
+def _claiming_async(model: Any, name: str, function: Any, leaf: str, claims: Claiming) -> Any:
+    async def own(query: str) -> Any:
+        return await (unblocked(function, model, query) if blocks(type(model), name) else function(model, query))
+
+    async def embed_query(_: Any, query: str) -> Any:
+        return await claims.aclaim(leaf, ("query", query), lambda: own(query))
+
+    return embed_query

@@ -1,0 +1,269 @@
+"""LLMs: which of its methods an LLM's answers come from, asking it ahead of stock, and its shadow."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_index.core.llms.custom import CustomLLM
+from llama_index.core.llms.llm import LLM
+
+from fineflow.adapters.core.builder import TEXT, Builder, Leaf
+from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.lowering.context import Place
+from fineflow.adapters.llamaindex.methods import believed_class, blocks, library_class, method, quiet, same, unblocked
+from fineflow.adapters.llamaindex.models import servers
+from fineflow.adapters.llamaindex.models.local import one_at_a_time
+from fineflow.ir import PURE, Effect, Effects, Op
+from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.loop.workers import in_thread
+
+ASKING = ("chat", "complete", "achat", "acomplete")
+_STREAMING = ("astream_chat", "astream_complete")
+_PREDICTING = ("predict", "apredict", "_get_messages", "_get_prompt", "_extend_messages", "_extend_prompt")
+_END: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of an LLM: of ``chat`` with messages or of ``complete`` with a text, as stock will make it."""
+
+    family: str
+    prompt: Any
+    formatted: bool = True
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Any:
+        """What it is compared by with a call of stock's; messages as they are now, whoever changes them later."""
+        prompt = self.prompt
+        if self.family == "chat":
+            return "chat", [message.model_copy(deep=True) for message in prompt], dict(self.kwargs)
+        return "complete", prompt, self.formatted, dict(self.kwargs)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = {"formatted": True} if self.family == "complete" and self.formatted else {}
+        return (self.prompt,), {**named, **self.kwargs}
+
+
+def asked(kind: type, name: str) -> str | None:
+    """The method that answers in the end when ``name`` of an LLM is called, and opens no spans by itself.
+
+    Methods of ``CustomLLM`` lead to ``complete``. None where it is not known.
+    """
+    if issubclass(kind, CustomLLM):
+        if name in ("achat", "acomplete") and same(kind, CustomLLM, name):
+            name = name[1:]
+        if name == "chat" and same(kind, CustomLLM, name):
+            name = "complete"
+    return name if kind is EngineLLM or quiet(kind, name) else None
+
+
+def request(llm: LLM, template: Any, arguments: Mapping[str, Any]) -> Request:
+    """What ``llm.predict(template, **arguments)`` asks it. Raises what formatting the template raises."""
+    if not llm.metadata.is_chat_model:
+        return Request("complete", llm._get_prompt(template, **arguments))
+    messages = llm._get_messages(template, **arguments)
+    if asked(type(llm), "chat") == "complete":
+        assert llm.messages_to_prompt is not None  # set by LLM's own validator
+        return Request("complete", llm.messages_to_prompt(messages))
+    return Request("chat", messages)
+
+
+def completion(llm: LLM, prompt: str) -> Request:
+    """What ``llm.complete(prompt)`` asks it."""
+    if servers.speaks(llm):
+        return Request(*servers.completion(llm, prompt))
+    return Request("complete", prompt, formatted=False)
+
+
+def lane(llm: Any) -> str:
+    """The engine that an LLM is in plans and timelines."""
+    return str(llm.engine.name) if type(llm) is EngineLLM else servers.lane(llm)
+
+
+def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
+    """An LLM that writes a text for a rendered prompt. effects: as ``model_effects`` says."""
+    ours, engine = type(llm) is EngineLLM, lane(llm)
+    cache = b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects)
+    return b.add(
+        Op.DECODE,
+        {"cache": cache.ref},
+        component=llm,
+        engine=engine,
+        effects=effects,
+        kind=TEXT,
+        foreign=not ours,
+        pieces=ours,
+    )
+
+
+def model_effects(llm: Any, b: Builder, name: str) -> Effects:
+    """What asking the model ahead does to the world. name: ``predict`` or ``complete``, which stock calls.
+
+    Raises NotLowered for models whose answers may depend on more than the arguments of the call.
+    """
+    kind = type(llm)
+    if not isinstance(llm, LLM) or not same(kind, LLM, *_PREDICTING):
+        raise NotLowered(f"{kind.__name__} makes its own of predict")
+    if not vars(llm).keys().isdisjoint((*ASKING, *_PREDICTING)):
+        raise NotLowered("a method has been put on the model")
+    if llm.rate_limiter is not None:
+        raise NotLowered("the model has a rate limiter, which counts calls when they are made")
+    if llm.output_parser is not None or llm.query_wrapper_prompt is not None:
+        raise NotLowered("the model has an output parser or a wrapper of its own around prompts")
+    if not all(map(_ours, (llm.messages_to_prompt, llm.completion_to_prompt))):
+        raise NotLowered("how the model writes prompts is user code")
+    if why := one_at_a_time(llm):
+        raise NotLowered(why)
+    if type(llm) is EngineLLM:
+        return Effects(PURE.kind, "", "model in this process")
+    believed_class(llm, b)
+    believed(llm, ASKING, b)
+    if servers.speaks(llm):
+        believed(llm, servers.INNER, b)
+        if servers.speaks_aloud(llm):
+            raise NotLowered("the model answers in sound")
+        return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
+    called = name if name != "predict" else "chat" if llm.metadata.is_chat_model else "complete"
+    found = {asked(kind, prefix + called) for prefix in ("", "a")}
+    if None in found or len({each.removeprefix("a") for each in found if each}) != 1:
+        raise NotLowered(f"it is not known that {kind.__name__}.{called} does no more than answer")
+    return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
+
+
+def _ours(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or ""
+    return function is None or module.partition(".")[0] in ("llama_index", "fineflow")
+
+
+def text_of(family: str, response: Any) -> str:
+    """The text of a response, as ``predict`` returns it."""
+    return (response.message.content or "") if family == "chat" else str(response.text)
+
+
+async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
+    """The response, from inside of the LLM's own method: nobody is told. Raises what the LLM raises."""
+    if servers.speaks(llm):
+        return await servers.ask(llm, wanted.family, wanted.prompt, wanted.kwargs, sync=sync)
+    args, kwargs = wanted.arguments
+    if type(llm) is EngineLLM:
+        sync = False  # its async methods work on every loop
+    name = asked(type(llm), wanted.family if sync else f"a{wanted.family}") or wanted.family
+    found = method(type(llm), name)
+    if found is None:  # a mock has been put on the class since
+        raise LeftToStock(f"{type(llm).__name__}.{name} is no function any more")
+    function = found.function
+    if not name.startswith("a"):
+        return await in_thread(lambda: function(llm, *args, **kwargs))
+    if blocks(type(llm), name):
+        return await unblocked(function, llm, *args, **kwargs)
+    return await function(llm, *args, **kwargs)
+
+
+def shadow_llm(llm: Any, leaf: str, claims: Claiming, *, sync: bool) -> Any:
+    """A copy of an LLM whose methods claim what was asked ahead; none of its async methods blocks the event loop.
+
+    One that takes one call at a time stays where it is: blocking is what keeps its calls apart.
+    """
+    if one_at_a_time(llm):
+        return llm
+    if servers.speaks(llm):
+        return servers.shadow(llm, leaf, claims)
+    made = llm.model_copy()
+    kind, held = type(llm), {}
+    for name in ASKING:
+        found = method(kind, name)
+        if found is None or name in vars(llm):
+            continue
+        if asked(kind, name) == name:
+            claiming = _aclaiming if name.startswith("a") else _claiming
+            held[name] = found.around(made, claiming(llm, leaf, name, found.function, claims))
+        elif not sync and blocks(kind, name):
+            held[name] = found.around(made, _in_thread(made, found.function))
+    for name in _STREAMING:
+        if issubclass(kind, CustomLLM) and same(kind, CustomLLM, name) and not sync:
+            found = method(kind, name)
+            assert found is not None
+            held[name] = found.around(made, _streaming(made, name.removeprefix("a")))
+    made.__dict__.update(held)
+    return made
+
+
+def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    family = name.removeprefix("a")
+    rest = dict(kwargs)
+    names = ("messages",) if family == "chat" else ("prompt", "formatted")
+    given = dict(zip(names, args, strict=False))
+    given.update({each: rest.pop(each) for each in names if each in rest})
+    if family == "chat":
+        return "chat", given.get("messages"), rest
+    return "complete", given.get("prompt"), given.get("formatted", False), rest
+
+
+def _claiming(llm: Any, leaf: str, name: str, function: Callable[..., Any], claims: Claiming) -> Callable[..., Any]:
+    def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return claims.claim(leaf, _key(name, args, kwargs), lambda: function(llm, *args, **kwargs))
+
+    return call
+
+
+def _aclaiming(llm: Any, leaf: str, name: str, function: Callable[..., Any], claims: Claiming) -> Callable[..., Any]:
+    own = unblocked if blocks(type(llm), name) else _plainly
+
+    async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return await claims.aclaim(leaf, _key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs))
+
+    return call
+
+
+async def _plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return await function(*args, **kwargs)
+
+
+def _in_thread(obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return await unblocked(function, obj, *args, **kwargs)
+
+    return call
+
+
+def _streaming(llm: Any, name: str) -> Callable[..., Any]:
+    """``astream_chat`` and ``astream_complete`` of ``CustomLLM``, which read a sync stream on the event loop."""
+
+    async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        async def pieces() -> AsyncIterator[Any]:
+            source = None
+            try:
+                source = await in_thread(lambda: iter(getattr(llm, name)(*args, **kwargs)))
+                while (piece := await in_thread(lambda: next(source, _END))) is not _END:
+                    yield piece
+            finally:
+                if inspect.isgenerator(source):
+                    source.close()
+
+        return pieces()
+
+    return call
+
+
+def in_turn(holder: Any, place: Place) -> Any:
+    """What stock has ask a model: a copy whose requests wait for their turn, where the model's server has a limit."""
+    known = getattr(holder, "__dict__", {})
+    name = next((each for each in ("_llm", "llm") if isinstance(known.get(each), LLM)), "")
+    if not name or servers.bound(known[name]) is None or not library_class(type(holder)):
+        return holder
+    made = copy.copy(holder)
+    made.__dict__[name] = shadow_llm(known[name], place.part("llm").leaf, place.claims, sync=place.sync)
+    return made
+
+
+def model_known(llm: Any) -> bool:
+    """Whether an LLM can be copied for a call: a pydantic model as LlamaIndex makes them."""
+    return hasattr(llm, "model_copy") and hasattr(type(llm), "predict")

@@ -1,0 +1,142 @@
+"""How long a graph is expected to take: its longest path in seconds, by the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fineflow.cost_model.costs import Costs, costs, place
+from fineflow.ir import Effect, Graph, Op, Primitive
+from fineflow.ir.spec import bodies
+from fineflow.ir.text import inside
+
+_MODELS = frozenset({Op.DECODE, Op.PARTIAL_DECODE})
+_TOUCHING = {Effect.READ: Op.SEARCH, Effect.WRITE: Op.SEARCH, Effect.EXTERNAL: Op.TOOL}  # what such a function is like
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The predicted critical path of a graph.
+
+    seconds: its length. names: the primitives on it that take time, in order; those in bodies by ``inside``. each:
+    predicted seconds of every primitive that takes time. measured, believed: the engines whose seconds come from
+    measurements, and those for which there are only priors.
+    """
+
+    seconds: float = 0.0
+    names: tuple[str, ...] = ()
+    each: Mapping[str, float] = field(default_factory=dict)
+    measured: tuple[str, ...] = ()
+    believed: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> str:
+        """Where the seconds come from, for people."""
+        if not self.believed:
+            return "from measurements" if self.measured else "nothing in it takes time of an engine"
+        if not self.measured:
+            return "from priors, as nothing of it was measured yet"
+        return f"from measurements; from priors for {', '.join(self.believed)}"
+
+
+def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Forecast:
+    """The longest path by predicted seconds, over data and order edges, bodies included.
+
+    A CONDITION takes as long as its tests up to the arm that takes longest; a MAP as long as its body, or with
+    ``serial``, which is what stock's sync methods do, as often as it usually has items, and so does what makes
+    several requests. A stage handles a part of the
+    documents (half of them), and what remains for the primitive that it was taken from counts as nothing. Engines
+    are taken to be free; user code counts as nothing until it was measured.
+    """
+    found = _Path(known, serial)
+    seconds, names = found.of(graph, "")
+    told = found.asked
+    return Forecast(
+        seconds,
+        names,
+        found.each,
+        tuple(dict.fromkeys(p.engine or "" for p, op in told if known.measured(p.engine, op, p.name))),
+        tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in told if not known.measured(p.engine, op, p.name))),
+    )
+
+
+def remaining(graph: Graph, known: Costs = costs) -> dict[str, tuple[float, float]]:
+    """Predicted seconds to the end of the graph, for each primitive: from its start, and from its end.
+
+    The longest path over data and order edges, as ``predict`` counts it: what ``by_path`` orders requests by.
+    """
+    walked = _Path(known, serial=False)
+    walked.of(graph, "")
+    after: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
+    for p in reversed(graph.primitives):
+        rest = after.get(p.name, 0.0)
+        whole = walked.each.get(p.name, 0.0) + rest
+        found[p.name] = whole, rest
+        for name in (*(ref.name for ref in p.args.values()), *p.after):
+            after[name] = max(after.get(name, 0.0), whole)
+    return found
+
+
+class _Path:
+    """Collects, while it walks the graph, what every primitive takes and which engines are asked about."""
+
+    def __init__(self, known: Costs, serial: bool) -> None:
+        self.known = known
+        self.serial = serial
+        self.each: dict[str, float] = {}
+        self.asked: list[tuple[Primitive, Op]] = []  # what takes time, and as which operation
+        self.foreign: set[str] = set()  # places of models that do a whole request in one call
+
+    def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
+        begun = {place(p.name): p for p in graph if p.op is Op.PARTIAL_PREFILL}
+        self.foreign |= {place(prefix + p.name) for p in graph if p.op in _MODELS and p.meta.get("foreign")}
+        best: dict[str, tuple[float, tuple[str, ...]]] = {}
+        for p in graph:
+            before = [best[n] for n in (*(ref.name for ref in p.args.values()), *p.after) if n in best]
+            start, path = max(before, key=lambda found: found[0], default=(0.0, ()))
+            seconds, within = self._primitive(p, prefix, begun)
+            if seconds:
+                self.each[prefix + p.name] = seconds
+                path = (*path, prefix + p.name, *within)
+            best[p.name] = (start + seconds, path)
+        return max(best.values(), key=lambda found: found[0], default=(0.0, ()))
+
+    def _primitive(self, p: Primitive, prefix: str, begun: Mapping[str, Primitive]) -> tuple[float, tuple[str, ...]]:
+        arms = [(heading, *self.of(body, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
+        if arms:
+            seconds, path = max(_ways(arms), key=lambda found: found[0])
+            items = self.known.size(None, Op.MAP, p.name) if p.op is Op.MAP and self.serial else 1.0
+            return seconds * items, path
+        if p.op is Op.PREFILL and place(prefix + p.name) in self.foreign:
+            return 0.0, ()  # part of the one call that its DECODE is
+        return self._work(p, begun), ()
+
+    def _work(self, p: Primitive, begun: Mapping[str, Primitive]) -> float:
+        op = p.op
+        if op is Op.CALL and not self.known.measured(p.engine, op, p.name):
+            op = _TOUCHING.get(p.effects.kind, op)
+        seconds = self.known.predict(p.engine, op, name=p.name)
+        if not seconds:
+            return 0.0
+        self.asked.append((p, op))
+        if self.serial and p.meta.get("several"):
+            return seconds * self.known.size(None, Op.MAP, p.name)
+        if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
+            penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))
+            return max(seconds + penalty - self.known.predict(part.engine, part.op, name=part.name), penalty)
+        if p.params.get("stage"):
+            return seconds / 2
+        return 0.0 if p.meta.get("staged") else seconds
+
+
+def _ways(
+    arms: list[tuple[str, float, tuple[str, ...]]],
+) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """Every way through the bodies of a primitive: the tests (``if ...``) one after the other, up to each arm."""
+    tested: float = 0.0
+    path: tuple[str, ...] = ()
+    for heading, seconds, names in arms:
+        yield tested + seconds, (*path, *names)
+        if heading.startswith("if "):
+            tested, path = tested + seconds, (*path, *names)

@@ -1,0 +1,215 @@
+"""A plan as one HTML page: both graphs, what was rewritten, what was not, and why. Needs nothing from the network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from fineflow.ir.graph import Graph, Note
+from fineflow.ir.primitive import Effect, Op, Primitive
+from fineflow.ir.spec import bodies, everything
+from fineflow.ir.text import NO_MARKS, Marks, format_graph, tidy
+from fineflow.observe.plan_svg import STYLE, legend, to_svg
+
+_STYLE = (
+    STYLE + "*{box-sizing:border-box}html{background:Canvas;color-scheme:light dark}"
+    "body.ff{font-size:15px;line-height:1.5;margin:0;padding:24px 28px;color:var(--ink);background:var(--paper)}"
+    "h1{font-size:22px;margin:0 0 6px}h2{font-size:16px;margin:28px 0 6px}p{margin:4px 0;max-width:80ch}"
+    ".keys{display:flex;flex-wrap:wrap;gap:4px 18px;margin:10px 0;font-size:13px;color:var(--dim)}"
+    ".key{display:inline-flex;align-items:center;gap:6px}.key i{width:11px;height:11px;border-radius:3px}"
+    "input[name=view]{position:absolute;opacity:0}"
+    ".tabs{display:flex;gap:4px;margin-top:18px;border-bottom:1px solid var(--line)}"
+    ".tabs label{padding:6px 14px;cursor:pointer;border-radius:6px 6px 0 0;color:var(--dim)}"
+    ".tabs label:hover{color:var(--ink)}"
+    ".views{display:grid;gap:18px;padding-top:14px}.views>*{display:none;min-width:0}"
+    "figure{margin:0;overflow:auto;max-height:88vh;border:1px solid color-mix(in srgb,var(--line) 45%,transparent);"
+    "border-radius:8px}figure svg{display:block;margin:0 auto;max-width:100%;height:auto}"
+    "h3{font-size:14px;margin:0 0 6px}h3 small{font-weight:400;color:var(--dim)}"
+    "pre{overflow:auto;font:12px/1.5 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;margin:0}"
+    "#both:checked~.views{grid-template-columns:var(--columns)}"
+    "#both:checked~.views>.p,#both:checked~.views>.e,#e:checked~.views>.e,#p:checked~.views>.p,"
+    "#text:checked~.views>.t{display:block}"
+    "#both:checked~.tabs [for=both],#e:checked~.tabs [for=e],#p:checked~.tabs [for=p],#text:checked~.tabs [for=text]"
+    "{color:var(--ink);font-weight:600;box-shadow:inset 0 -2px var(--llm)}"
+    "input:focus-visible~.tabs{outline:2px solid var(--llm);outline-offset:3px}"
+    "table{border-collapse:collapse;font-size:13.5px}td,th{text-align:left;vertical-align:top;padding:4px 18px 4px 0;"
+    "border-bottom:1px solid color-mix(in srgb,var(--line) 35%,transparent)}th{color:var(--dim);font-weight:500}"
+    ".short{white-space:nowrap}"
+    "td code{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;overflow-wrap:anywhere}"
+    ".stock{border-left:4px solid var(--code);padding:8px 14px;margin:14px 0}"
+    "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}.e{order:-1}}"
+)
+_BESIDE = 60  # primitives that both graphs together may have to be shown side by side at first
+AS_WRITTEN = ("As written", "p-graph: the order of the stock framework")
+AS_RUN = ("As run", "e-graph: each step starts as soon as its inputs are there")
+
+
+def to_html(
+    p_graph: Graph | None,
+    e_graph: Graph | None,
+    notes: Iterable[Note] = (),
+    *,
+    title: str = "",
+    summary: Sequence[str] = (),
+    fallback: str = "",
+    tables: Sequence[Section] = (),
+    marks: tuple[Marks, Marks] = (NO_MARKS, NO_MARKS),
+    critical: str = "",
+) -> str:
+    """One self-contained page. ``summary``: sentences for people. ``fallback``: why everything is left to stock.
+
+    tables: further ones, behind the pictures. marks: what the two pictures tell besides; critical: what their heavy
+    frames mean.
+    """
+    heading = escape(title or "Plan")
+    parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
+    if fallback:
+        parts.append(f'<div class="stock"><b>Runs as stock.</b> {escape(fallback)}</div>')
+    if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
+        parts += [
+            f'<div class="keys">{"".join(legend(graphs, critical=critical))}</div>',
+            _views(p_graph, e_graph, marks),
+        ]
+    told = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
+    parts += [_table(*section) for section in (*tables, *told)]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<title>{heading}</title><style>{_STYLE}</style></head><body class="ff">{"".join(parts)}</body></html>'
+    )
+
+
+def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Marks]) -> str:
+    graphs = [("p", AS_WRITTEN, p_graph, marks[0]), ("e", AS_RUN, e_graph, marks[1])]
+    there = [(key, names, graph, mark) for key, names, graph, mark in graphs if graph is not None]
+    tabs = [(key, names[0]) for key, names, _, _ in reversed(there)] + [("text", "Text")]
+    if len(there) > 1:
+        beside = sum(len(graph.primitives) for _, _, graph, _ in there) <= _BESIDE
+        tabs.insert(0 if beside else 2, ("both", "Side by side"))
+    inputs = "".join(
+        f'<input type="radio" name="view" id="{key}"{" checked" if index == 0 else ""}>'
+        for index, (key, _) in enumerate(tabs)
+    )
+    labels = "".join(f'<label for="{key}">{label}</label>' for key, label in tabs)
+    drawn = [to_svg(graph, title=name, marks=mark) for _, (name, _), graph, mark in there]
+    columns = " ".join(f"minmax(0,{width}fr)" for svg in drawn for width in re.findall(r' width="(\d+)"', svg)[:1])
+    views = [
+        f'<section class="{key}"><h3>{name} <small>{about}</small></h3><figure>{svg}</figure></section>'
+        for (key, (name, about), _, _), svg in zip(there, drawn, strict=True)
+    ]
+    text = "\n\n".join(format_graph(graph, title=name, marks=mark) for _, (name, _), graph, mark in there)
+    views.append(f'<section class="t"><pre>{escape(text)}</pre></section>')
+    return (
+        f'{inputs}<nav class="tabs">{labels}</nav><div class="views" style="--columns:{columns}">{"".join(views)}</div>'
+    )
+
+
+def calls(graph: Graph) -> Iterator[Primitive]:
+    """The steps of user code, and of components not recognised, bodies included."""
+    return (p for p in everything(graph) if p.op is Op.CALL)
+
+
+def opaque(graph: Graph) -> list[Primitive]:
+    """Those of them that stock runs, because nothing is known about what they do."""
+    return [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
+
+
+def stays(p: Primitive) -> bool:
+    """Whether stock alone runs it, whatever could be gained by running it early."""
+    return p.effects.kind is Effect.OPAQUE or (p.effects.kind is not Effect.PURE and p.params.get("by") == "stock")
+
+
+Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
+"""A table: heading, columns, rows; the last column holds what is longest."""
+
+
+def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -> list[Section]:
+    """The tables below a plan: heading, columns, rows. Without empty tables, and without saying a thing twice.
+
+    gain: whether the plan is used at all; if not, there is nothing that starts earlier to be told of.
+    """
+    found = [] if graph is None else list(calls(graph))
+    held = [p for p in found if stays(p)]
+    free = [p for p in found if not stays(p) and not p.meta.get("handed")]
+    own = {p.name: p.effects.reason for p in held}
+    notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
+    columns = ("pass", "step", "how")
+    tables: list[Section] = [
+        ("What starts earlier than in stock", columns, _told([n for n in notes if n.done and gain])),
+        ("What stays as it was, and why", ("pass", "step", "why"), _told([n for n in notes if not n.done])),
+        (
+            "Run by stock itself, exactly when it always was: your own code, and what is not recognised",
+            ("step", "why"),
+            [(p.name, _why(p, graph, gain)) for p in held],
+        ),
+        (
+            "Your functions without side effects, or declared to read, which may run early",
+            ("step", "at", "how that is known"),
+            [(p.name, _at(p), p.effects.reason or "found pure") for p in free if gain],
+        ),
+    ]
+    return [table for table in tables if table[2]]
+
+
+def _told(notes: Iterable[Note]) -> list[tuple[str, ...]]:
+    """Rows of notes; what is said of several steps in the same words is said once."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for note in notes:
+        said.setdefault((note.source, tidy(note.reason)), []).append(note.where)
+    return [(source, _several(list(dict.fromkeys(where))), reason) for (source, reason), where in said.items()]
+
+
+def _several(names: Sequence[str], most: int = 3) -> str:
+    return (
+        ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    )
+
+
+def _at(p: Primitive) -> str:
+    return str(p.meta.get("where", ""))
+
+
+def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
+    """The reason, and what it costs: how many steps could start earlier if it were known to be harmless."""
+    reason = tidy(p.effects.reason) or "is not known to be without side effects"
+    if where := _at(p):
+        reason = f"kept in order: `{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}"
+    held = _waiting(graph, p.name) if gain and graph is not None and p.name in graph else 0
+    return f"{reason}; {held} later step{'s wait' if held > 1 else ' waits'} for it" if held else reason
+
+
+def _waiting(graph: Graph, name: str) -> int:
+    """How many models, searches and the like come after a step, by data or order."""
+    behind = {name}
+    for p in graph:
+        if not behind.isdisjoint((*(ref.name for ref in p.args.values()), *p.after)):
+            behind.add(p.name)
+    return sum(p.name in behind and p.name != name and works(p) and p.params.get("by") != "stock" for p in graph)
+
+
+_PLUMBING = frozenset(
+    {Op.RENDER, Op.PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.CALL, Op.MAP, Op.CONDITION}
+)
+
+
+def works(p: Primitive) -> bool:
+    """Whether a primitive takes time of its own: a model, a search, reranking, a tool."""
+    return p.op not in _PLUMBING or any(works(inner) for _, body in bodies(p) for inner in body)
+
+
+def _table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(_cell(name, text, name == columns[-1]) for name, text in zip(columns, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<h2>{escape(heading)}</h2><table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(column: str, text: str, last: bool) -> str:
+    if column == "step":
+        return f"<td><code>{escape(text)}</code></td>"
+    return f"<td>{escape(text)}</td>" if last else f'<td class="short">{escape(text)}</td>'

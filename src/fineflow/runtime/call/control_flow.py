@@ -1,0 +1,91 @@
+"""What the graph scheduler does with graphs inside a primitive: one arm of a CONDITION, each item of a MAP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from fineflow.cost_model.costs import costs
+from fineflow.ir import Op, Primitive
+from fineflow.runtime.call.executor import IN_HAND, Execution, Failed
+from fineflow.runtime.call.streams import Stream
+
+
+def choose(run: Execution, p: Primitive, holds: Callable[[Any], bool]) -> object:
+    """Runs the tests of a CONDITION in order until one ``holds``, then the arm of that one alone.
+
+    A test or arm starts on what is known of the condition's arguments then, and gets the others when they are known.
+    """
+
+    def start(label: str, done: Callable[[Any], None]) -> None:
+        run.within(p, p.body[label], run.arguments(p), done)
+
+    def test(number: int) -> None:
+        def tested(value: Any) -> None:
+            try:
+                true = not isinstance(value, Failed) and holds(value)
+            except Exception as error:
+                run.surprise(p, error, ours=True)
+                return
+            if isinstance(value, Failed):
+                ended(value)
+            elif true:
+                start(f"then {number}", ended)
+            else:
+                test(number + 1)
+
+        if f"if {number}" in p.body:
+            start(f"if {number}", tested)
+        else:
+            start("else", ended)
+
+    ended = partial(run.complete, p)
+    test(1)
+    return IN_HAND
+
+
+def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
+    """Runs the body of a MAP for every element; elements of a stream start as they are released."""
+    items = args["items"]
+    outer = {name: value for name, value in args.items() if name != "items"}
+    results: list[Any] = []
+    running = 1  # the list itself, then one for each item
+
+    def begin(item: Any) -> None:
+        nonlocal running
+        running += 1
+        results.append(None)
+        run.within(p, p.body, {**outer, "item": item}, partial(ended, len(results) - 1))
+
+    def ended(number: int, value: Any) -> None:
+        results[number] = value
+        one_less()
+
+    def one_less() -> None:
+        nonlocal running
+        running -= 1
+        if not running:
+            failed = next((value for value in results if isinstance(value, Failed)), None)
+            run.complete(p, failed or list(results))
+
+    def all_begun() -> None:
+        costs.observe_size("", Op.MAP, p.name, len(results))
+        one_less()
+
+    async def read(stream: Stream[Any]) -> None:
+        try:
+            async for item in stream.read():
+                begin(item)
+        except Exception as error:
+            run.surprise(p, error, ours=False)
+        else:
+            all_begun()
+
+    if isinstance(items, Stream):
+        run.spawn(read(items), p)
+    else:
+        for item in items:
+            begin(item)
+        all_begun()
+    return IN_HAND

@@ -1,0 +1,357 @@
+"""The graph scheduler: runs one e-graph for one query, ahead of stock (Ayo, section 5.1).
+
+Dataflow by in-degree counting. Trivial primitives run inline, in the call that completed their last input; the
+others become tasks. A primitive that fails stops its own branch only: the error is stock's to raise, when it gets
+there, and its claim returns the very exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import CoroutineType
+from typing import Any
+
+from fineflow.cost_model.costs import costs
+from fineflow.ir import Graph, Primitive, Ref
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.dependencies import Slot, foreseen, slot, wiring
+from fineflow.runtime.call.query import Call as Call
+from fineflow.runtime.call.query import LeftToStock, Place
+from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps
+from fineflow.runtime.call.values import Failed as Failed
+from fineflow.runtime.call.values import Values
+from fineflow.runtime.call.work import Start, produce
+from fineflow.runtime.queues.permits import component_of
+
+_SHOWN = 200  # characters of a surprise that are kept
+
+Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
+"""Runs one primitive. Returns the value, an awaitable of it, or IN_HAND; called on the query's event loop."""
+
+IN_HAND = object()
+"""What a kernel returns that completes the primitive itself, now or later."""
+
+
+class Execution(Values):
+    """One graph (or a body of a MAP or CONDITION) with the values it has so far.
+
+    late: inputs that are not known yet, see ``give``.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_finished",
+        "_missing",
+        "_open",
+        "_ready",
+        "_running",
+        "_stamps",
+        "_unended",
+        "_waking",
+        "_wiring",
+        "beyond",
+        "call",
+        "level",
+    )
+
+    def __init__(
+        self,
+        graph: Graph,
+        call: Call,
+        inputs: Mapping[str, Any],
+        finished: Callable[[Any], None] | None = None,
+        level: int = 0,
+        late: Iterable[str] = (),
+        beyond: float = 0.0,
+    ) -> None:
+        super().__init__(graph, inputs)
+        self.level = level  # depth of the primitive that this graph is the body of
+        self.beyond = beyond  # predicted seconds of what comes behind that primitive
+        self.call = call
+        self._finished = finished
+        self._wiring = wiring(graph)
+        self._ahead = foreseen(graph)
+        self._missing = dict(self._wiring.missing)
+        self._open = self._wiring.count  # primitives that are not over yet
+        self._unended = None if finished is None else set(self._wiring.ending)
+        for name in late:
+            for p in self._wiring.followers.get(name, ()):
+                self._missing[p.name] += 1
+            if name == graph.output.name and self._unended is not None:
+                self._unended.add(name)
+        self._waking: dict[Slot, list[Callable[[], None]]] = {}
+        self._ready: deque[Primitive] | None = None  # those that can start, if there are any
+        self._running = False
+        self._stamps = Stamps(self._wiring.places, graph)
+        call.runs.append(self._stamps)
+
+    def start(self) -> None:
+        """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
+        if self._unended is not None and not self._unended:
+            self._finish()
+        for p in self._wiring.ready:
+            if not self._missing[p.name]:
+                self._start_later(p)
+        self._drain()
+
+    def _start_later(self, p: Primitive) -> None:
+        if self._ready is None:
+            self._ready = deque()
+        self._ready.append(p)
+
+    def _drain(self) -> None:
+        # A loop, not recursion: chains of trivial primitives may be long, and completing one may make others ready.
+        if self._running or (ready := self._ready) is None:
+            return
+        self._running = True
+        try:
+            while ready and not self.call.claims.closed:
+                self._dispatch(ready.popleft())
+        finally:
+            self._running, self._ready = False, ready or None
+
+    def _dispatch(self, p: Primitive) -> None:
+        if p.name in self._wiring.by_stock:
+            if p.name in self._wiring.fed:
+                self._stamps.ready(p.name)
+                self.call.awaited[p.meta["leaf"]] = stamp = self._stamps.at(p.name)
+                stamp.taken = STOCK
+                self.call.want(p.meta["leaf"], partial(self.complete, p))
+            return
+        self._stamps.ready(p.name)
+        failed = self.failed(p)
+        if failed is not None:
+            self.complete(p, failed)
+            return
+        try:
+            args = self.arguments(p)
+            self.spent(self._wiring.spent.get(p.name, ()))
+            value = self.call.kernels[p.op](p, args, self)
+            if isinstance(value, CoroutineType):
+                value = self.spawn(value, p, placed=True)
+        except BaseException as error:  # not observable: stock will meet it in its own time, or never
+            if isinstance(error, KeyboardInterrupt) and not self.call.sync:
+                raise  # the user's, who interrupts the thread of this very loop
+            self.surprise(p, error, ours=True)
+            return
+        if value is IN_HAND:
+            return
+        if isinstance(value, Work):
+            if value.entry.over:
+                self._worked(p, value)
+            else:
+                value.entry.follow(partial(self._worked, p, value), self.call.context)
+        elif asyncio.isfuture(value):
+            if value.done():
+                self._told(p, value)
+            else:
+                value.add_done_callback(partial(self._told, p), context=self.call.context)
+        else:
+            self.complete(p, value)
+
+    def _told(self, p: Primitive, future: asyncio.Future[Any]) -> None:
+        """A task that a kernel has made for the primitive is over."""
+        if future.cancelled() or self.call.claims.closed:
+            return
+        error = future.exception()
+        if error is None:
+            self.complete(p, future.result())
+        else:
+            self.surprise(p, error, ours=False)
+
+    def _worked(self, p: Primitive, work: Work) -> None:
+        """Work that stock may claim is over."""
+        entry = work.entry
+        if self.call.claims.closed:
+            return
+        if entry.error is not None:
+            self.surprise(p, entry.error, ours=not entry.begun and not entry.by_stock)
+            return
+        try:
+            value = work.view(entry.value)
+        except Exception as failure:
+            self.surprise(p, failure, ours=True)
+        else:
+            self.complete(p, value)
+
+    def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
+        """A primitive has failed while running ahead; ``ours``: it may be a fault of fineflow's."""
+        text = f"{p.name}: {type(error).__name__}: {error}"
+        text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        self.call.surprises += (text,)
+        if ours and not isinstance(error, LeftToStock):
+            self.call.broken += (text,)
+        self.complete(p, Failed(error))
+
+    def complete(self, p: Primitive, value: Any) -> None:
+        """A primitive is finished: keeps its value and dispatches whom it was missing for."""
+        if self.call.claims.closed:
+            return
+        self.keep(p.name, value)
+        self._stamps.ended(p.name)
+        if p.name in self._wiring.fed and not isinstance(value, Failed):
+            stamp = self._stamps.at(p.name)
+            if stamp.begun is not None:
+                costs.observe(p.engine or "", p.op, None, stamp.ran, p.name)
+        self._arrived(p.name)
+        for part in self._wiring.early.get(p.name, ()):
+            if part not in self.released:  # whoever waits for a part has it in the whole
+                self._arrived(part)
+        self._over(p.name, value)
+        self._open -= 1
+        if not self._open and self._finished is None:
+            self.call.rest()
+        self._drain()
+
+    def give(self, name: str, value: Any) -> None:
+        """An input is known now that was not when the graph started."""
+        if self.call.claims.closed:
+            return
+        self.keep(name, value)
+        self._arrived(name)
+        self._over(name, value)
+        self._drain()
+
+    def _over(self, name: str, value: Any) -> None:
+        if self._unended and name in self._unended:
+            self._unended.discard(name)
+            if not self._unended or (name == self.graph.output.name and isinstance(value, Failed)):
+                self._finish()
+
+    def release(self, p: Primitive, key: str | None, value: Any) -> None:
+        """A part of a primitive's value is there before the whole: the field ``key``, or the stream of items (None).
+
+        Dispatches those who read that part with ``stream``. What is released again replaces what others read later.
+        """
+        if self.call.claims.closed:
+            return
+        part = (p.name, key)
+        known = part in self.released
+        self.released[part] = value
+        if not known:
+            self._arrived(part)
+            self._drain()
+
+    def _arrived(self, what: Slot) -> None:
+        for follower in self._wiring.followers.get(what, ()):
+            self._missing[follower.name] -= 1
+            if not self._missing[follower.name]:
+                self._start_later(follower)
+        if self._waking:
+            for wake in self._waking.pop(what, ()):
+                wake()
+
+    def _finish(self) -> None:
+        if self._finished is None or self._unended is None:
+            return
+        self._unended.clear()
+        value = self.values[self.graph.output.name]
+        if not isinstance(value, Failed):
+            try:
+                value = self.value(self.graph.output)
+            except Exception as error:  # a record without that key
+                value = Failed(error)
+        self._finished(value)
+
+    def work(
+        self,
+        p: Primitive,
+        key: Any,
+        start: Start,
+        *,
+        shared: bool = False,
+        stream: bool = False,
+        placed: bool = True,
+    ) -> Entry:
+        """Work that stock may claim: started now unless stock has started the same.
+
+        ``start(entry)`` does it and returns the result; ``key`` are the arguments that stock's call will be compared
+        by. ``stream``: the pieces go to ``entry.stream`` while they come, and the result is the list of them.
+        ``placed``: it is one call of a component, and holds a place; else ``start`` takes ``place`` where it calls one.
+        """
+        entry, mine = self.call.claims.expect(p.meta["leaf"], key, shared=shared)
+        stamp = self._stamps.at(p.name)
+        stamp.taken = LEFT if mine else JOINED
+        if not mine:
+            return entry
+        entry.stamps, entry.number, entry.component = self._stamps, self._wiring.places[p.name], p.component
+        if stream:
+            entry.chunked, entry.stream = True, Stream()
+        entry.ahead = True
+        try:
+            self._task(produce(self, p, entry, start, placed), p, stamp)
+        except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
+            entry.ahead = False
+            entry.fail(error)
+            if entry.stream is not None:
+                entry.stream.close(error)
+            raise
+        return entry
+
+    def place(self, p: Primitive, entry: Entry | None = None, *, limited: bool = True) -> Place:
+        """A place for one call of a component, for the work ``entry``; an async context manager.
+
+        limited: whether a limit of the component's own counts. Not where a queue in front of it sees to that.
+        """
+        made = self.call.place(self._stamps.at(p.name), component_of(p.component) if limited else None)
+        if entry is not None:
+            entry.place = made
+        return made
+
+    def worked(self, p: Primitive, seconds: float) -> None:
+        """What was done for the primitive had ended at that time."""
+        self._stamps.ended(p.name, seconds)
+
+    def spawn(self, work: Awaitable[Any], p: Primitive, *, placed: bool = False) -> asyncio.Task[Any]:
+        """A task for (a part of) the primitive, with its depth as priority. placed: it is a call of a component."""
+        stamp = self._stamps.get(p.name)
+        level, path = self._when(p)
+        place = self.call.place(None, component_of(p.component)) if placed else None
+        return self.call.spawn(work, level, path=path, place=place, name=p.name, stamp=stamp)
+
+    def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> None:
+        level, path = self._when(p)
+        self.call.task(work, level, path, p.name, stamp)
+
+    def _when(self, p: Primitive) -> tuple[int, float]:
+        """Its depth, and the predicted seconds to the end of the call."""
+        return self.level + p.depth, self.beyond + self._ahead[p.name][0]
+
+    def ended(self, name: str, then: Callable[[], None]) -> None:
+        """Calls ``then`` when the primitive has its value or has failed: now, if that is so already."""
+        if name in self.values:
+            then()
+        else:
+            self._waking.setdefault(name, []).append(then)
+
+    def needed(self, p: Primitive) -> bool:
+        """Whether anybody but stock waits for the end of a primitive."""
+        slots = self._wiring.followers.keys() if p.name not in self._wiring.followers else (p.name,)
+        waited = any((slot if isinstance(slot, str) else slot[0]) == p.name for slot in slots)
+        return waited or (self._finished is not None and p.name in self._wiring.ending)
+
+    def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
+        """Runs a body of ``p`` with these inputs; others that are arguments of ``p`` follow when they are known."""
+        late = [name for name in body.inputs if name in p.args and name not in given]
+        beyond = self.beyond + self._ahead[p.name][1]
+        inner = Execution(body, self.call, given, done, self.level + p.depth, late, beyond)
+        for name in late:
+            wake = partial(self._pass_on, inner, name, p.args[name])
+            self._waking.setdefault(slot(p.args[name]), []).append(wake)
+        inner.start()
+
+    def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
+        inner.give(name, self.value_or_failure(ref))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel returns for claimable work: the entry, and what of its result is the primitive's value."""
+
+    entry: Entry
+    view: Callable[[Any], Any]

@@ -1,0 +1,122 @@
+"""How a call of an optimized object begins and ends for the runtime: admitted, counted, known by its tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any, Generic, Self, TypeVar
+
+from fineflow.runtime.loop import scopes
+from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues.admission import Ticket, door, enter, enter_sync, inside
+from fineflow.runtime.queues.component_calls import lend
+from fineflow.runtime.queues.permits import hurried
+
+_Values = tuple[tuple[ContextVar[Any], Any], ...]
+_OUTERMOST: _Values = ((inside, True),)
+
+
+class Entered:
+    """One call, or a part of the call it is made in: admitted, marked (``with``) while its code runs, at last ended.
+
+    For a coroutine ``async with`` does the first and the last, for a plain thread ``InThread``. Places that are held
+    for a component which makes the call inside of its own are given away until the call has ended.
+
+    tenant, priority: of the call, where it says any. Raises CancelledError where its deadline has passed.
+    """
+
+    __slots__ = ("_before", "_lent", "_ticket", "_values")
+
+    def __init__(self, tenant: str | None = None, priority: int | None = None) -> None:
+        scopes.check()
+        within = inside.get()
+        self._ticket = None if within else Ticket(tenant or "", priority or 0)
+        self._values: _Values = () if within else _OUTERMOST
+        if tenant is not None:
+            self._values += ((request_context.tenant, tenant), (request_context.weight, door().limits.weight(tenant)))
+        if priority is not None:
+            self._values += ((request_context.priority, priority),)
+        self._before: tuple[Any, ...] | None = None
+        self._lent = lend()
+
+    async def __aenter__(self) -> Self:
+        await self.admitted()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.ended(error)
+
+    async def admitted(self) -> None:
+        """Waits until the call may begin. Raises Overloaded."""
+        if self._ticket is not None:
+            try:
+                await enter(self._ticket)
+            except BaseException as error:
+                await self.ended(error)
+                raise
+
+    def admitted_sync(self) -> None:
+        """The same for a plain thread, which it blocks.
+
+        On the thread of a running loop the call will wait for no place: whoever holds one may need that loop.
+        """
+        if self._ticket is not None:
+            try:
+                enter_sync(self._ticket)
+            except BaseException as error:
+                self.ended_sync(error)
+                raise
+        if asyncio._get_running_loop() is not None:
+            self._values += ((hurried, True),)
+
+    def apply(self) -> None:
+        """Sets its marks for good, for the graph: in a context that was copied for the call."""
+        for var, value in self._values:
+            var.set(value)
+
+    def __enter__(self) -> None:
+        """Sets what the code of the call finds in its context variables, for the block. One block at a time."""
+        self._before = tuple([var.get() for var, _ in self._values])
+        self.apply()
+
+    def __exit__(self, *_: object) -> None:
+        before, self._before = self._before, None
+        if before is None or any(var.get() is not value for var, value in self._values):
+            return  # a coroutine that Python collects, in whatever context: there is nothing to take back
+        for (var, _value), value in zip(self._values, before, strict=True):
+            var.set(value)
+
+    async def ended(self, error: BaseException | None = None) -> None:
+        """The call is over. error: what it ended with."""
+        self._left(error)
+        for hold in self._lent:
+            await hold.back()
+
+    def ended_sync(self, error: BaseException | None = None) -> None:
+        """The same for a plain thread."""
+        self._left(error)
+        for hold in self._lent:
+            hold.back_sync()
+
+    def _left(self, error: BaseException | None) -> None:
+        if self._ticket is not None:
+            self._ticket.door.leave(self._ticket, error)
+
+
+E = TypeVar("E", bound=Entered)
+
+
+class InThread(Generic[E]):
+    """One call by a plain thread. The block begins when it is admitted, and gets it. Raises Overloaded."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: E) -> None:
+        self._call = call
+
+    def __enter__(self) -> E:
+        self._call.admitted_sync()
+        return self._call
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._call.ended_sync(error)

@@ -1,0 +1,322 @@
+"""One query: what all graphs of one call share, its tasks, and its end, after which nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fineflow.ir import Op
+from fineflow.runtime import events
+from fineflow.runtime.call.claims import Claims, Summary
+from fineflow.runtime.call.trace import Stamp, Stamps, Trace
+from fineflow.runtime.loop.scopes import check
+from fineflow.runtime.queues.component_calls import hold_of
+from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.request_context import depth, path, query, started
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Call:
+    """What is common to all graphs of one query: entry point, limits, tasks, claims.
+
+    May be made on any thread; its methods run on ``loop``. ``context`` is the call's own, and is marked as such.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    kernels: Mapping[Op, Callable[..., Any]]  # see executor.Kernel
+    sync: bool  # entered through invoke/stream: components are used through their sync methods
+    streaming: bool  # entered through stream/astream: stock will use the models' streaming methods
+    handlers: bool  # a streaming callback handler is attached: stock streams models even inside invoke
+    context: contextvars.Context
+    label: str
+    limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
+    entry: str = ""  # the method that was called, where it is none of a runnable
+    claims: Claims = field(init=False)
+    tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # with what they have to close at their end
+    # Dicts, as Python's garbage collector need not look at empty ones.
+    stocks: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which a component works for stock itself
+    steps: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which stock is in an opaque step
+    waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
+    fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, which nobody has asked for yet
+    tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
+    surprises: tuple[str, ...] = ()  # what failed while running ahead
+    broken: tuple[str, ...] = ()  # those that are faults of fineflow if the call succeeds
+    runs: list[Stamps] = field(default_factory=list)  # times of the graphs that were started so far
+    awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
+    began: float = field(init=False)  # seconds, as events.now() counts them
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.loop)
+        self.began = events.now()
+        self.context.run(_mark_call, self)
+
+    def enter(self, context: contextvars.Context) -> None:
+        """Has everything that begins from now on run in copies of another context, which is marked as the call's."""
+        context.run(_mark_call, self)
+        self.context = context
+
+    def place(self, stamp: Stamp | None = None, component: Component | None = None) -> Place:
+        """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began.
+
+        component: what stands for it, where that may have a limit of its own.
+        """
+        return Place(self.limit, stamp, component)
+
+    def spawn(
+        self,
+        work: Awaitable[Any],
+        level: int,
+        *,
+        path: float = 0.0,
+        place: Place | None = None,
+        name: str = "",
+        stamp: Stamp | None = None,
+    ) -> asyncio.Task[Any]:
+        """A task in its own copy of the caller's context, with its depth as priority.
+
+        ``path``: predicted seconds to the end of the call. ``place``: of a call of a component, which holds it.
+        ``name``: what it works for, shown in timelines; ``stamp``: of that run.
+        """
+        return self.task(_run(work, place, stamp), level, path, name, stamp, work)
+
+    def task(
+        self,
+        work: Coroutine[Any, Any, T],
+        level: int,
+        path: float,
+        name: str,
+        stamp: Stamp | None,
+        inner: object = None,
+    ) -> asyncio.Task[T]:
+        """The same for a coroutine that lets no SystemExit and no KeyboardInterrupt out. inner: one that it awaits."""
+        context = self.context.copy()
+        context.run(_mark, level, path, name, stamp)
+        task = self.loop.create_task(work, context=context)
+        self.tasks[task] = inner
+        task.add_done_callback(self._ended, context=context)
+        if self.claims.closed:  # looked at after the task was added: `closed` may be set from another thread
+            task.cancel()
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        inner = self.tasks.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # whoever wanted it has been told; after the end of the call nobody wants it
+        if inspect.iscoroutine(inner):
+            inner.close()  # a task that is cancelled before its first step has not touched it
+
+    async def for_stock(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Awaits what a component does for stock itself: in a place, and not beyond the end of the call.
+
+        Stock leaves tasks behind when one of several steps fails, or when a stream is not read to its end.
+        """
+        with _counted(self.stocks):
+            async with self.place():
+                return await make()
+
+    async def opaque(self, work: Awaitable[T]) -> T:
+        """Awaits an opaque step of stock's. A call that fails leaves it to itself, as stock does; ``stop`` does not."""
+        with _counted(self.steps):
+            return await work
+
+    def begins(self, leaf: str) -> None:
+        """Stock is about to run the opaque step ``leaf``. From any thread.
+
+        Raises CancelledError where the deadline of the call has passed.
+        """
+        check()
+        stamp = self.awaited.get(leaf)
+        if stamp is not None:
+            stamp.ready = events.now()
+            if not self.streaming:  # a stream takes as long as its reader does
+                stamp.begun = stamp.ready
+
+    def feed(self, leaf: str, value: Any) -> None:
+        """Stock ran the opaque step ``leaf``: its value is there."""
+        if leaf not in self.waiting and not self.claims.closed:
+            self.fed[leaf] = value  # stock is ahead: the graph gets there later
+        for wanted in self.waiting.pop(leaf, ()):
+            wanted(value)
+
+    def want(self, leaf: str, wanted: Callable[[Any], None]) -> None:
+        """Calls ``wanted`` with the value of the opaque step ``leaf``: now if stock has run it, else when it has."""
+        if leaf in self.fed:
+            wanted(self.fed.pop(leaf))
+        else:
+            self.waiting.setdefault(leaf, []).append(wanted)
+
+    def summary(self) -> Summary:
+        """What is worth knowing of the call so far."""
+        claims = self.claims
+        unclaimed = len(claims.unclaimed())
+        return Summary(claims.claimed, claims.missed, unclaimed, self.surprises, self.broken, self._trace())
+
+    def _trace(self) -> Trace:
+        entry = self.entry or ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
+        runs = tuple((stamps.graph, stamps) for stamps in self.runs if stamps.graph is not None)
+        return Trace(entry, self.began, events.now(), runs)
+
+    def rest(self) -> None:
+        """The graph has done all that it had to do: its context is not needed while stock catches up."""
+        self.context = _NOTHING
+
+    def close(self) -> Summary:
+        """Cancels what still runs, without waiting for it, and lets go of all values."""
+        summary = self.summary()
+        for task in tuple(self.tasks):
+            task.cancel()
+        _cancel(self.stocks)
+        self.claims.close()
+        # What a task of the user's leaves behind may hold the call for long: in its context, stock's side of it.
+        self.waiting.clear()
+        self.fed.clear()
+        self.tables.clear()
+        self.awaited.clear()
+        self.context = _NOTHING
+        return summary
+
+    def stop(self) -> None:
+        """The caller has broken off, while stock is still waiting for its parts: ends these, too."""
+        _cancel(self.steps)
+        self.close()
+
+    async def aclose(self) -> Summary:
+        """``close``, and waits until all has stopped; cancelling the caller does not shorten that."""
+        summary = self.close()
+        await self.ended()
+        return summary
+
+    async def ended(self) -> None:
+        """Waits until all has stopped; cancelling the caller does not shorten that."""
+        cancelled: asyncio.CancelledError | None = None
+        while pending := [task for task in self.tasks if task is not asyncio.current_task()]:
+            try:
+                await asyncio.wait(pending)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                for task in pending:
+                    task.cancel()
+        if cancelled is not None:
+            raise cancelled
+
+
+@contextmanager
+def _counted(tasks: dict[asyncio.Task[Any], None]) -> Iterator[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    tasks[task] = None
+    try:
+        yield
+    finally:
+        tasks.pop(task, None)
+
+
+def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tuple(tasks):
+        if not task.cancelling():  # a second time would be one that nobody takes back
+            task.cancel()
+
+
+def _mark_call(call: Call) -> None:
+    query.set(call.label)
+    started.set(call.began)
+
+
+def _mark(level: int, seconds: float, name: str, stamp: Stamp | None) -> None:
+    depth.set(level)
+    path.set(seconds)
+    events.about(name, stamp)
+
+
+_NOTHING = contextvars.Context()
+
+
+class Place:
+    """One of the ``max_concurrency`` places of a call (an async context manager), held while a component works.
+
+    Stock bounds its sync branches by the size of a pool of threads, and its async ones not at all. Here all calls of
+    components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
+    holds a place must not wait for work that needs one: what a call waits for comes before its place.
+
+    component: which may have a limit of its own over all calls (``runtime.queues.permits``); its place is taken last.
+    """
+
+    __slots__ = ("_held", "_hold", "_limit", "_stamp", "since")
+
+    def __init__(
+        self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: Component | None = None
+    ) -> None:
+        self._limit = limit
+        self._stamp = stamp
+        self._hold = hold_of(component)
+        self._held = False
+        self.since = events.now()  # when the work began
+
+    async def __aenter__(self) -> Place:
+        if self._limit is not None or self._hold is not None:
+            await self.take()
+            if self._stamp is not None:
+                self._stamp.begun = events.now()
+        self.since = events.now()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    async def take(self) -> None:
+        """Waits for a place: of the call, first come first served; of the component, by its policy."""
+        if self._limit is not None:
+            await self._limit.acquire()
+            self._held = True
+        if self._hold is not None:
+            try:
+                await self._hold.take()
+            except BaseException:
+                self.leave()
+                raise
+
+    def leave(self) -> None:
+        """Gives it back, if it is held: for good, or while the component is paused."""
+        if self._hold is not None:
+            self._hold.leave()
+        if self._limit is not None and self._held:
+            self._held = False
+            self._limit.release()
+
+
+class LeftToStock(Exception):
+    """A kernel raises it: the primitive had better not run ahead in this call; the text says why."""
+
+
+class Ended(Exception):
+    """Carries a SystemExit or KeyboardInterrupt out of a task: raised in one, they would end everybody's loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} in a component")
+        self.error = error
+
+
+async def _run(work: Awaitable[T], place: Place | None, stamp: Stamp | None) -> T:
+    cancelled = False
+    try:
+        if place is None:
+            return await work
+        async with place:
+            return await work
+    except asyncio.CancelledError:
+        cancelled = True
+        raise
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise Ended(error) from error
+    finally:
+        if stamp is not None and not cancelled:
+            stamp.end()

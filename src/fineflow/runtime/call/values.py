@@ -1,0 +1,92 @@
+"""What an execution of a graph knows so far: values of primitives, parts of them, and what stands for a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir.edit import first_args
+from fineflow.runtime.call.dependencies import Slot, after, slot
+from fineflow.runtime.call.query import LeftToStock
+
+_ABSENT: Any = object()
+_SPENT: Any = object()  # in place of a value that nobody will read any more
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Stands for the value of a primitive that raised."""
+
+    error: BaseException
+
+
+class Values:
+    """The values of one run of a graph, by primitive (and of its inputs).
+
+    released: parts that are there before the whole value: of a field, by its key, or the stream of items (None).
+    """
+
+    __slots__ = ("_failures", "graph", "released", "values")
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
+        self.graph = graph
+        self.values: dict[str, Any] = dict(inputs)
+        self.released: dict[Slot, Any] = {}
+        self._failures = any(isinstance(value, Failed) for value in self.values.values())
+
+    def keep(self, name: str, value: Any) -> None:
+        """The value of a primitive, or of an input."""
+        self.values[name] = value
+        self._failures = self._failures or isinstance(value, Failed)
+
+    def spent(self, names: Iterable[str]) -> None:
+        """Nobody will read these any more: only that they are there is of interest."""
+        for name in names:
+            if name in self.values:
+                self.values[name] = _SPENT
+
+    def failed(self, p: Primitive) -> Failed | None:
+        """The failure of a step before: then this one has failed too, as stock would never get to it."""
+        if not self._failures:
+            return None
+        slots = (slot(ref) for ref in first_args(p).values())
+        for each in (*(each for each in slots if each not in self.released), *after(p, self.graph)):
+            found = self.values.get(each if isinstance(each, str) else each[0])
+            if isinstance(found, Failed):
+                return found
+        return None
+
+    def arguments(self, p: Primitive) -> dict[str, Any]:
+        """The values of the arguments; of a CONDITION those known so far, as its arms may do without the others."""
+        if p.op is not Op.CONDITION:
+            return {name: self.value(ref) for name, ref in p.args.items()}
+        slots = {name: slot(ref) for name, ref in p.args.items()}
+        there = [name for name, each in slots.items() if each in self.released or p.args[name].name in self.values]
+        return {name: self.value_or_failure(p.args[name]) for name in there}
+
+    def value_or_failure(self, ref: Ref) -> Any:
+        """The value of a data edge, or the failure that it is not there for."""
+        if isinstance(found := self.values.get(ref.name), Failed):
+            return found
+        try:
+            return self.value(ref)
+        except Exception as error:
+            return Failed(error)
+
+    def value(self, ref: Ref) -> Any:
+        """The value of a data edge. Raises LeftToStock where it is no dict that has the key."""
+        if ref.key is None and not ref.stream:
+            return self.values[ref.name]
+        part = (ref.name, ref.key)
+        if ref.stream and part in self.released:
+            return self.released[part]
+        value = self.values[ref.name]
+        if ref.key is None:
+            return value
+        # Whatever a class of the user's does besides when it is asked: a dict may grow by it.
+        found = dict.get(value, ref.key, _ABSENT) if isinstance(value, dict) else self.released.get(part, _ABSENT)
+        if found is _ABSENT:
+            raise LeftToStock(f"{ref.name} is not a dict with {ref.key!r}")
+        return found

@@ -1,0 +1,64 @@
+"""One piece of work that runs ahead of stock: done, measured, and handed to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from fineflow.cost_model.costs import costs
+from fineflow.ir import Primitive
+from fineflow.runtime import events
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.query import Ended
+from fineflow.runtime.queues.component_calls import Counted
+from fineflow.runtime.queues.permits import component_of
+
+if TYPE_CHECKING:
+    from fineflow.runtime.call.executor import Execution
+
+Start = Callable[[Entry], Awaitable[Any]]
+"""Does the work of an entry, and returns its result."""
+
+
+async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, placed: bool) -> None:
+    """Does the work, and ends the entry; the graph goes on with the result from here.
+
+    placed: it is one call of a component, and holds a place; else ``start`` takes one where it calls a component.
+    """
+    queued = events.now()
+    foreign = bool(p.engine and p.meta.get("foreign"))
+    name = p.engine or "" if foreign else p.meta.get("counted", "")
+    counted = Counted(name, p.name, component_of(p.component)) if name else None
+    failure: BaseException | None = None
+    result = None
+    try:
+        if placed:
+            async with run.place(p, entry):
+                result = await start(entry)
+        else:
+            result = await start(entry)
+    except BaseException as error:
+        failure = error
+    now = events.now()
+    begun = queued if entry.place is None else float(entry.place.since)
+    entry.place = None
+    run.worked(p, now)
+    if counted is not None:
+        counted.ended(begun, failed=isinstance(failure, Exception))
+    if failure is not None:
+        _fail(entry, failure)
+        if isinstance(failure, asyncio.CancelledError):
+            raise failure
+        return
+    if foreign and not p.params.get("pairwise"):  # which has its scores measured
+        costs.observe(p.engine or "", p.op, None, now - begun, p.name)
+    entry.finish(result)
+    run.call.claims.forget(p.meta["leaf"], entry)
+
+
+def _fail(entry: Entry, failure: BaseException) -> None:
+    told = failure.error if isinstance(failure, Ended) else failure
+    entry.fail(told)
+    if entry.stream is not None:
+        entry.stream.close(told)

@@ -1,0 +1,200 @@
+"""Calls with a deadline: ``TimeoutError`` when it passes, and everything of the call is stopped.
+
+A coroutine is bounded as by ``asyncio.timeout``; right after its task was cancelled, so is everything else of the call,
+as stock may wait for that. A sync call runs in a thread of its own, in a copy of the caller's
+context, and the caller waits for it no longer than allowed: nothing can interrupt blocking code. The thread meets its
+end before the next step of the call, or when that code returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from functools import partial
+from time import monotonic
+from typing import Any, TypeVar
+
+from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.loop.scopes import Scope, check, current
+from fineflow.runtime.loop.workers import submit
+
+T = TypeVar("T")
+
+_END: Any = object()
+
+
+def run(function: Callable[[], T], seconds: float) -> T:
+    """What a blocking function returns or raises; TimeoutError if that takes longer than ``seconds``."""
+    scope = Scope()
+    try:
+        return _step(_context(scope), scope, function, monotonic() + seconds, seconds)
+    finally:
+        scope.close()
+
+
+async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """The same for what a coroutine function returns, in the current task."""
+    scope, loop = Scope(), asyncio.get_running_loop()
+    until = loop.time() + seconds
+    limit = asyncio.timeout_at(until)
+    timer = loop.call_at(until, loop.call_soon, scope.stop)
+    try:
+        with _inside(scope):
+            async with limit:
+                return await make()
+    except TimeoutError as error:
+        if limit.expired():
+            raise _late(seconds) from error
+        raise
+    except asyncio.CancelledError:
+        scope.stop()
+        raise
+    finally:
+        timer.cancel()
+        scope.close()
+
+
+def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
+    """The items of an iterator; TimeoutError where the next one is asked for ``seconds`` after the first was, or later.
+
+    What works for the call is stopped when the time is over, also while nobody asks.
+    """
+    scope, until = Scope(), monotonic() + seconds
+    context = _context(scope)
+    timer = _Timer(seconds, scope)
+    items: Iterator[T] | None = None
+    try:
+        items = _step(context, scope, make, until, seconds)
+        found = items
+
+        def pull() -> T:
+            try:
+                return next(found, _END)
+            finally:
+                if scope.stopped():  # nobody waits for this any more
+                    _close_quietly(found)
+
+        while (item := _step(context, scope, pull, until, seconds)) is not _END:
+            yield item
+    finally:
+        timer.cancel()
+        if items is not None and scope.stopped():
+            submit(partial(_run_quietly, context, partial(_close_quietly, items)))
+        elif items is not None:
+            context.run(_close, items)
+        scope.close()
+
+
+async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> AsyncIterator[T]:
+    """The same for an async iterator, in the tasks that ask for its items."""
+    loop = asyncio.get_running_loop()
+    scope, until = Scope(), loop.time() + seconds
+    timer = loop.call_at(until, loop.call_soon, scope.stop)
+    items: Any = None
+    try:
+        while True:
+            if loop.time() >= until:
+                scope.stop()
+                raise _late(seconds)
+            limit = asyncio.timeout_at(until)
+            try:
+                with _inside(scope):
+                    async with limit:
+                        items = make() if items is None else items
+                        item = await anext(items)
+            except StopAsyncIteration:
+                return
+            except TimeoutError as error:
+                if limit.expired():
+                    raise _late(seconds) from error
+                raise
+            yield item
+    finally:
+        timer.cancel()
+        if items is not None:
+            await items.aclose()
+        scope.close()
+
+
+def _late(seconds: float) -> TimeoutError:
+    return TimeoutError(f"the call did not end within {seconds:g} s (timeout of fineflow.optimize)")
+
+
+def _context(scope: Scope) -> contextvars.Context:
+    context = contextvars.copy_context()
+    context.run(current.set, scope)
+    return context
+
+
+@contextmanager
+def _inside(scope: Scope) -> Iterator[None]:
+    token = current.set(scope)
+    try:
+        yield
+    finally:
+        current.reset(token)
+
+
+def _step(context: contextvars.Context, scope: Scope, function: Callable[[], T], until: float, seconds: float) -> T:
+    """What the function does in a worker thread; stops the scope if that is not over in time, or the wait is broken."""
+    check()
+    if scope.stopped() or monotonic() >= until:
+        scope.stop()
+        raise _late(seconds)
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(context.run(function))
+        except BaseException as error:  # the caller's to see
+            done.set_exception(error)
+
+    submit(work)
+    try:
+        wait([done], until - monotonic())
+    finally:
+        if not done.done():
+            scope.stop()
+    if scope.stopped():
+        check()
+        raise _late(seconds)
+    return done.result()
+
+
+def _close(items: Iterator[Any]) -> None:
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()
+
+
+def _close_quietly(items: Iterator[Any]) -> None:
+    with suppress(BaseException):  # nobody is there to hear of it; or a thread is in it, which then closes it itself
+        _close(items)
+
+
+def _run_quietly(context: contextvars.Context, function: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # a thread is in that context, see above
+        context.run(function)
+
+
+class _Timer:
+    """Stops a scope in time, whatever its thread does then."""
+
+    def __init__(self, seconds: float, scope: Scope) -> None:
+        self._loop = engine_loop()
+        self._handle: asyncio.TimerHandle | None = None
+        self._loop.call_soon_threadsafe(self._start, seconds, scope)
+
+    def _start(self, seconds: float, scope: Scope) -> None:
+        self._handle = self._loop.call_later(seconds, scope.stop)
+
+    def cancel(self) -> None:
+        with suppress(RuntimeError):  # that loop was shut down
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()

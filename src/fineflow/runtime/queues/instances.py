@@ -1,0 +1,133 @@
+"""Several instances of one engine under one name, to be used wherever one engine is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from fineflow.ir import Op
+from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Sampling
+from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.placement import Instance, in_service
+
+
+class _Instances:
+    """What both groups share: their instances, and who is still in service."""
+
+    def __init__(self, engines: Sequence[Any], name: str | None) -> None:
+        self.name: str = name or engines[0].name
+        self.instances = tuple(Instance(engine, f"{self.name}[{i}]") for i, engine in enumerate(engines))
+
+    def __repr__(self) -> str:
+        serving = f"{len(in_service(self.instances))} of {len(self.instances)} in service"
+        return f"{type(self).__name__}({self.name!r}, {serving})"
+
+    @property
+    def lost(self) -> dict[str, Exception]:
+        """Instances that were taken out of service because they raised BackendError, and what they raised."""
+        return {instance.name: instance.lost for instance in self.instances if instance.lost is not None}
+
+    def restore(self) -> None:
+        """Puts all instances back into service, for when what ailed them is mended."""
+        for instance in self.instances:
+            instance.lost = None
+
+    async def aclose(self) -> None:
+        """Closes all instances; raises what the first raises that cannot be closed, when all were tried."""
+        errors = []
+        for instance in self.instances:
+            try:
+                await instance.engine.aclose()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+class BatchInstances(_Instances):
+    """A ``BatchEngine`` made of several: each that is idle takes a batch from their common queue."""
+
+    def __init__(self, engines: Sequence[BatchEngine], name: str | None = None) -> None:
+        super().__init__(engines, name)
+        self.ops = frozenset.intersection(*(engine.ops for engine in engines))
+        self.max_batch = min(engine.max_batch for engine in engines)
+        if not self.ops:
+            served = "; ".join(", ".join(sorted(engine.ops)) for engine in engines)
+            raise ValueError(f"expected instances that serve the same operations, got engines that serve: {served}")
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        """Results in the order of ``items``, from whichever instances are idle."""
+        return await queue_of(self).submit(op, items)
+
+
+class LLMInstances(_Instances):
+    """An ``LLMEngine`` made of several with the same model: each request goes where it finds room, or its beginning."""
+
+    def __init__(self, engines: Sequence[LLMEngine], name: str | None = None) -> None:
+        super().__init__(engines, name)
+        sizes = sorted({engine.block_size for engine in engines})
+        if len(sizes) > 1:
+            raise ValueError(f"expected instances with one block_size, got {', '.join(map(str, sizes))}")
+        self.block_size = sizes[0]
+        self.can_prefill = all(engine.can_prefill for engine in engines)
+
+    def _any(self) -> LLMEngine:
+        """One that is in service, if any is."""
+        return cast(LLMEngine, next(iter(in_service(self.instances)), self.instances[0]).engine)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """The prompt text of a conversation, by the model's chat template."""
+        given = {"tools": tools} if tools else {}
+        return self._any().render_chat(messages, add_generation_prompt=add_generation_prompt, **given)
+
+    @property
+    def constraints(self) -> frozenset[str]:
+        """Forms of output that all of them follow."""
+        engines = [instance.engine for instance in self.instances]
+        return frozenset.intersection(*(e.constraints if isinstance(e, Constrains) else frozenset() for e in engines))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt text."""
+        return self._any().encode(text)
+
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+        """Computes the key/value cache of a prompt prefix on one instance; requests that begin with it go there."""
+        await admission_of(self).prefill(tokens)
+
+    def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
+        """Decodes on one instance; see ``Admission.generate``, which also gives the priority."""
+        return admission_of(self).generate(tokens, sampling)
+
+    def cached(self, tokens: Sequence[int]) -> int:
+        """How many tokens at the beginning of a prompt need not be computed on the instance that has most of them."""
+        engines = [instance.engine for instance in in_service(self.instances)]
+        return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
+
+
+def instances(engines: Iterable[Any], *, name: str | None = None) -> Any:
+    """Several engines of one kind as one, for ``EngineEmbeddings``, ``EngineReranker``, ``ChatEngine``, ``EngineLLM``.
+
+    engines: objects of their own that serve the same model: all ``BatchEngine`` or all ``LLMEngine``, each in one group
+    only and used through it alone. name: in plans and timelines; default that of the first.
+
+    An instance that raises BackendError (other than RequestError, which is about one request) is taken out of service;
+    its requests are served by another one, once. When none is left, calls raise BackendError.
+
+    Raises ValueError where the engines are not of one kind, not distinct, or none.
+    """
+    found = list(engines)
+    if not found or len({id(engine) for engine in found}) < len(found):
+        raise ValueError(f"expected at least one engine, each another object; got {found!r}")
+    if all(isinstance(engine, BatchEngine) for engine in found):
+        return BatchInstances(found, name)
+    if all(isinstance(engine, LLMEngine) for engine in found):
+        return LLMInstances(found, name)
+    kinds = ", ".join(type(engine).__name__ for engine in found)
+    raise ValueError(f"expected engines that are all a BatchEngine or all an LLMEngine, got: {kinds}")

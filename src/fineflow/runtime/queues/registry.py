@@ -1,0 +1,72 @@
+"""One queue per engine, whoever asks, and the policies that users have chosen for engines."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from fineflow.runtime.queues.policy import POLICIES, Policy, by_depth
+
+
+class _Queue(Protocol):
+    engine: Any
+    policy: Policy
+
+
+Q = TypeVar("Q", bound=_Queue)
+
+_queues: weakref.WeakValueDictionary[tuple[type, int], Any] = weakref.WeakValueDictionary()
+_policies: dict[int, Policy] = {}  # those that users chose, by the id of the engine
+_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
+
+
+def itself(engine: Any) -> Any:
+    """The engine that an object stands for (``protocols.Shares``), else the object."""
+    return getattr(engine, "shared", engine)
+
+
+def _forget() -> None:
+    # In a forked child a thread that holds the lock does not exist.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
+    """The queue of that kind that an engine has, made when it is first asked for."""
+    engine = itself(engine)
+    key: Any = (kind, id(engine))
+    with _lock:
+        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
+        kept: Q = _queues.setdefault(key, found)
+        return kept
+
+
+def queues() -> list[Any]:
+    """Those of all engines that are in use now: ``EngineQueue`` and ``admission.Admission``."""
+    with _lock:
+        return list(_queues.values())
+
+
+def set_policy(engine: Any, policy: Policy | str) -> None:
+    """``fineflow.engines.set_policy`` for an engine, or for what stands for a component: see there."""
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
+        policy = POLICIES[policy]
+    if not callable(policy):
+        raise TypeError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
+    engine = itself(engine)
+    with _lock:
+        if id(engine) not in _policies:
+            weakref.finalize(engine, _policies.pop, id(engine), None)
+        _policies[id(engine)] = policy
+        for queue in queues():
+            if queue.engine is engine:
+                queue.policy = policy

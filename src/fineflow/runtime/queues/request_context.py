@@ -1,0 +1,48 @@
+"""Who asks: what code that runs for a query says of itself to the queues of engines, by context variables."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from fineflow.ir import Op
+from fineflow.runtime import events
+from fineflow.runtime.queues.policy import Waiting
+
+depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
+"""Depth of the primitive that is being run: what it submits to engines goes before what is less deep."""
+
+query: ContextVar[str] = ContextVar("fineflow_query", default="")
+"""Id of the query that is being run; "" makes every submitted request a query of its own."""
+
+started: ContextVar[float | None] = ContextVar("fineflow_started", default=None)
+"""When that query began (``events.now``); None outside of one."""
+
+path: ContextVar[float] = ContextVar("fineflow_path", default=0.0)
+"""Predicted seconds from the start of the primitive that is being run to the end of its query."""
+
+tenant: ContextVar[str] = ContextVar("fineflow_tenant", default="")
+"""Whose calls these are: where several tenants wait, engines are shared between them by weight."""
+
+weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
+"""The share of that tenant relative to others, above 0."""
+
+priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
+"""Priority of the call among those of its tenant: higher first."""
+
+
+def asks(number: int, op: Op, items: int) -> Waiting:
+    """What policies see of a request that the current task makes."""
+    since = started.get()
+    return Waiting(
+        number,
+        query.get() or f"request {number}",
+        depth.get(),
+        op,
+        items,
+        primitive=events.subject(""),
+        started=events.now() if since is None else since,
+        path=path.get(),
+        tenant=tenant.get(),
+        weight=weight.get(),
+        priority=priority.get(),
+    )
