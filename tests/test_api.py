@@ -77,7 +77,7 @@ def test_a_subclass_that_overrides_a_method_is_opaque() -> None:
 
     assert_same(make, {"q": "?"}, strict=True, eager=True)
     plan = fineflow.explain(make())
-    assert [p.params.get("by") for p in plan.p_graph] == ["stock"]
+    assert [p.by_stock for p in plan.p_graph] == [True]
 
 
 def test_everything_but_running_is_the_users_object() -> None:

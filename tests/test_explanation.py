@@ -156,7 +156,7 @@ def test_own_code_is_told_apart_by_what_is_known_of_it() -> None:
     pure = Effects(Effect.PURE, reason="joins strings")
     graph = Graph(
         (
-            Primitive("guard", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, OPAQUE, meta={"where": "app.py:7"}),
+            Primitive("guard", Op.CALL, {"x": Ref("input")}, {}, OPAQUE, meta={"where": "app.py:7"}, by_stock=True),
             Primitive("join", Op.CALL, {"x": Ref("guard")}, effects=pure, meta={"where": "app.py:9"}),
             Primitive("llm", Op.DECODE, {"prompt": Ref("join")}),
         ),
@@ -173,7 +173,7 @@ def test_writes_count_as_steps_that_stock_runs() -> None:
     declared = Effects(Effect.WRITE, "log", "is declared to write log")
     graph = Graph(
         (
-            Primitive("note", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, declared, meta={"where": "app.py:7"}),
+            Primitive("note", Op.CALL, {"x": Ref("input")}, {}, declared, meta={"where": "app.py:7"}, by_stock=True),
             Primitive("llm", Op.DECODE, {"prompt": Ref("note")}),
         ),
         Ref("llm"),

@@ -204,7 +204,7 @@ def starts_early(graph: Graph) -> list[str]:
 
 
 def _by_stock(p: Primitive) -> bool:
-    return p.effects.kind is Effect.OPAQUE or p.params.get("by") == "stock"
+    return p.effects.kind is Effect.OPAQUE or p.by_stock
 
 
 def _count(number: int, noun: str) -> str:

@@ -43,7 +43,7 @@ BROKEN = {
     "an output that is not there": (graph(output="answer"), "the output is"),
     "an opaque step to run ahead": (graph(Primitive("a", Op.CALL, INPUT, effects=OPAQUE)), "what is opaque is a call"),
     "an opaque search": (
-        graph(Primitive("a", Op.SEARCH, {"query": Ref("input")}, {"by": "stock"}, OPAQUE)),
+        graph(Primitive("a", Op.SEARCH, {"query": Ref("input")}, {}, OPAQUE, by_stock=True)),
         "what is opaque is a call",
     ),
     "items from a value": (
@@ -169,7 +169,7 @@ def test_a_map_hands_its_further_arguments_to_its_body() -> None:
 
 def test_a_call_may_be_opaque_or_known_to_be_pure() -> None:
     verify(
-        graph(Primitive("a", Op.CALL, INPUT, {"by": "stock"}, OPAQUE), Primitive("b", Op.CALL, INPUT)), after="lower"
+        graph(Primitive("a", Op.CALL, INPUT, {}, OPAQUE, by_stock=True), Primitive("b", Op.CALL, INPUT)), after="lower"
     )
 
 
@@ -196,7 +196,7 @@ def test_longest_paths_follow_data_and_order() -> None:
     chain = graph(
         Primitive("a", Op.PICK, INPUT),
         Primitive("b", Op.PICK, {"x": Ref("a")}),
-        Primitive("aside", Op.CALL, {"x": Ref("a")}, params={"by": "stock"}, effects=OPAQUE, after=("b",)),
+        Primitive("aside", Op.CALL, {"x": Ref("a")}, by_stock=True, effects=OPAQUE, after=("b",)),
     )
     assert longest_paths(chain) == {"a": 2, "b": 1, "aside": 0, "end": 0}
 

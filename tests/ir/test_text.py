@@ -113,8 +113,8 @@ def test_values_are_plain_and_never_addresses() -> None:
 
 
 def test_only_short_plain_parameters_are_shown() -> None:
-    params = {"_cache": 1, "name": "x", "leaf": "a/b", "by": "stock", "empty": (), "text": "long " * 20, "zero": 0}
-    shown = format_graph(Graph((Primitive("a", Op.TOOL, params=params),), Ref("a"))).splitlines()
+    params = {"_cache": 1, "name": "x", "empty": (), "text": "long " * 20, "zero": 0}
+    shown = format_graph(Graph((Primitive("a", Op.TOOL, params=params, by_stock=True),), Ref("a"))).splitlines()
     assert shown[2] == "   1  a            tool()  stock  name='x'  zero=0"
 
 

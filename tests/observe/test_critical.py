@@ -145,8 +145,8 @@ def trace() -> Trace:
             Primitive("own", Op.CALL, {"x": Ref("input")}, effects=Effects(Effect.OPAQUE)),
             Primitive("answer", Op.DECODE, {"prompt": Ref("each")}, after=("own",)),
             Primitive("aside", Op.SEARCH, {"query": Ref("input")}),
-            Primitive("never", Op.CALL, {"x": Ref("input")}, {"by": "stock"}),
-            Primitive("out", Op.RECORD, {"a": Ref("answer"), "b": Ref("aside")}, {"by": "stock"}),
+            Primitive("never", Op.CALL, {"x": Ref("input")}, by_stock=True),
+            Primitive("out", Op.RECORD, {"a": Ref("answer"), "b": Ref("aside")}, by_stock=True),
         ),
         Ref("out"),
     )

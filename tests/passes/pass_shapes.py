@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from operator import itemgetter
+from os.path import commonprefix
 from typing import Any
 
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
@@ -17,7 +18,6 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel,
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.plan import lower
 from fineflow.ir import Graph
-from fineflow.ir.edit import common
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass
 from fineflow.protocols import Delta, Message, Sampling
@@ -179,7 +179,8 @@ class CharacterEngine:
 
     def cached(self, tokens: Sequence[int]) -> int:
         text = "".join(map(chr, tokens))
-        return max((len(common([text, known])) for known in (*self.prefilled, *self.prompts)), default=0)
+        known = (*self.prefilled, *self.prompts)
+        return max((len(commonprefix([text, each])) for each in known), default=0)  # noqa: RUF071 (texts)
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
         prompt = "".join(map(chr, tokens))

@@ -23,7 +23,7 @@ def graph() -> Graph:
     return Graph(
         (
             Primitive("early", Op.PARSE, {"text": Ref("input")}),
-            Primitive("own", Op.CALL, {"x": Ref("early")}, {"by": "stock"}, OPAQUE),
+            Primitive("own", Op.CALL, {"x": Ref("early")}, {}, OPAQUE, by_stock=True),
             Primitive("each", Op.MAP, {"items": Ref("own")}, body=outer),
             Primitive("join", Op.CALL, {"x": Ref("each")}),
             Primitive("llm", Op.DECODE, {"prompt": Ref("join")}, after=("own",)),
@@ -55,7 +55,7 @@ def test_before_and_after() -> None:
 
 def test_stock_does_what_only_an_opaque_step_reads() -> None:
     bound = bind(graph())
-    assert {p.name for p in bound if p.params.get("by") == "stock"} == {"early", "own", "end"}
+    assert {p.name for p in bound if p.by_stock} == {"early", "own", "end"}
 
 
 def test_what_an_order_edge_waits_for_is_run_and_counted_in_the_depth() -> None:
@@ -67,7 +67,7 @@ def test_what_an_order_edge_waits_for_is_run_and_counted_in_the_depth() -> None:
         Ref("second"),
     )
     bound = bind(made)
-    assert bound["first"].params.get("by") is None
+    assert not bound["first"].by_stock
     assert bound["first"].depth == 1
 
 

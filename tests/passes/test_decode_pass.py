@@ -171,7 +171,7 @@ def test_what_reads_known_keys_of_the_object_gets_a_record_of_them() -> None:
     [
         Primitive("any", Op.CALL, {"value": Ref("plan")}),
         Primitive("any", Op.CALL, {"value": Ref("plan")}, meta={"reads": frozenset()}),
-        Primitive("any", Op.CALL, {"arg0": Ref("plan", "a")}, {"by": "stock"}, Effects(Effect.OPAQUE)),
+        Primitive("any", Op.CALL, {"arg0": Ref("plan", "a")}, {}, Effects(Effect.OPAQUE), by_stock=True),
         Primitive("any", Op.RECORD, {"rest": Ref("plan"), "key:a": Ref("plan", "a")}),
     ],
     ids=["may read anything", "reads no key", "opaque", "reads the whole as well"],

@@ -43,7 +43,7 @@ def render(name: str, component: Any = TEMPLATE) -> Primitive:
 def guard(*received: str, after: tuple[str, ...] = ()) -> Primitive:
     args = {f"arg{i}": Ref(name) for i, name in enumerate(received or ("input",))}
     opaque = Effects(Effect.OPAQUE)
-    return Primitive("guard", Op.CALL, args, {"by": "stock"}, opaque, after=after, meta={"received": received})
+    return Primitive("guard", Op.CALL, args, {}, opaque, after=after, meta={"received": received}, by_stock=True)
 
 
 def graph(*primitives: Primitive) -> Graph:

@@ -30,7 +30,7 @@ import fineflow
 from fineflow.adapters.langchain.plan import Plan, decide, lower
 from fineflow.declare import external
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import critical_path
+from fineflow.ir.weights import critical_path
 from fineflow.options import Options
 from fineflow.passes import PASSES, decode, duplicates, prefill, prune, rewrite, stages
 from fineflow.testing.gates import Gate

@@ -12,9 +12,9 @@ from pass_shapes import QUESTION, ask, lowered, without
 
 import fineflow
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
-from fineflow.ir.edit import critical_path
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
+from fineflow.ir.weights import critical_path
 from fineflow.passes import PASSES, decode, stages
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate

@@ -121,7 +121,7 @@ def test_a_pure_function_of_the_input_is_no_reason_to_wait() -> None:
 
 
 def test_what_has_to_wait_for_the_late_value_is_not_split() -> None:
-    guard = Primitive("guard", Op.CALL, {"x": Ref("search")}, {"by": "stock"}, Effects(Effect.OPAQUE))
+    guard = Primitive("guard", Op.CALL, {"x": Ref("search")}, {}, Effects(Effect.OPAQUE), by_stock=True)
     made = graph(("text", LONG), ("variable", "context"))
     search, render, full, decode = made.primitives
     for after in ("search", "guard"):
@@ -132,7 +132,7 @@ def test_what_has_to_wait_for_the_late_value_is_not_split() -> None:
 
 
 def test_it_keeps_an_order_that_does_not_defeat_it() -> None:
-    guard = Primitive("guard", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, Effects(Effect.OPAQUE))
+    guard = Primitive("guard", Op.CALL, {"x": Ref("input")}, {}, Effects(Effect.OPAQUE), by_stock=True)
     made = graph(("text", LONG), ("variable", "context"))
     search, render, full, decode = made.primitives
     split = prefill(made.with_primitives((guard, search, render, full.with_(after=("guard", "prompt.render")), decode)))

@@ -12,9 +12,9 @@ from pass_shapes import CHAINS, QUESTION, ask, chat, engine_chat, format_docs, l
 
 import fineflow
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
+from fineflow.ir.traverse import ancestors
 from fineflow.passes import PASSES, prune
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
@@ -34,7 +34,13 @@ def opaque(name: str, *received: str) -> Primitive:
     args = {f"arg{i}": Ref(source) for i, source in enumerate(received or ("input",))}
     effects = Effects(Effect.OPAQUE, reason="calls print")
     return Primitive(
-        name, Op.CALL, args, {"by": "stock"}, effects, meta={"received": received, "where": "app.py:7", "called": name}
+        name,
+        Op.CALL,
+        args,
+        {},
+        effects,
+        meta={"received": received, "where": "app.py:7", "called": name},
+        by_stock=True,
     )
 
 
@@ -77,7 +83,7 @@ def test_before_and_after() -> None:
 
 def test_declared_effects_before_and_after() -> None:
     def by_stock(name: str, op: Op, effects: Effects) -> Primitive:
-        return Primitive(name, op, {"arg0": Ref("input")}, {"by": "stock"}, effects)
+        return Primitive(name, op, {"arg0": Ref("input")}, {}, effects, by_stock=True)
 
     graph = chained(
         by_stock("save", Op.CALL, Effects(Effect.WRITE, "history", also=(Effects(Effect.READ, "clock"),))),
@@ -109,7 +115,7 @@ def test_declared_effects_before_and_after() -> None:
 
 def test_what_was_read_is_not_used_beside_a_write_of_the_same() -> None:
     load = call("load", "input").with_(effects=Effects(Effect.READ, "history"))
-    save = Primitive("save", Op.CALL, {"arg0": Ref("input")}, {"by": "stock"}, Effects(Effect.WRITE, "history"))
+    save = Primitive("save", Op.CALL, {"arg0": Ref("input")}, {}, Effects(Effect.WRITE, "history"), by_stock=True)
     pruned = prune(chained(load, save, call("reader", "load"), decode("answer", "reader"), call("other", "input")))
     assert pruned["reader"].after == ("save",)
     assert pruned["other"].after == ()

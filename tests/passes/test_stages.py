@@ -15,9 +15,9 @@ import fineflow
 from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
-from fineflow.ir.edit import critical_path
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
+from fineflow.ir.weights import critical_path
 from fineflow.passes import PASSES, prune, rewrite, stages
 from fineflow.runtime.call.claims import Claims
 from fineflow.testing.differential import assert_same
@@ -155,7 +155,7 @@ def test_a_computed_query_that_the_searches_wait_for_anyway_is_staged() -> None:
 
 
 def test_an_order_edge_that_is_not_about_the_documents_holds_stages_back_too() -> None:
-    guard = Primitive("guard", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, Effects(Effect.OPAQUE))
+    guard = Primitive("guard", Op.CALL, {"x": Ref("input")}, {}, Effects(Effect.OPAQUE), by_stock=True)
     made = graph(
         lines(), each(), search("original"), guard, union("each", "original"), rerank().with_(after=("guard",))
     )

@@ -33,13 +33,13 @@ def step(
 ) -> Primitive:
     """A primitive that does ``does(*inputs)``: a function, whose result may be a coroutine, a future or ``Work``."""
     refs = {**{f"arg{i}": ref(text) for i, text in enumerate(inputs)}, **{key: ref(text) for key, text in args.items()}}
-    return Primitive(name, op, refs, {}, PURE, depth=depth, after=after, body=body, meta={"leaf": name, "does": does})
+    return Primitive(name, op, refs, {}, PURE, depth=depth, after=after, body=body, leaf=name, meta={"does": does})
 
 
 def by_stock(name: str, *inputs: str) -> Primitive:
     """An opaque step: nobody runs it here; ``Call.feed(name, value)`` says that stock has."""
     args = {f"arg{i}": ref(text) for i, text in enumerate(inputs)}
-    return Primitive(name, Op.CALL, args, {"by": "stock"}, PURE, meta={"leaf": name})
+    return Primitive(name, Op.CALL, args, {}, PURE, leaf=name, by_stock=True)
 
 
 def graph(*primitives: Primitive, output: str = "", inputs: tuple[str, ...] = ("input",)) -> Graph:

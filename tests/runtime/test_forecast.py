@@ -150,8 +150,8 @@ def test_an_empty_graph() -> None:
 
 def test_own_code_counts_once_it_was_measured() -> None:
     opaque = Effects(Effect.OPAQUE)
-    own = Primitive("check.call", Op.CALL, {"x": Ref("input")}, {"by": "stock"}, opaque)
-    other = Primitive("other.call", Op.CALL, {"x": Ref("check.call")}, {"by": "stock"}, opaque)
+    own = Primitive("check.call", Op.CALL, {"x": Ref("input")}, {}, opaque, by_stock=True)
+    other = Primitive("other.call", Op.CALL, {"x": Ref("check.call")}, {}, opaque, by_stock=True)
     graph = Graph((own, other), Ref("other.call"))
     costs = Costs()
     assert predict(graph, costs).seconds == 0

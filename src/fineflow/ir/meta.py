@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 META: Mapping[str, str] = {
     # where it comes from
-    "leaf": "path of the user's object that stock runs in its place: what shadows and feeds are found by",
     "where": "place of the user's function, as file.py:12",
     "called": "name of the user's function, for people",
     "handed": "what stock hands to a component, of which the graph is told; no function of anybody's",

@@ -34,7 +34,7 @@ class Op(StrEnum):
 
 
 FED = (Op.CALL, Op.INGEST)
-"""What stock runs alone and feeds the graph, where it is marked ``by="stock"``."""
+"""What stock runs alone and feeds the graph, where it is marked ``by_stock=True``."""
 
 
 class Effect(StrEnum):
@@ -96,14 +96,16 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One node. ``name`` is its identity, stable from run to run (it is the path in the user's object).
+    """One node.
 
-    args: data edges, by parameter name, in order. ``after``: order edges (names of primitives that must have
-    finished first). ``params`` are what people should see of it; ``meta`` is what adapters and passes tell each other
-    besides (``ir.meta`` lists the keys). ``component``: the user's object that executes it, never looked into by passes
-    except through protocols of ``protocols``. ``body``: of a MAP a graph (one input is ``item``), of a CONDITION
-    a graph by label ("if 1", "then 1", ..., "else"). ``span``: path of the stock node whose run shows it. ``depth``:
-    longest path to the output, set by the bind pass, -1 before.
+    name: identity, stable from run to run (the path in the user's object). args: data edges, by parameter name, in
+    order. params: what ``explain`` shows of it. effects: what it touches. leaf: path of the user's object whose call
+    on stock's side it corresponds to; claims and feeds find it by that. by_stock: stock runs it, and feeds its value
+    to the graph (``FED``); otherwise the graph runs it ahead of stock. engine: name of the engine that executes it.
+    depth: longest path to the output, in primitives; -1 before the bind pass. after: order edges, names of primitives
+    that have to finish first. component: the user's object that does the work; passes use it only through
+    ``fineflow.protocols``. meta: what adapters, passes and kernels exchange (``ir.meta`` lists the keys). body: of a
+    MAP a graph with the input ``item``; of a CONDITION a graph by label ("if 1", "then 1", ..., "else").
     """
 
     name: str
@@ -111,7 +113,8 @@ class Primitive:
     args: Mapping[str, Ref] = field(default_factory=lambda: _NOTHING)
     params: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     effects: Effects = PURE
-    span: str = ""
+    leaf: str = ""
+    by_stock: bool = False
     engine: str | None = None
     depth: int = -1
     after: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from fineflow.ir.spec import bodies
 
 WIDTH = 120
 _LIMITS = (58, 5)  # the columns for name and depth grow with their content up to these widths
-_INTERNAL = frozenset({"by", "how", "key", "leaf", "pairwise", "received", "unread", "verdict"})  # for programs only
+_INTERNAL = frozenset({"how", "key", "pairwise", "received", "unread", "verdict"})  # for programs only
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
 _HEADINGS = ("name", "depth")
@@ -147,7 +147,7 @@ def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
     read = {ref.name for ref in p.args.values()}
     if after := [numbers.get(name, name) for name in p.after if name not in read]:
         yield "after " + ", ".join(after)
-    if p.params.get("by") == "stock":
+    if p.by_stock:
         yield "stock"
     for key, value in p.params.items():
         shown = format_value(value, 100)

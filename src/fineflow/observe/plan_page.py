@@ -117,7 +117,7 @@ def opaque(graph: Graph) -> list[Primitive]:
 
 def stays(p: Primitive) -> bool:
     """Whether stock alone runs it, whatever could be gained by running it early."""
-    return p.effects.kind is Effect.OPAQUE or (p.effects.kind is not Effect.PURE and p.params.get("by") == "stock")
+    return p.effects.kind is Effect.OPAQUE or (p.effects.kind is not Effect.PURE and p.by_stock)
 
 
 Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
@@ -185,7 +185,7 @@ def _waiting(graph: Graph, name: str) -> int:
     for p in graph:
         if not behind.isdisjoint((*(ref.name for ref in p.args.values()), *p.after)):
             behind.add(p.name)
-    return sum(p.name in behind and p.name != name and works(p) and p.params.get("by") != "stock" for p in graph)
+    return sum(p.name in behind and p.name != name and works(p) and not p.by_stock for p in graph)
 
 
 _PLUMBING = frozenset(

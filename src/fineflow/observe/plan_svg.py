@@ -251,7 +251,7 @@ def _node(p: Primitive, marks: Marks, prefix: str) -> _Picture:
         x += room + 24
     if inner:
         height += tallest + 36 + 9
-    stock = " stock" if p.params.get("by") == "stock" else ""
+    stock = " stock" if p.by_stock else ""
     stock += " critical" if prefix + p.name in marks.critical else ""
     svg = (
         f'<g class="node {family(p)}{stock}"><title>{escape(describe(p))}</title>'
@@ -271,7 +271,7 @@ def legend(graphs: Sequence[Graph], *, critical: str = "") -> Iterator[str]:
     for key, name in (*((key, name) for key, (name, _) in FAMILIES.items()), OWN):
         if key in used:
             yield f'<span class="key"><i style="background:var(--{key})"></i>{escape(name)}</span>'
-    if any(p.params.get("by") == "stock" for graph in graphs for p in graph):
+    if any(p.by_stock for graph in graphs for p in graph):
         yield '<span class="key"><i style="border:1.5px dashed"></i>dashed frame: run by stock itself</span>'
     if critical:
         yield f'<span class="key"><i style="border:2.5px solid var(--ink)"></i>{escape(critical)}</span>'

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, origins, takes_time
 from fineflow.ir.spec import bodies
+from fineflow.ir.traverse import ancestors, origins
+from fineflow.ir.weights import takes_time
 
 _SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of a half
 CHARACTERS = 4  # per token, about
@@ -195,7 +196,7 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
         # What is known, but not needed for the beginning, is left out as well.
         {"late": tuple(sorted(names(prompt, late))), "unread": tuple(sorted(names(prompt, rest - late)))},
         p.effects,
-        span=p.span,
+        leaf=p.leaf,
         engine=p.engine,
         after=prompt.after,
         component=p.component,

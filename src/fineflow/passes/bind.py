@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fineflow.ir import Graph, Op, Primitive
-from fineflow.ir.edit import cost, ending, in_bodies
 from fineflow.ir.spec import bodies, longest_paths
+from fineflow.ir.traverse import ending, in_bodies
+from fineflow.ir.weights import cost
 
 
 def bind(graph: Graph) -> Graph:
@@ -22,8 +23,7 @@ def _marked(graph: Graph, *, answer: bool) -> Graph:
     """The graph with what is stock's marked, bodies included. answer: whether its output is needed."""
     needed, values = _needed(graph, answer)
     return graph.with_primitives(
-        _with_bodies(p, answer=p.name in values) if p.name in needed else p.with_(params={**p.params, "by": "stock"})
-        for p in graph
+        _with_bodies(p, answer=p.name in values) if p.name in needed else p.with_(by_stock=True) for p in graph
     )
 
 
@@ -39,7 +39,7 @@ def _needed(graph: Graph, answer: bool) -> tuple[set[str], set[str]]:
     needed: set[str] = set()
     values = set(ending(graph)) if answer else set()
     for p in reversed(graph.primitives):
-        if p.params.get("by") == "stock":
+        if p.by_stock:
             continue  # stock runs it, on inputs that stock has made
         if p.name in values or _claimed(p):
             needed.add(p.name)

@@ -7,43 +7,33 @@ whole gets it when it is complete, as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import fresh, in_bodies, weight
+from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.ir.editor import GraphEditor
+from fineflow.ir.traverse import in_bodies
+from fineflow.ir.weights import weight
 
 
 def decode(graph: Graph) -> Graph:
     """DECODE → PARSE → consumers becomes PARTIAL_DECODE → PARSE ... → consumers of its items or fields."""
     graph = in_bodies(decode, graph)
-    made = _Made(graph)
+    pipelining = _Pipelining(graph)
     for p in graph:
         if p.params.get("items"):
-            made.consume(p)
+            pipelining.consume(p)
         elif p.op is Op.MAP and not graph.by_name.get(p.args["items"].name, p).params.get("items"):
-            made.refuse(p)
-    if not made.notes:
-        return graph
-    return graph.with_primitives(made.primitives(), made.notes)
+            pipelining.refuse(p)
+    return pipelining.edit.graph()
 
 
-class _Made:
-    """The graph in the making."""
+class _Pipelining:
+    """Lets consumers in a graph start on items and fields while they are written."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.notes: list[Note] = []
-        self._changed: dict[str, Primitive] = {}
-        self._before: dict[str, Primitive] = {}  # reader -> the record of the fields that it reads
+        self.edit = GraphEditor(graph, "decode")
         self._useful, self._writing = _downstream(graph)
-
-    def primitives(self) -> Iterator[Primitive]:
-        """All of them, in program order."""
-        for p in self.graph:
-            if p.name in self._before:
-                yield self._before[p.name]
-            yield self._changed.get(p.name, p)
 
     def refuse(self, consumer: Primitive) -> None:
         """Says why a MAP has to wait for all of its items."""
@@ -51,9 +41,9 @@ class _Made:
         source = self._source(parse) if parse is not None else ()
         if parse is not None and source:
             what = type(parse.component).__name__ if parse.op is Op.PARSE else parse.name
-            self._note(source[-1], False, f"it is not known when an item of {what} is final")
+            self.edit.refused(source[-1].name, f"it is not known when an item of {what} is final")
         else:
-            self._note(consumer, False, "its items are not parsed from what a model writes")
+            self.edit.refused(consumer.name, "its items are not parsed from what a model writes")
 
     def consume(self, parse: Primitive) -> None:
         """Lets those who read items or fields of ``parse`` have them while its text is written."""
@@ -66,54 +56,53 @@ class _Made:
         source = self._source(parse)
         if not source:
             for consumer in items:
-                self._note(consumer, False, "its items are not parsed from what a model writes")
+                self.edit.refused(consumer.name, "its items are not parsed from what a model writes")
             return
         if source[-1].meta.get("pieces") is False:
-            self._note(source[-1], False, "it writes its text in one piece")
+            self.edit.refused(source[-1].name, "it writes its text in one piece")
             return
         early = items or [p for p in readers if p.name in fields]
         writing = [p for p in early if p.name in self._writing and (p not in items or p.effects.writes)]
         early = [p for p in early if p.name in self._useful and p not in writing]
         for p in writing:
-            self._note(source[-1], False, f"{p.name} leads to a write, which waits for all that comes before it")
+            self.edit.refused(source[-1].name, f"{p.name} leads to a write, which waits for all that comes before it")
         if early:
             self._stream(parse, source, early, {} if items else fields)
         elif items and not writing:
-            self._note(source[-1], False, f"nothing that {items[0].name} does with an item takes time")
+            self.edit.refused(source[-1].name, f"nothing that {items[0].name} does with an item takes time")
 
     def _stream(
         self, parse: Primitive, source: list[Primitive], early: list[Primitive], fields: dict[str, frozenset[str]]
     ) -> None:
         unit = "fields" if fields else str(parse.params["items"])
-        self._change(parse, params={**parse.params, "items": unit})
+        edit = self.edit
+        edit.change(parse.name, params={**parse.params, "items": unit})
         for p in (parse, *source[:-1]):
-            current = self._changed.get(p.name, p)
-            self._change(p, args={name: replace(ref, stream=True) for name, ref in current.args.items()})
+            edit.change(p.name, args={name: replace(ref, stream=True) for name, ref in edit[p.name].args.items()})
         written = source[-1]
-        self._change(written, op=Op.PARTIAL_DECODE)
+        edit.change(written.name, op=Op.PARTIAL_DECODE)
         over = {p.name for p in (parse, *source)}
         for p in early:
             if fields:
                 self._reads_fields(p, parse, fields[p.name])
             else:
-                self._change(p, args={**self._now(p).args, "items": Ref(parse.name, stream=True)})
-            self._change(p, after=tuple(name for name in self._now(p).after if name not in over))
-        self._note(written, True, self._told(parse, written, early, fields, unit.removesuffix("s")))
+                edit.change(p.name, args={**edit[p.name].args, "items": Ref(parse.name, stream=True)})
+            edit.change(p.name, after=tuple(name for name in edit[p.name].after if name not in over))
+        self.edit.done(written.name, self._told(parse, written, early, fields, unit.removesuffix("s")))
 
     def _reads_fields(self, reader: Primitive, parse: Primitive, keys: frozenset[str]) -> None:
         """Has a reader wait only for the fields that it reads."""
-        now = self._now(reader)
+        now = self.edit[reader.name]
         args = {n: replace(r, stream=True) if r.name == parse.name and r.key else r for n, r in now.args.items()}
         if now.args.get("value") == Ref(parse.name):
             record = {f"key:{key}": Ref(parse.name, key, stream=True) for key in sorted(keys)}
             if reader.op is Op.RENDER:
                 args = record
             else:
-                names = {*self.graph.by_name, *(p.name for p in self._before.values())}
-                name = fresh(f"{reader.name}.fields", names)
-                self._before[reader.name] = Primitive(name, Op.RECORD, record, span=reader.span)
+                name = self.edit.fresh(f"{reader.name}.fields")
+                self.edit.insert(Primitive(name, Op.RECORD, record, leaf=reader.leaf), before=reader.name)
                 args["value"] = Ref(name)
-        self._change(reader, args=args)
+        self.edit.change(reader.name, args=args)
 
     def _source(self, parse: Primitive) -> list[Primitive]:
         """What the text comes through on its way from a DECODE, and that at last; [] if it comes from elsewhere."""
@@ -146,15 +135,6 @@ class _Made:
         if why := written.meta.get("only_streamed"):
             text += f"; in calls that stream, as {why}"
         return text
-
-    def _now(self, p: Primitive) -> Primitive:
-        return self._changed.get(p.name, p)
-
-    def _change(self, p: Primitive, **changes: object) -> None:
-        self._changed[p.name] = self._now(p).with_(**changes)
-
-    def _note(self, p: Primitive, done: bool, reason: str) -> None:
-        self.notes.append(Note("decode", p.name, done, reason))
 
 
 def _only(p: Primitive) -> Ref | None:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, in_bodies, pointed, redirected
+from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.ir.editor import GraphEditor
+from fineflow.ir.traverse import ancestors, in_bodies, pointed, redirected
 
 _SHARED = frozenset({Op.EMBED, Op.PICK, Op.RECORD, Op.RENDER})
 
@@ -20,25 +21,25 @@ _SHARED = frozenset({Op.EMBED, Op.PICK, Op.RECORD, Op.RENDER})
 def duplicates(graph: Graph) -> Graph:
     """Keeps the first of equal PURE primitives for all who read one, and marks equal searches (``same``)."""
     graph = in_bodies(duplicates, graph)
-    before = _between(graph)
-    instead: dict[str, Ref] = {}  # a primitive that is left out -> the one that stays
+    edit, before = GraphEditor(graph, "duplicates"), _between(graph)
+    instead: dict[str, Ref] = {}  # a primitive that is removed -> the one that stays
     first: dict[Any, Primitive] = {}
-    primitives: dict[str, Primitive] = {}
-    notes: list[Note] = []
     for p in graph:
-        p = redirected(p, instead) if instead else p
+        if instead:
+            p = edit.put(redirected(p, instead))
         kept = first.setdefault(key, p) if (key := _key(p, graph, before[p.name])) is not None else p
         if kept is p:
-            primitives[p.name] = p
-        elif p.op is Op.SEARCH:
-            primitives[kept.name] = primitives[kept.name].with_(meta={**kept.meta, "same": kept.name})
-            primitives[p.name] = p.with_(params={**p.params, "same": kept.name}, meta={**p.meta, "same": kept.name})
-            notes.append(Note("duplicates", p.name, True, f"takes copies of what {kept.name} finds"))
+            continue
+        if p.op is Op.SEARCH:
+            edit.change(kept.name, meta={**kept.meta, "same": kept.name})
+            edit.change(p.name, params={**p.params, "same": kept.name}, meta={**p.meta, "same": kept.name})
+            edit.done(p.name, f"takes copies of what {kept.name} finds")
         else:
+            edit.remove(p.name)
             instead[p.name] = Ref(kept.name)
             if p.op is Op.EMBED:  # the others are data plumbing
-                notes.append(Note("duplicates", p.name, True, f"takes what {kept.name} makes of the same text"))
-    return replace(graph.with_primitives(primitives.values(), notes), output=pointed(graph.output, instead))
+                edit.done(p.name, f"takes what {kept.name} makes of the same text")
+    return replace(edit.graph(), output=pointed(graph.output, instead))
 
 
 def _between(graph: Graph) -> Mapping[str, frozenset[str]]:
@@ -50,7 +51,7 @@ def _between(graph: Graph) -> Mapping[str, frozenset[str]]:
 def _key(p: Primitive, graph: Graph, before: frozenset[str]) -> Any:
     """Equal for primitives that do the same work; None for those whose work is not to be shared."""
     args = tuple(p.args.items())
-    if p.params.get("by") == "stock" or any(ref.stream for _, ref in args):
+    if p.by_stock or any(ref.stream for _, ref in args):
         return None
     if p.op is Op.SEARCH and p.effects.kind is Effect.READ and not p.effects.also:
         same_if = p.meta.get("same_if")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 from fineflow.cost_model.costs import costs
-from fineflow.ir import Graph, Note, Op, Primitive
-from fineflow.ir.edit import common, fresh, in_bodies
+from fineflow.ir import Graph, Op, Primitive
+from fineflow.ir.editor import GraphEditor
+from fineflow.ir.traverse import in_bodies
 from fineflow.passes.beginnings import (
     CHARACTERS,
     VALUE,
@@ -37,17 +39,17 @@ def fanout(graph: Graph) -> Graph:
     graph = in_bodies(fanout, graph)
     if not any(p.op in (Op.PREFILL, Op.MAP) for p in graph):
         return graph
-    made = _Made(graph)
-    for alike in made.groups():
+    sharing = _Sharing(graph)
+    for alike in sharing.groups():
         decodes = [each for each in alike if each.target.op in _DECODES]
         if len(decodes) > 1:
-            made.share(decodes)
+            sharing.share(decodes)
     for p in graph:
         if p.op is Op.MAP:
             for prompt in inside(p, graph):
                 if prompt.block and not prompt.prefill.meta.get("remote"):
-                    made.share_in_map(made.primitives[p.name], prompt)
-    return made.graph()
+                    sharing.share_in_map(sharing.edit[p.name], prompt)
+    return sharing.edit.graph()
 
 
 def early(graph: Graph) -> Graph:
@@ -55,19 +57,19 @@ def early(graph: Graph) -> Graph:
 
     That decode does not wait for the good of requests that are made early: they wait for its first token.
     """
-    made = _Made(graph)
-    for alike in made.groups():
+    sharing = _Sharing(graph)
+    for alike in sharing.groups():
         requests = [each for each in alike if each.target.op not in _DECODES]
         leader = next((each.target.name for each in alike if each.target.op in _DECODES), None)
         if len(requests) > 1:
-            first = made.share(requests)
+            first = sharing.share(requests)
         elif requests and leader:
             first = requests[0].target.name
         else:
             continue
         if leader:
-            made.lead(leader, first)
-    return made.graph()
+            sharing.lead(leader, first)
+    return sharing.edit.graph()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,21 +126,18 @@ def _common(requests: Sequence[_Request]) -> tuple[Element, ...]:
             found.append(parts[0])
             continue
         if all(ref is None for _, ref in parts):
-            found.append((common([text for text, _ in parts]), None))
+            found.append((commonprefix([text for text, _ in parts]), None))  # noqa: RUF071 (texts, not paths)
         break
     return tuple(found)
 
 
-class _Made:
-    """The graph in the making: its primitives by name, what is put in front of them, and notes."""
+class _Sharing:
+    """Adds prefills of what requests have in common."""
 
     def __init__(self, graph: Graph) -> None:
+        self.edit = GraphEditor(graph, "fanout")
         self.ready = Ready(graph)
-        self.primitives = dict(graph.by_name)
-        self.notes: list[Note] = []
         self._graph = graph
-        self._before: dict[str, list[Primitive]] = {}
-        self._taken = {*graph.by_name, *graph.inputs}
 
     def worth(self, request: _Request, shared: Iterable[Element], count: float) -> bool:
         """Whether prefilling it once for ``count`` requests saves more than a prefill of its own costs."""
@@ -166,18 +165,16 @@ class _Made:
 
     def lead(self, leader: str, first: str) -> None:
         """The PARTIAL_PREFILL ``first`` begins when the decode ``leader`` has its first token."""
-        p = self.primitives[leader]
-        self.primitives[leader] = p.with_(meta={**p.meta, "leads": True})
-        self._sharing(first, leader)
-        self._note(first, f"begins when the prompt of {leader}, which begins alike, is prefilled")
+        self.edit.change(leader, meta={**self.edit[leader].meta, "leads": True})
+        self.edit.put(_sharing(self.edit[first], leader))
+        self.edit.done(first, f"begins when the prompt of {leader}, which begins alike, is prefilled")
 
     def share(self, requests: Sequence[_Request]) -> str:
         """One prefill for requests of one group: the shortest of them, if it is one, or one of its own."""
         shared = _common(requests)
         kept = next((r.target for r in requests if r.target.op is Op.PARTIAL_PREFILL and r.elements == shared), None)
         if kept is None:
-            kept = self._shared(requests, shared)
-            self._before.setdefault(requests[0].target.name, []).append(kept)
+            kept = self.edit.insert(self._shared(requests, shared), before=requests[0].target.name)
         alike = []
         for request in requests:
             name = request.target.name
@@ -187,17 +184,11 @@ class _Made:
             if request.target.op is Op.PARTIAL_PREFILL and request.elements == shared:
                 self._drop(name, kept.name)
             else:
-                self._sharing(name, kept.name)
+                self.edit.put(_sharing(self.edit[name], kept.name))
         if any(request.target.name == kept.name for request in requests):
             alike.insert(0, "it")
-        self._note(kept.name, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
+        self.edit.done(kept.name, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
         return kept.name
-
-    def _sharing(self, name: str, other: str) -> None:
-        for before in self._before.values():
-            before[:] = [_sharing(p, other) if p.name == name else p for p in before]
-        if name in self.primitives:
-            self.primitives[name] = _sharing(self.primitives[name], other)
 
     def _shared(self, requests: Sequence[_Request], shared: tuple[Element, ...]) -> Primitive:
         first = requests[0]
@@ -207,12 +198,12 @@ class _Made:
         unread = frozenset().union(*(r.variables for r in requests)) - set(_names(known))
         meta = {**p.meta, "templates": templates, "until": "", "whole": True, "elements": shared}
         return Primitive(
-            self._name(f"{first.target.name.rpartition('.')[0]}.shared_prefill"),
+            self.edit.fresh(f"{first.target.name.rpartition('.')[0]}.shared_prefill"),
             Op.PARTIAL_PREFILL,
             known,
             {"late": (), "unread": tuple(sorted(unread))},
             p.effects,
-            span=p.span,
+            leaf=p.leaf,
             engine=p.engine,
             after=tuple(name for name in first.target.after if not _partial(self._graph, name)),
             component=p.component,
@@ -229,48 +220,29 @@ class _Made:
             found = beginnings(prompt, self.ready, decoded)
             if not found or not found[-1].end or found[-1].formatted:
                 return
-            made = partial(found[-1], prompt, self.ready, self._name(f"{prompt.name}.shared_prefill"))
+            made = partial(found[-1], prompt, self.ready, self.edit.fresh(f"{prompt.name}.shared_prefill"))
             request = _Request(made, made, None, frozenset(), made.meta["elements"], None)
             if not self.worth(request, request.elements, costs.size(p.engine, Op.MAP, p.name)):
                 return
             # With the items, as it shows at run time whether there are several.
             made = made.with_(args={**made.args, "items": p.args["items"]})
-            self._before.setdefault(p.name, []).append(made)
-            self._note(made.name, f"what the prompts of {p.name} begin with is prefilled once for all items")
+            self.edit.insert(made, before=p.name)
+            self.edit.done(made.name, f"what the prompts of {p.name} begin with is prefilled once for all items")
             name = made.name
         body: Graph = p.body
         own = f"{prompt.prefill.name.removesuffix('.prefill')}."
         users = {n for n in body.users.get(prompt.prefill.name, ()) if body[n].op in _DECODES}
         users |= {q.name for q in body if q.op is Op.PARTIAL_PREFILL and q.name.startswith(own)}
         sharing = body.with_primitives(_sharing(q, name) if q.name in users else q for q in body)
-        self.primitives[p.name] = _sharing(p.with_(body=sharing), name)
-
-    def graph(self) -> Graph:
-        """The graph with what was put in and without what was left out."""
-        if not self.notes and self.primitives == self._graph.by_name:
-            return self._graph
-        primitives: list[Primitive] = []
-        for name in self._graph.by_name:
-            primitives += self._before.get(name, ())
-            if name in self.primitives:
-                primitives.append(self.primitives[name])
-        return self._graph.with_primitives(primitives, self.notes)
+        self.edit.put(_sharing(p.with_(body=sharing), name))
 
     def _drop(self, name: str, kept: str) -> None:
         """Leaves out a PARTIAL_PREFILL that another one makes superfluous."""
-        del self.primitives[name]
-        for p in self.primitives.values():
+        self.edit.remove(name)
+        for p in tuple(self.edit):
             if name in p.after:
                 after = dict.fromkeys(kept if other == name else other for other in p.after)
-                self.primitives[p.name] = p.with_(after=tuple(after))
-
-    def _name(self, name: str) -> str:
-        found = fresh(name, self._taken)
-        self._taken.add(found)
-        return found
-
-    def _note(self, name: str, reason: str) -> None:
-        self.notes.append(Note("fanout", name, True, reason))
+                self.edit.change(p.name, after=tuple(after))
 
 
 def _sharing(p: Primitive, name: str) -> Primitive:

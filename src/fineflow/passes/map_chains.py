@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fineflow.ir import Effect, Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, fresh, pointed, redirected, together, weight
+from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.ir.editor import GraphEditor
+from fineflow.ir.traverse import ancestors, combined, fresh, pointed, redirected
+from fineflow.ir.weights import weight
 
 
 def chained(graph: Graph) -> Graph:
     """MAP → MAP becomes one MAP with both bodies, in a row, wherever nobody else reads what is in between."""
-    done: dict[str, Primitive] = {}
-    notes: list[Note] = []
+    edit = GraphEditor(graph, "stages")
     behind = ancestors(graph, order=True)
     for p in graph:
         ref = p.args["items"] if p.op is Op.MAP else None
-        first = done.get(ref.name) if ref is not None else None
+        first = edit[ref.name] if ref is not None and ref.name in edit else None
         if ref is not None and first is not None and first.op is Op.MAP and not ref.stream and ref.key is None:
             if refusal := _refusal(first, p, graph, behind):
-                notes.append(Note("stages", p.name, False, refusal))
+                edit.refused(p.name, refusal)
             else:
-                del done[first.name]
-                notes.append(Note("stages", p.name, True, f"goes on with each item when {first.name} has it"))
-                p = _fused(first, p)
-        done[p.name] = p
-    return graph.with_primitives(done.values(), notes) if notes else graph
+                edit.remove(first.name)
+                edit.put(_fused(first, p))
+                edit.done(p.name, f"goes on with each item when {first.name} has it")
+    return edit.graph()
 
 
 def _refusal(first: Primitive, second: Primitive, graph: Graph, behind: Mapping[str, frozenset[str]]) -> str:
@@ -73,7 +73,7 @@ def _fused(first: Primitive, second: Primitive) -> Primitive:
         args=args,
         body=body,
         after=after,
-        effects=together((first.effects, second.effects)),
+        effects=combined((first.effects, second.effects)),
         meta={
             **second.meta,
             "overlap": overlap,

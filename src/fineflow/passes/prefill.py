@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
-from fineflow.ir import Graph, Note, Op, Primitive
-from fineflow.ir.edit import fresh, in_bodies, replaced, takes_time
+from fineflow.ir import Graph, Op, Primitive
+from fineflow.ir.editor import GraphEditor
 from fineflow.ir.spec import bodies
+from fineflow.ir.traverse import in_bodies
+from fineflow.ir.weights import takes_time
 from fineflow.passes.beginnings import (
     Beginning,
     Prompt,
@@ -32,37 +33,33 @@ def prefill(graph: Graph) -> Graph:
     graph = in_bodies(prefill, graph)
     if not any(p.op is Op.PREFILL or p.body is not None for p in graph):
         return graph
-    ready, made = Ready(graph), _Made(graph)
+    ready, splits = Ready(graph), _Splits(graph)
     for prompt in prompts_of(graph):
         found = beginnings(prompt, ready)
         if refusal := _refusal(prompt, found, ready):
-            made.refuse(prompt, refusal)
+            splits.refuse(prompt, refusal)
         else:
-            made.add(prompt, found, ready, before=prompt.rendered.name)
+            splits.add(prompt, found, ready, before=prompt.rendered.name)
     for p in graph:
         for prompt in inside(p, graph):
             if prompt.block and p.op is Op.CONDITION and prompt.prefill.meta.get("remote"):
-                made.refuse(prompt, f"nothing of it is sent to {prompt.prefill.engine} before its arm is taken")
+                splits.refuse(prompt, f"nothing of it is sent to {prompt.prefill.engine} before its arm is taken")
             elif prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
                 found = beginnings(prompt, ready, end)
                 if p.op is Op.CONDITION and not _elsewhere(p, graph, prompt.prefill.engine, end):
-                    made.refuse(prompt, f"{prompt.prefill.engine} is at work until it shows which arm is taken")
+                    splits.refuse(prompt, f"{prompt.prefill.engine} is at work until it shows which arm is taken")
                     continue
-                made.add(prompt, found, ready, before=p.name)
-                made.once(p, prompt)
-    return early(replace(graph, primitives=replaced(graph, made.changes), notes=(*made.kept, *made.notes)))
+                splits.add(prompt, found, ready, before=p.name)
+                splits.once(p, prompt)
+    return early(splits.edit.graph())
 
 
-class _Made:
-    """What is put into a graph: primitives by the one in front of which they stand, and notes."""
+class _Splits:
+    """Adds PARTIAL_PREFILLs to a graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self.changes: dict[str, tuple[Primitive, ...]] = {}
-        self.notes: list[Note] = []
-        self.kept = list(graph.notes)
-        self._graph = graph
-        self._taken = {*graph.by_name, *graph.inputs}
+        self.edit = GraphEditor(graph, "prefill")
 
     def add(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, *, before: str) -> None:
         """Adds a primitive for each beginning that is worth one; says why, if it is none of them."""
@@ -71,21 +68,16 @@ class _Made:
             if why := _not_worth(each, prompt, ready):
                 refusals.append(why)
                 continue
-            name = fresh(f"{prompt.name}.partial_prefill", self._taken)
-            begin = partial(each, prompt, ready, name)
-            begin = begin.with_(after=(*begin.after, last)) if last else begin
-            there = self.changes.get(before, (self._graph[before],))
-            self.changes[before] = (*there[:-1], begin, there[-1])
-            self.notes.append(Note("prefill", f"{prompt.name}.prefill", True, _what(each, prompt)))
-            self._taken.add(name)
-            last = name
+            begin = partial(each, prompt, ready, self.edit.fresh(f"{prompt.name}.partial_prefill"))
+            self.edit.insert(begin.with_(after=(*begin.after, last)) if last else begin, before=before)
+            self.edit.done(f"{prompt.name}.prefill", _what(each, prompt))
+            last = begin.name
         if not last and refusals:
             self.refuse(prompt, refusals[0])
 
     def once(self, p: Primitive, prompt: Prompt) -> None:
         """Leaves out of the bodies of ``p`` what is prefilled in front of it by now."""
-        there = self.changes.get(p.name, (p,))
-        ahead = [q for q in there if q.name.startswith(f"{prompt.name}.partial_prefill")]
+        ahead = [q for q in self.edit if q.name.startswith(f"{prompt.name}.partial_prefill")]
         if not ahead:
             return
         far = len(ahead[-1].meta["elements"])
@@ -96,17 +88,17 @@ class _Made:
             own = (q for q in body if q.name.startswith(f"{_place(prompt.prefill)}.partial_prefill"))
             gone = {q.name: q for q in own if len(q.meta["elements"]) <= far}
             for q in gone.values():
-                told = [n for n in self.kept if n.where == prompt.prefill.name and _before(q.meta["end"]) in n.reason]
-                if told:
-                    self.kept.remove(told[0])
+                end = _before(q.meta["end"])
+                notes = [n for n in self.edit.earlier if n.where == prompt.prefill.name and end in n.reason]
+                self.edit.retract(notes[:1])
             return body.with_primitives(_without(q, gone) for q in body if q.name not in gone)
 
-        p = there[-1]
-        cuts = cut(p.body) if isinstance(p.body, Graph) else {label: cut(body) for label, body in p.body.items()}
-        self.changes[p.name] = (*there[:-1], p.with_(body=cuts))
+        body = self.edit[p.name].body
+        cuts = cut(body) if isinstance(body, Graph) else {label: cut(arm) for label, arm in body.items()}
+        self.edit.change(p.name, body=cuts)
 
     def refuse(self, prompt: Prompt, why: str) -> None:
-        self.notes.append(Note("prefill", f"{prompt.name}.prefill", False, why))
+        self.edit.refused(f"{prompt.name}.prefill", why)
 
 
 def _elsewhere(p: Primitive, graph: Graph, engine: str | None, end: Collection[str]) -> bool:

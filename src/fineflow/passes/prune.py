@@ -6,7 +6,8 @@ from collections.abc import Sequence, Set
 from itertools import product
 
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
-from fineflow.ir.edit import ancestors, first_args, in_bodies, origins, weight
+from fineflow.ir.traverse import ancestors, first_args, in_bodies, origins
+from fineflow.ir.weights import weight
 
 _READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL, Effect.OPAQUE)
 
@@ -28,7 +29,7 @@ def prune(graph: Graph) -> Graph:
     for p in graph:
         first = [ref.name for ref in first_args(p).values()]
         implied = frozenset(first).union(*(waits.get(name, ()) for name in first))
-        if p.params.get("by") != "stock":
+        if not p.by_stock:
             read = frozenset[str]().union(*(held.get(ref.name, {ref.name}) for ref in p.args.values()))
             earlier = [q for q in awaited if q.name in before[p.name] - implied]
             borrowed = {name for q in read & reading.keys() for name in reading[q]}
@@ -79,7 +80,7 @@ def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozense
     freed = {p.name: old[p.name] - new[p.name] for p in graph}
     notes = []
     for p in graph:
-        if weight(p) and p.params.get("by") != "stock":
+        if weight(p) and not p.by_stock:
             told = frozenset[str]().union(
                 *(freed[name] for name in new[p.name] if name in graph and weight(graph[name]))
             )

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fineflow.cost_model.costs import costs
-from fineflow.ir import Graph, Note, Op, Primitive, Ref
-from fineflow.ir.edit import ancestors, fresh, in_bodies
+from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir.editor import GraphEditor
+from fineflow.ir.traverse import ancestors, fresh, in_bodies
 from fineflow.passes.map_chains import chained
 
 _UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
@@ -24,13 +25,11 @@ _TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument that holds 
 def stages(graph: Graph) -> Graph:
     """Each stage is a primitive of its own; the one it was taken from stays, and finds the results of its stages."""
     graph = chained(in_bodies(stages, graph))
-    made = _Made(graph)
+    staging = _Staging(graph)
     for p in graph:
         if _one_by_one(p):
-            made.staged(p)
-        else:
-            made.primitives[p.name] = p
-    return graph.with_primitives(made.primitives.values(), made.notes)
+            staging.stage(p)
+    return staging.edit.graph()
 
 
 def _one_by_one(p: Primitive) -> bool:
@@ -50,70 +49,71 @@ def _size(p: Primitive) -> int:
     return largest if learned is None else min(largest, max(learned, _LEAST))
 
 
-class _Made:
-    """The graph in the making: its primitives by name, in program order."""
+class _Staging:
+    """Adds stages to a graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.primitives: dict[str, Primitive] = {}
-        self.notes: list[Note] = []
+        self.edit = GraphEditor(graph, "stages")
+        self._graph = graph
         self._behind = ancestors(graph, order=True)
         self._data = ancestors(graph, order=False)
 
-    def staged(self, p: Primitive) -> None:
-        """Appends ``p``, and where it can begin earlier a stage for each search."""
+    def stage(self, p: Primitive) -> None:
+        """Runs ``p`` in stages: of the efficient batch size, and one for each search that can begin earlier."""
         if size := _size(p):
-            p = p.with_(params={**p.params, "stages": size})
-            self._note(p, True, f"runs in stages of {size}, the engine's maximum efficient batch")
-        union = self.graph.by_name.get(p.args[_TEXTS[p.op]].name)
+            p = self.edit.change(p.name, params={**p.params, "stages": size})
+            self.edit.done(p.name, f"runs in stages of {size}, the engine's maximum efficient batch")
+        union = self._graph.by_name.get(p.args[_TEXTS[p.op]].name)
         if union is None or not _unites(union):
-            self._note(p, False, "its documents come from one place, all at once")
+            self.edit.refused(p.name, "its documents come from one place, all at once")
         elif union.meta.get("by_id"):
-            self._note(p, False, "documents that share an id are dropped, and would be treated for nothing")
+            self.edit.refused(p.name, "documents that share an id are dropped, and would be treated for nothing")
         else:
-            before = set(self.primitives)
             parts = list(dict.fromkeys(self._parts(union)))
-            refusals = [why for ref in parts if (why := self._stage(p, ref))]
+            own: list[str] = []
+            refusals = [why for ref in parts if (why := self._stage(p, ref, own))]
             if len(refusals) < len(parts):
                 # It waits for its stages anyway; the edges give them its urgency.
-                own = [name for name in self.primitives if name not in before]
-                p = p.with_(after=(*p.after, *own), meta={**p.meta, "staged": True})
-                self._note(p, True, "starts on the documents of each search when that search is back")
+                self.edit.change(p.name, after=(*p.after, *own), meta={**p.meta, "staged": True})
+                self.edit.done(p.name, "starts on the documents of each search when that search is back")
             for why in dict.fromkeys(refusals):
-                self._note(p, False, why)
-        self.primitives[p.name] = p
+                self.edit.refused(p.name, why)
 
     def _parts(self, union: Primitive) -> Iterator[Ref]:
         """What is united, also by unions of unions."""
         for ref in union.args.values():
-            inner = self.graph.by_name.get(ref.name)
+            inner = self._graph.by_name.get(ref.name)
             if inner is not None and _unites(inner) and not inner.meta.get("by_id"):
                 yield from self._parts(inner)
             else:
                 yield ref
 
-    def _stage(self, p: Primitive, found: Ref) -> str:
-        """Puts a stage of ``p`` behind one of the searches whose results are united; the refusal, or ""."""
-        source = self.graph.by_name.get(found.name)
+    def _stage(self, p: Primitive, found: Ref, own: list[str]) -> str:
+        """Puts a stage of ``p`` behind one of the searches whose results are united; the refusal, or "".
+
+        Adds the stage's name to ``own`` where it stands in the same graph.
+        """
+        source = self._graph.by_name.get(found.name)
         if source is None or source.op not in (Op.SEARCH, Op.MAP):
             return f"{found.name} is not a search"
         others = {name: ref for name, ref in p.args.items() if name != _TEXTS[p.op]}
         # Along with its documents go the steps that lead to them; for all else it waits as before.
         after = tuple(name for name in p.after if name not in self._data[p.name])
         if source.op is Op.SEARCH:
-            name = self._free(f"{source.name}.{p.op}")
+            name = self.edit.fresh(f"{source.name}.{p.op}")
             args = {**others, _TEXTS[p.op]: found}
-            self.primitives[name] = p.with_(name=name, args=args, params=_each(p), after=after)
+            self.edit.insert(p.with_(name=name, args=args, params=_each(p), after=after), before=p.name)
+            own.append(name)
             return ""
         late = [name for name in (*(ref.name for ref in others.values()), *after) if not self._there(name, source)]
         if late:
             return f"what a stage needs of {late[0]} may come later than the documents of {source.name}"
-        self.primitives[source.name] = self._stage_in_body(p, self.primitives[source.name], others)
+        self.edit.put(self._stage_in_body(p, self.edit[source.name], others))
         return ""
 
     def _there(self, name: str, source: Primitive) -> bool:
         """Whether the value is there when ``source`` starts, without making it wait."""
-        return name in self.graph.inputs or name in self._behind[source.name]
+        return name in self._graph.inputs or name in self._behind[source.name]
 
     def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref]) -> Primitive:
         body: Graph = source.body
@@ -126,12 +126,6 @@ class _Made:
         stage = p.with_(name=name, args=inner, params=_each(p), after=())
         inputs = tuple(dict.fromkeys((*body.inputs, *(n for n in outer if n != "items"))))
         return source.with_(args=outer, body=Graph((*body.primitives, stage), body.output, inputs, body.notes))
-
-    def _free(self, name: str) -> str:
-        return fresh(name, {*self.primitives, *(q.name for q in self.graph), *self.graph.inputs})
-
-    def _note(self, p: Primitive, done: bool, reason: str) -> None:
-        self.notes.append(Note("stages", p.name, done, reason))
 
 
 def _each(p: Primitive) -> Mapping[str, Any]:

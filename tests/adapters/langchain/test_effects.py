@@ -70,9 +70,9 @@ def test_a_read_runs_ahead_and_a_write_is_stocks() -> None:
     chain = RunnablePassthrough.assign(history=load) | RunnablePassthrough.assign(_=audit) | retrieval() | answer()
     plan = planned(chain)
     assert str(plan["load.call"].effects) == "read(history)"
-    assert "by" not in plan["load.call"].params
+    assert not plan["load.call"].by_stock
     assert str(plan["audit.call"].effects) == "write(log)"
-    assert plan["audit.call"].params["by"] == "stock"
+    assert plan["audit.call"].by_stock
     assert plan["retriever.search"].after == ()
     assert plan["llm.decode"].after == ()
 
@@ -130,7 +130,7 @@ def test_a_read_that_has_to_be_called_in_its_place(kind: str) -> None:
         return RunnablePassthrough.assign(history=RunnableLambda(load)) | retrieval() | answer()
 
     plan = planned(make())
-    assert plan[f"{load.__name__}.call"].params["by"] == "stock"
+    assert plan[f"{load.__name__}.call"].by_stock
     assert plan[f"{load.__name__}.call"].effects.kind is Effect.READ
     assert plan["retriever.search"].after == ()
     same(make, SESSION, entries=DIRECT)  # a generator cannot be streamed from in async calls
@@ -448,7 +448,7 @@ def test_the_config_is_that_of_its_place(way: str) -> None:
 
     same(make, SESSION, config=SETTINGS if way != "missing" else None)
     plan = planned(make()[0])
-    assert plan["load.call"].params.get("by") == ("stock" if way == "of a step" else None)
+    assert plan["load.call"].by_stock is (way == "of a step")
 
 
 def test_an_async_function_that_is_declared_pure_runs_ahead() -> None:
@@ -465,7 +465,7 @@ def test_an_async_function_that_is_declared_pure_runs_ahead() -> None:
     plan = planned(make()[0])
     assert plan["shout.call"].effects.kind is Effect.PURE
     assert plan["llm.decode"].after == ()
-    assert "by" not in plan["shout.call"].params
+    assert not plan["shout.call"].by_stock
     same(make, entries=("ainvoke", "astream", "abatch", "invoke"))
 
 
@@ -511,7 +511,7 @@ def test_a_read_that_starts_a_run_unexpectedly_is_stocks_from_then_on() -> None:
     step = RunnableLambda(load)
     chain = RunnablePassthrough.assign(history=step) | retrieval() | answer()
     same(lambda: chain, SESSION, entries=DIRECT)
-    assert planned(chain)["load.call"].params["by"] == "stock"
+    assert planned(chain)["load.call"].by_stock
 
 
 def test_batches_write_for_all_inputs_before_any_goes_on() -> None:

@@ -120,7 +120,7 @@ def test_before_and_after() -> None:
 def test_without_an_engine_it_is_a_write_alone() -> None:
     store = InMemoryVectorStore(FakeEmbeddings())
     (ingest,) = ingests(chain(store))
-    assert (ingest.effects.kind, ingest.params["by"], list(ingest.args)) == (Effect.WRITE, "stock", ["documents"])
+    assert (ingest.effects.kind, ingest.by_stock, list(ingest.args)) == (Effect.WRITE, True, ["documents"])
 
 
 class Counting(InMemoryVectorStore):

@@ -355,5 +355,5 @@ def test_a_vllm_in_the_process_is_left_to_stock() -> None:
     model = VLLM.model_construct(client=object())
     graph = fineflow.explain(ChatPromptTemplate.from_template("{x}") | model | StrOutputParser()).p_graph
     assert graph is not None and not any(p.op in (Op.PREFILL, Op.DECODE) for p in graph)
-    (step,) = (p for p in graph if p.params.get("by") == "stock")
+    (step,) = (p for p in graph if p.by_stock)
     assert "takes one call at a time" in str(step)

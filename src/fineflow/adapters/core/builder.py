@@ -14,7 +14,7 @@ from typing import Any
 from fineflow.adapters.core.recognition import NotLowered, Row, find
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
-SHOWN = frozenset({"arms", "by", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
+SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
 
 TEXT, MESSAGE, PROMPT, VALUE, DOCUMENTS, UNKNOWN = "text", "message", "prompt", "value", "documents", "unknown"
 
@@ -164,6 +164,8 @@ class Builder:
         engine: str | None = None,
         body: Graph | Mapping[str, Graph] | None = None,
         kind: str = UNKNOWN,
+        by_stock: bool = False,
+        leaf: str | None = None,
         **params: Any,
     ) -> Leaf:
         """Appends one primitive; its name is the trail and the operation."""
@@ -175,11 +177,12 @@ class Builder:
                 dict(args),
                 {name: value for name, value in params.items() if name in SHOWN},
                 effects,
-                span="/".join(self.trail),
+                leaf=self.leaf if leaf is None else leaf,
+                by_stock=by_stock,
                 engine=engine,
                 after=self.barrier,
                 component=component,
-                meta={"leaf": self.leaf, **{name: value for name, value in params.items() if name not in SHOWN}},
+                meta={name: value for name, value in params.items() if name not in SHOWN},
                 body=body,
             )
         )
@@ -216,19 +219,17 @@ class Builder:
         given = dict(value.refs())
         leaf, called = self.leaf, name or _short(obj)
         with self.inside("", called):
-            made = self.add(
+            return self.add(
                 Op.CALL,
                 {f"arg{i}": ref for i, ref in enumerate(given)},
                 effects=effects,
                 component=obj,
                 kind=kind,
-                by="stock",
+                by_stock=True,
                 where=where,
                 called=called,
+                leaf=leaf,
             )
-        last = self.primitives[-1]
-        self.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
-        return made
 
     def note(self, where: str, done: bool, reason: str) -> None:
         self.notes.append(Note("lower", where, done, reason))

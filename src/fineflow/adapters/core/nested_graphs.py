@@ -8,8 +8,8 @@ from typing import Any
 
 from fineflow.adapters.core.builder import MESSAGE, OUTER, UNKNOWN, VALUE, Builder, Leaf, Record, Symbol
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import fresh, origins, together
 from fineflow.ir.spec import everything
+from fineflow.ir.traverse import combined, fresh, origins
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Part:
     @property
     def left_to_stock(self) -> str:
         """Why stock has to run a step of it, wherever in it that is; "" if there is no such step."""
-        return next((_told(p) for p in everything(self.graph) if p.params.get("by") == "stock"), "")
+        return next((_told(p) for p in everything(self.graph) if p.by_stock), "")
 
 
 def _told(p: Primitive) -> str:
@@ -121,7 +121,7 @@ def condition(parts: Mapping[str, Part], value: Symbol, b: Builder, *, name: str
         closed.args,
         name=name,
         component=component,
-        effects=together(p.effects for body in closed.bodies.values() for p in body),
+        effects=combined(p.effects for body in closed.bodies.values() for p in body),
         body=closed.bodies,
         arms=len(outcomes),
         received=closed.received,

@@ -24,8 +24,7 @@ def steps_meet(graph: Graph, objects: Mapping[str, Any]) -> bool:
     """
     telling = [p for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.touched]
     return any(
-        Effect.OPAQUE in (one.effects.kind, other.effects.kind)
-        and _kept_apart(one.meta["leaf"], other.meta["leaf"], objects)
+        Effect.OPAQUE in (one.effects.kind, other.effects.kind) and _kept_apart(one.leaf, other.leaf, objects)
         for one, other in combinations(telling, 2)
     )
 

@@ -29,9 +29,10 @@ from fineflow.adapters.langchain.plan_staleness import Snapshot
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores.facts import contents
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import critical_path, ending
 from fineflow.ir.primitive import FED
 from fineflow.ir.spec import bodies
+from fineflow.ir.traverse import ending
+from fineflow.ir.weights import critical_path
 from fineflow.options import Options
 
 ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
@@ -100,7 +101,7 @@ class Plan:
         """The plan whose shadow also stands between stock and the components at these paths."""
         found = self.bounded.get(leaves)
         if found is None:
-            opaque = {p.meta["leaf"] for p in _all(self.e_graph) if p.op in FED and p.params.get("by") == "stock"}
+            opaque = {p.leaf for p in _all(self.e_graph) if p.op in FED and p.by_stock}
             touched = self.touched | (_paths(leaves) & self.objects.keys())
             found = replace(self, touched=touched, tapped=self.tapped | (leaves & opaque), shadows={}, bounded={})
             self.bounded[leaves] = found
@@ -130,9 +131,9 @@ def lower(runnable: Runnable[Any, Any], options: Options, *, text_input: bool) -
 
 def decide(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> Plan:
     """What the shadow of a call has to replace, and whether running the graph ahead is expected to pay."""
-    leaves = {p.meta["leaf"] for p in _all(e_graph) if _meets_stock(p)}
+    leaves = {p.leaf for p in _all(e_graph) if _meets_stock(p)}
     tapped = _wanted(e_graph, ended=False)
-    leaves -= {p.meta["leaf"] for p in _all(e_graph) if p.op in FED and p.params.get("by") == "stock"} - tapped
+    leaves -= {p.leaf for p in _all(e_graph) if p.op in FED and p.by_stock} - tapped
     touched = _paths(leaves) & objects.keys()
     sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
         p.op is Op.PARTIAL_PREFILL for p in _all(e_graph)
@@ -179,11 +180,11 @@ def _all(graph: Graph) -> list[Primitive]:
 
 
 def _running(p: Primitive) -> list[Graph]:
-    return [] if p.params.get("by") == "stock" else [body for _, body in bodies(p)]
+    return [] if p.by_stock else [body for _, body in bodies(p)]
 
 
 def _meets_stock(p: Primitive) -> bool:
-    if p.params.get("by") == "stock":
+    if p.by_stock:
         return p.op in FED
     claimable = p.meta.get("claimed") or p.op in (Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK)
     return claimable and not p.params.get("stage")
@@ -194,10 +195,10 @@ def _wanted(graph: Graph, *, ended: bool) -> frozenset[str]:
 
     ended: whether somebody waits for the end of the graph as a whole.
     """
-    running = [p for p in graph if p.params.get("by") != "stock"]
+    running = [p for p in graph if not p.by_stock]
     names = {r.name for p in running for r in p.args.values()} | {n for p in running for n in p.after}
     names |= ending(graph) if ended else set()
-    own = {p.meta["leaf"] for p in graph if p.name in names and p.op in FED and p.params.get("by") == "stock"}
+    own = {p.leaf for p in graph if p.name in names and p.op in FED and p.by_stock}
     return frozenset(own).union(
         *(_wanted(body, ended=_waited(p, at, names)) for p in running for at, body in bodies(p))
     )

@@ -231,7 +231,7 @@ def _pays(p: Primitive, sync: bool) -> bool:
 
 def _running(graph: Graph) -> Iterator[Primitive]:
     for p in graph:
-        if p.params.get("by") != "stock":
+        if not p.by_stock:
             yield p
             for _, body in bodies(p):
                 yield from _running(body)
@@ -240,8 +240,8 @@ def _running(graph: Graph) -> Iterator[Primitive]:
 def _leaves(e_graph: Graph) -> frozenset[str]:
     running = list(_running(e_graph))
     read = {ref.name for p in running for ref in p.args.values()}.union(*(p.after for p in running))
-    told = frozenset(p.meta["leaf"] for p in e_graph if p.op is Op.CALL and p.name in read)
-    return told.union(p.meta["leaf"] for p in running)
+    told = frozenset(p.leaf for p in e_graph if p.op is Op.CALL and p.name in read)
+    return told.union(p.leaf for p in running)
 
 
 def _models(objects: Iterable[Any]) -> Iterator[Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fineflow.cost_model.forecast import remaining
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import ending, first_args
 from fineflow.ir.primitive import FED
+from fineflow.ir.traverse import ending, first_args
 
 Slot = str | tuple[str, str | None]
 """What a primitive waits for: the value of another one, or what that releases early (a field; the items: None)."""
@@ -51,7 +51,7 @@ def _wiring(graph: Graph) -> Wiring:
     missing: dict[str, int] = {}
     followers: dict[Slot, list[Primitive]] = {}
     early: dict[str, list[Slot]] = {}
-    by_stock = frozenset(p.name for p in graph if p.params.get("by") == "stock")
+    by_stock = frozenset(p.name for p in graph if p.by_stock)
     for p in graph:
         needs: set[Slot] = {slot(ref) for ref in first_args(p).values()} | set(after(p, graph))
         if p.name in by_stock:

@@ -119,9 +119,9 @@ class Execution(Values):
         if p.name in self._wiring.by_stock:
             if p.name in self._wiring.fed:
                 self._stamps.ready(p.name)
-                self.call.awaited[p.meta["leaf"]] = stamp = self._stamps.at(p.name)
+                self.call.awaited[p.leaf] = stamp = self._stamps.at(p.name)
                 stamp.taken = STOCK
-                self.call.want(p.meta["leaf"], partial(self.complete, p))
+                self.call.want(p.leaf, partial(self.complete, p))
             return
         self._stamps.ready(p.name)
         failed = self.failed(p)
@@ -274,7 +274,7 @@ class Execution(Values):
         by. ``stream``: the pieces go to ``entry.stream`` while they come, and the result is the list of them.
         ``placed``: it is one call of a component, and holds a place; else ``start`` takes ``place`` where it calls one.
         """
-        entry, mine = self.call.claims.expect(p.meta["leaf"], key, shared=shared)
+        entry, mine = self.call.claims.expect(p.leaf, key, shared=shared)
         stamp = self._stamps.at(p.name)
         stamp.taken = LEFT if mine else JOINED
         if not mine:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.edit import first_args
+from fineflow.ir.traverse import first_args
 from fineflow.runtime.call.dependencies import Slot, after, slot
 from fineflow.runtime.call.query import LeftToStock
 

@@ -54,7 +54,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
     if foreign and not p.params.get("pairwise"):  # which has its scores measured
         costs.observe(p.engine or "", p.op, None, now - begun, p.name)
     entry.finish(result)
-    run.call.claims.forget(p.meta["leaf"], entry)
+    run.call.claims.forget(p.leaf, entry)
 
 
 def _fail(entry: Entry, failure: BaseException) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from os.path import commonprefix
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -13,7 +14,6 @@ from langchain_core.prompts import MessagesPlaceholder
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain
 from fineflow.adapters.langchain.models.servers import served
 from fineflow.ir import Op, Primitive
-from fineflow.ir.edit import common
 from fineflow.runtime.call.executor import Execution
 
 _MARK = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
@@ -48,7 +48,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     texts = [text for template in p.meta["templates"] for text in _texts(p, reader, template, fields(args))]
     if not p.meta["whole"] and not any(_MARK in text for text in texts):
         raise LeftToStock("the prompt does not show its late variable")
-    known = common(texts).partition(_MARK)[0]
+    known = commonprefix(texts).partition(_MARK)[0]  # noqa: RUF071 (texts, not paths)
     shared = sharing(p, run)
 
     async def warm() -> Any:

@@ -15,7 +15,7 @@ from fineflow.adapters.core.recognition import NotLowered, Row, same_method
 from fineflow.adapters.langchain.lowering.structure import RUN, unchanged
 from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import Graph, Op, Ref
-from fineflow.ir.edit import together
+from fineflow.ir.traverse import combined
 
 
 def _arms(branch: RunnableBranch[Any, Any]) -> dict[str, Runnable[Any, Any]]:
@@ -61,7 +61,7 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symb
         Op.MAP,
         {"items": value.ref},
         component=each,
-        effects=together(p.effects for p in graph),
+        effects=combined(p.effects for p in graph),
         body=graph,
         kind=MESSAGE if kind_of(made.outcome) == MESSAGE else VALUE,
         batched=True,

@@ -106,7 +106,7 @@ def _lower_pipeline(pipeline: Any, value: Symbol, b: Builder) -> Symbol:
             if not isinstance(part, BaseDocumentCompressor):
                 raise NotLowered(f"{type(part).__name__} in a compressor pipeline is not recognised")
             docs = b.lower(part, Record({"documents": docs, "query": query}))
-    if any(p.params.get("by") == "stock" and p.meta["leaf"].startswith(b.leaf) for p in b.primitives):
+    if any(p.by_stock and p.leaf.startswith(b.leaf) for p in b.primitives):
         raise NotLowered("a part of the compressor pipeline is not recognised")
     return docs
 

@@ -99,7 +99,7 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
     given = b.whole(value, keys)
     leaf = b.leaf
     with b.inside("", _name(func)):
-        made = b.add(
+        return b.add(
             Op.CALL,
             {"value": given.ref},
             effects=effects,
@@ -109,10 +109,8 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
             keys=keys,
             claimed=True,
             counted=shown(step),
+            leaf=leaf,
         )
-    last = b.primitives[-1]
-    b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
-    return made
 
 
 def _stays(step: RunnableLambda[Any, Any], b: Builder) -> str:

@@ -100,7 +100,7 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Sy
         given["vectors"] = vectors.ref
     name = type(write.store).__name__
     effects = Effects(Effect.WRITE, b.resource(write.store), f"adds documents to {name}")
-    return b.add(Op.INGEST, given, component=step, engine=name, effects=effects, kind=VALUE, by="stock")
+    return b.add(Op.INGEST, given, component=step, engine=name, effects=effects, kind=VALUE, by_stock=True)
 
 
 def shadow_write(step: RunnableLambda[Any, Any], s: Shadows) -> Any:

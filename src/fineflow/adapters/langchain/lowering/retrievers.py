@@ -17,7 +17,7 @@ from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores.facts import EMBEDS, own_function, query_embeddings, same_if
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
-from fineflow.ir.edit import together
+from fineflow.ir.traverse import combined
 
 
 def query_of(value: Symbol, b: Builder) -> Leaf:
@@ -102,7 +102,7 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
             name="searches",
             body=body,
             kind=VALUE,
-            effects=together(p.effects for p in body),
+            effects=combined(p.effects for p in body),
         )
         found["lists"] = mapped.ref
         if retriever.include_original:
@@ -117,7 +117,7 @@ def _body(retriever: Any, b: Builder) -> Graph:
     inner = b.body()
     with inner.inside("retriever", ""):
         docs = inner.whole(inner.lower(retriever, Leaf(Ref("item"), TEXT)))
-    if any(p.params.get("by") == "stock" for p in inner.primitives):
+    if any(p.by_stock for p in inner.primitives):
         raise NotLowered(f"its base retriever {type(retriever).__name__} is not recognised")
     return Graph(tuple(inner.primitives), docs.ref, inputs=("item",))
 

@@ -131,17 +131,17 @@ class _Answering(DocumentQA):
         seen = Seen(Builder((), contents=resource_of), one_by_one=self._place.sync)
         answer = _lowered(engine, Leaf(Ref("input"), TEXT), seen, self._lower_engine)
         made = list(everything(Graph(tuple(seen.b.primitives), answer.ref)))
-        before = [p for p in everything(planned) if p.meta["leaf"].split("/")[0] not in (INDEX, "")]
+        before = [p for p in everything(planned) if p.leaf.split("/")[0] not in (INDEX, "")]
         if len(made) != len(before) or not all(map(_alike, before, made)):
             return None
-        return {p.meta["leaf"]: p.component for p in made if p.op is Op.SEARCH}
+        return {p.leaf: p.component for p in made if p.op is Op.SEARCH}
 
 
 def _alike(planned: Primitive, made: Primitive) -> bool:
     """Whether two primitives are the same, but for the index."""
     if (planned.name, planned.op, planned.args, planned.params) != (made.name, made.op, made.args, made.params):
         return False
-    if planned.meta["leaf"] != made.meta["leaf"] or type(planned.component) is not type(made.component):
+    if planned.leaf != made.leaf or type(planned.component) is not type(made.component):
         return False
     if isinstance(planned.component, LLM | BaseEmbedding):
         return planned.component is made.component

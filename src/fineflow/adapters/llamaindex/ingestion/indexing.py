@@ -151,7 +151,7 @@ def lower_ingestion(obj: Any, seen: Seen) -> Leaf:
     store = next((each for each in _stores(obj) if each is not None), None)
     name = "SimpleVectorStore" if store is None else type(store).__name__
     effects = Effects(Effect.WRITE, b.resource(obj if store is None else store), f"adds nodes to {name}")
-    return b.add(Op.INGEST, args, component=obj, engine=name, effects=effects, kind=VALUE, by="stock")
+    return b.add(Op.INGEST, args, component=obj, engine=name, effects=effects, kind=VALUE, by_stock=True)
 
 
 def _stores(obj: Any) -> tuple[Any, ...]:

@@ -79,7 +79,7 @@ def lower_chat(engine: Any, row: Chat, message: Leaf, seen: Seen, lower_engine: 
             component=llm,
             engine=name,
             kind=TEXT,
-            by="stock",
+            by_stock=True,
         )
         told["condensed"] = written.ref
     with b.inside(_QUESTION):

@@ -37,7 +37,7 @@ class Seen:
     def at(self, leaf: str) -> None:
         """Has the primitive that was added last claimed at another leaf than the current one."""
         last = self.b.primitives[-1]
-        self.b.primitives[-1] = last.with_(meta={**last.meta, "leaf": leaf})
+        self.b.primitives[-1] = last.with_(leaf=leaf)
 
     def inside_map(self) -> Seen:
         """For the graph inside of a MAP."""
@@ -56,7 +56,7 @@ class Seen:
             effects=Effects(Effect.OPAQUE, "", reason),
             component=obj,
             kind=kind,
-            by="stock",
+            by_stock=True,
             called=type(obj).__name__,
         )
         self.b.note(made.ref.name, False, reason)
@@ -66,7 +66,7 @@ class Seen:
         """What stock hands to the current object, of which the graph is told."""
         effects = Effects(PURE.kind, "", f"what stock hands to {type(obj).__name__}")
         return self.b.add(
-            Op.CALL, args, name=name, effects=effects, component=obj, by="stock", called=name, handed=True
+            Op.CALL, args, name=name, effects=effects, component=obj, by_stock=True, called=name, handed=True
         )
 
 

@@ -38,7 +38,7 @@ def lower_postprocessor(processor: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
         return seen.opaque(processor, args, "may be user code, and runs when stock runs it", DOCUMENTS)
     held = scorer.engine if scorer is not None else getattr(processor, "engine", None)
     engine = getattr(held, "name", type(processor).__name__)
-    return seen.b.add(Op.RERANK, args, component=processor, engine=engine, kind=DOCUMENTS, by="stock")
+    return seen.b.add(Op.RERANK, args, component=processor, engine=engine, kind=DOCUMENTS, by_stock=True)
 
 
 def shadow_postprocessors(processors: Sequence[Any], place: Place) -> list[Any]:

@@ -117,7 +117,6 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
         template = selected(getattr(synthesizer, kind.templates[0]), llm)
         cache = _prompt(template, query, texts, llm, engine, effects, known, seen)
         ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known)
-        stock: dict[str, Any] = {} if ahead else {"by": "stock"}
         made = b.add(
             Op.DECODE,
             {"cache": cache.ref},
@@ -130,7 +129,7 @@ def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) ->
             several=kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async,
             foreign=type(llm) is not EngineLLM,
             pieces=False,
-            **stock,
+            by_stock=not ahead,
         )
         seen.at(part_of(b.leaf, "llm"))
         if ahead:
@@ -175,7 +174,7 @@ def _prompt(
     told: dict[str, Any] = {"segments": parts} if parts else {}
     prompt = b.add(Op.RENDER, args, component=template, kind=UNKNOWN, **told)
     if known.get("remote"):
-        guards = [p.name for p in b.primitives if p.params.get("by") == "stock" and not _is_library(p, b)]
+        guards = [p.name for p in b.primitives if p.by_stock and not _is_library(p, b)]
         if guards:
             known = {"whole_prompts": f"{guards[0]} may be user code, which no beginning of a prompt overtakes"}
     return b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **known)

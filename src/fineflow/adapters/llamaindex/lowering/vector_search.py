@@ -68,7 +68,7 @@ def stock_search(retriever: Any, query: Leaf, b: Builder) -> Leaf:
             engine=engine_name(model),
             kind=VALUE,
             of="query",
-            by="stock",
+            by_stock=True,
         )
         args["vector"] = vector.ref
     effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
@@ -79,7 +79,7 @@ def stock_search(retriever: Any, query: Leaf, b: Builder) -> Leaf:
         engine=type(store).__name__,
         effects=effects,
         kind=DOCUMENTS,
-        by="stock",
+        by_stock=True,
     )
 
 
@@ -128,7 +128,7 @@ def search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
 
 
 async def _later(p: Primitive, late: Any, args: Mapping[str, Any], run: Execution) -> Any:
-    work = _search(p.with_(component=await late.component(p.meta["leaf"])), args, run)
+    work = _search(p.with_(component=await late.component(p.leaf)), args, run)
     await work.entry.wait()
     return work.view(work.entry.result())
 

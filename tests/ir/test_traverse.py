@@ -1,12 +1,12 @@
-"""Helpers for passes: what effects are together, and primitives that read others than before."""
+"""Helpers for passes: what effects are combined, and primitives that read others than before."""
 
 from __future__ import annotations
 
 from itertools import permutations
 
 from fineflow.ir import PURE, Effect, Effects, Graph, Op, Primitive, Ref
-from fineflow.ir.edit import fresh, redirected, together
 from fineflow.ir.spec import everything
+from fineflow.ir.traverse import combined, fresh, redirected
 
 READ, WRITE = Effects(Effect.READ, "store"), Effects(Effect.WRITE, "log")
 
@@ -16,24 +16,24 @@ def test_effects_together_are_the_strongest_and_those_on_other_resources() -> No
     order = (opaque, WRITE, external, READ, PURE)
     for i, strongest in enumerate(order):
         for found in permutations(order[i:]):
-            made = together(found)
+            made = combined(found)
             assert made.kind is strongest.kind
             assert made.writes == (WRITE in found)
             assert {"store", "log"} & {name for name, _ in made.touched} == {e.resource for e in found if e.resource}
-    assert together(()) == PURE
+    assert combined(()) == PURE
 
 
 def test_a_read_and_a_write_of_one_resource_are_a_write() -> None:
-    assert together((READ, Effects(Effect.WRITE, "store"))).touched == (("store", True),)
+    assert combined((READ, Effects(Effect.WRITE, "store"))).touched == (("store", True),)
 
 
 def test_a_primitive_reads_and_waits_for_what_stands_instead() -> None:
-    meta = {"received": ("a", "b"), "leaf": "x"}
+    meta = {"received": ("a", "b"), "where": "x"}
     p = Primitive("p", Op.RECORD, {"x": Ref("a"), "y": Ref("a", "key", stream=True), "z": Ref("c")}, after=("b", "c"))
     made = redirected(p.with_(meta=meta), {"a": Ref("new", "part"), "b": Ref("c")})
     assert dict(made.args) == {"x": Ref("new", "part"), "y": Ref("new", "key", stream=True), "z": Ref("c")}
     assert made.after == ("c",)
-    assert dict(made.meta) == {"received": ("new", "c"), "leaf": "x"}
+    assert dict(made.meta) == {"received": ("new", "c"), "where": "x"}
 
 
 def test_names_that_are_taken_get_a_number() -> None:

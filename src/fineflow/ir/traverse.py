@@ -1,0 +1,114 @@
+"""Reachability, renaming and bodies of graphs. All functions return new values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
+
+from fineflow.ir.graph import Graph, Note
+from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive, Ref
+
+
+def first_args(p: Primitive) -> Mapping[str, Ref]:
+    """The data edges that a primitive waits for before it starts: of a CONDITION, what its first test reads."""
+    if p.op is not Op.CONDITION:
+        return p.args
+    test: Graph = p.body["if 1"]
+    return {name: ref for name, ref in p.args.items() if name in test.users or name == test.output.name}
+
+
+def ancestors(graph: Graph, *, order: bool) -> dict[str, frozenset[str]]:
+    """For each primitive all that come before it along data edges (and order edges, with ``order``)."""
+    found: dict[str, frozenset[str]] = {}
+    for p in graph:
+        near = [r.name for r in p.args.values()] + (list(p.after) if order else [])
+        found[p.name] = frozenset(near).union(*(found[n] for n in near if n in found))
+    return found
+
+
+# Operations whose value holds no object that was in their inputs: text, vectors, or documents fresh from a store.
+_FRESH = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.PARTIAL_PREFILL, Op.EMBED, Op.INGEST, Op.SEARCH, Op.TOOL})
+
+
+def origins(graph: Graph) -> dict[str, frozenset[str]]:
+    """For each primitive, whose objects its value may hold: its own and, where it passes them on, those of inputs.
+
+    Two values without a common origin share no object, so that changing one in place cannot change the other.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for p in graph:
+        held = {p.name}
+        if p.op not in _FRESH:
+            passed = [ref for name, ref in p.args.items() if p.op is not Op.RERANK or name == "documents"]
+            held.update(*(found.get(ref.name, {ref.name}) for ref in passed))
+        found[p.name] = frozenset(held)
+    return found
+
+
+def ending(graph: Graph) -> frozenset[str]:
+    """What has to be over before a graph inside a primitive is: its output, and what later steps may wait for."""
+    marked = (p.name for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.touched)
+    return frozenset((graph.output.name, *marked)) - set(graph.inputs)
+
+
+def in_bodies(rewrite: Callable[[Graph], Graph], graph: Graph) -> Graph:
+    """The graph with every body (of a MAP, of the arms of a CONDITION) rewritten; their notes become the graph's."""
+
+    def rewritten(body: Graph) -> Graph:
+        changed = rewrite(body)
+        notes.extend(changed.notes[len(body.notes) :])
+        return changed
+
+    notes: list[Note] = []
+    primitives = []
+    for p in graph:
+        if isinstance(p.body, Graph):
+            p = p.with_(body=rewritten(p.body))
+        elif isinstance(p.body, Mapping):
+            p = p.with_(body={arm: rewritten(body) for arm, body in p.body.items()})
+        primitives.append(p)
+    return graph.with_primitives(primitives, notes) if any(p.body is not None for p in graph) else graph
+
+
+def fresh(name: str, taken: Container[str]) -> str:
+    """The name, with a number where it is taken."""
+    number, found = 2, name
+    while found in taken:
+        found, number = f"{name}~{number}", number + 1
+    return found
+
+
+def pointed(ref: Ref, instead: Mapping[str, Ref]) -> Ref:
+    """The reference to what stands instead of what it names; a key that is read of the one is read of the other."""
+    new = instead.get(ref.name)
+    return ref if new is None else replace(ref, name=new.name, key=new.key if ref.key is None else ref.key)
+
+
+def redirected(p: Primitive, instead: Mapping[str, Ref]) -> Primitive:
+    """The primitive reading, waiting for, and having received others instead of those named."""
+
+    def named(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(instead[name].name if name in instead else name for name in names))
+
+    received = p.meta.get("received")
+    return p.with_(
+        args={name: pointed(ref, instead) for name, ref in p.args.items()},
+        after=named(p.after),
+        meta={**p.meta, "received": named(received)} if received else p.meta,
+    )
+
+
+_STRENGTH = (Effect.OPAQUE, Effect.WRITE, Effect.EXTERNAL, Effect.READ, Effect.PURE)
+
+
+def combined(found: Iterable[Effects]) -> Effects:
+    """The effects of several primitives as those of one: the strongest, and ``also`` those on other resources."""
+    parts = [replace(part, also=()) for each in found for part in (each, *each.also)]
+    parts.sort(key=lambda each: _STRENGTH.index(each.kind))
+    if not parts:
+        return PURE
+    others: dict[str, Effects] = {}
+    for part in parts:
+        if part.resource and part.resource != parts[0].resource:
+            others.setdefault(part.resource, part)
+    return replace(parts[0], also=tuple(others.values()))

@@ -1,0 +1,90 @@
+"""Relative costs of operations, and critical paths by them, for decisions that must not depend on what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fineflow.ir.graph import Graph
+from fineflow.ir.primitive import Effect, Op, Primitive
+from fineflow.ir.spec import bodies
+from fineflow.ir.traverse import first_args
+
+# What the operations cost relative to each other, as long as no cost model knows better: a decode takes many steps
+# of a large model, the others one pass through a small one or a look-up; data plumbing is free.
+WEIGHTS: Mapping[Op, float] = {
+    Op.DECODE: 10.0,
+    Op.PARTIAL_DECODE: 10.0,
+    Op.RERANK: 3.0,
+    Op.TOOL: 3.0,
+    Op.SEARCH: 2.0,
+    Op.EMBED: 1.0,
+    Op.INGEST: 1.0,
+    Op.CALL: 0.0,  # unless it is declared to touch something, see ``cost``
+}
+
+
+def cost(p: Primitive) -> float:
+    """The relative cost of an operation by itself: a function that reads or writes something is taken for a search."""
+    touches = p.op is Op.CALL and p.effects.kind in (Effect.READ, Effect.WRITE)
+    return WEIGHTS[Op.SEARCH] if touches else WEIGHTS.get(p.op, 0.0)
+
+
+def weight(p: Primitive) -> float:
+    """The relative cost of one primitive; of a MAP, that of its body (elements run side by side).
+
+    Of a CONDITION it is that of the tests up to an arm, on average. A stage handles only a part of the documents, and
+    what remains for the primitive that it was taken from is small.
+    """
+    if p.op is Op.MAP and p.body is not None:
+        overlap: float = p.meta.get("overlap", 0.0)  # of maps in a row, through which each item goes by itself
+        return critical_path(p.body)[0] - overlap
+    if p.op is Op.CONDITION:
+        return _arms_end(p, 0.0, {})
+    if p.params.get("stage"):
+        return cost(p) / 2
+    return 0.0 if p.meta.get("staged") else cost(p)
+
+
+def takes_time(p: Primitive) -> bool:
+    """Whether a value may come late because of this primitive: an engine works, or user code of unknown length."""
+    inner = [q for _, body in bodies(p) for q in body]
+    return cost(p) > 0 or p.effects.kind is Effect.OPAQUE or any(map(takes_time, inner))
+
+
+def _arms_end(p: Primitive, start: float, there: Mapping[str, float]) -> float:
+    """When a CONDITION ends, on average over its arms. there: when its arguments are known."""
+    ends = []
+    for label, body in bodies(p):
+        end = critical_path(body, start, there)[0]
+        if label.startswith("if "):
+            start = end
+        else:
+            ends.append(end)
+    return sum(ends) / len(ends)
+
+
+def critical_path(
+    graph: Graph, start: float = 0.0, there: Mapping[str, float] | None = None
+) -> tuple[float, tuple[str, ...]]:
+    """Weight and names of the longest chain of primitives, over data and order edges.
+
+    start: when the graph starts. there: which of its inputs are known only later, and when.
+    """
+    late = there or {}
+    best: dict[str, tuple[float, str | None]] = {}
+    for p in graph:
+        before = [n for n in (*(r.name for r in first_args(p).values()), *p.after) if n in best]
+        last = max(before, key=lambda n: best[n][0], default=None)
+        begin = max(best[last][0] if last else start, *(late.get(r.name, start) for r in first_args(p).values()), start)
+        if p.op is Op.CONDITION:
+            times = {name: best[r.name][0] if r.name in best else late.get(r.name, start) for name, r in p.args.items()}
+            end = _arms_end(p, begin, times)
+        else:
+            end = begin + weight(p)
+        best[p.name] = (end, last)
+    last = max(best, key=lambda n: best[n][0], default=None)
+    total, chain = (best[last][0] if last else max(start, late.get(graph.output.name, start))), []
+    while last is not None:
+        chain.append(last)
+        last = best[last][1]
+    return total, tuple(reversed(chain))
