@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
-from fineflow.adapters.langchain.plan import decide, lower
+from fineflow.adapters.langchain.planning import decide, lower
 from fineflow.demo.app import build
 from fineflow.options import Options
 from fineflow.passes import PASSES, bind
@@ -62,11 +62,11 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
 def planned(chain: Runnable[Any, Any]) -> dict[str, float]:
     """Seconds of every step of planning one chain for the first time."""
     took: dict[str, float] = {}
-    took["lower"], (p_graph, objects) = seconds(lambda: lower(chain, Options(), text_input=True))
+    took["lower"], (p_graph, lowered) = seconds(lambda: lower(chain, Options(), text_input=True))
     graph = p_graph
     for each in (*PASSES, bind):
         took[each.__name__], graph = seconds(lambda each=each, graph=graph: each(graph))  # type: ignore[misc]
-    took["decide"], _ = seconds(lambda: decide(p_graph, graph, objects))
+    took["decide"], _ = seconds(lambda: decide(p_graph, graph, lowered))
     return {**took, "all": sum(took.values()), "primitives": len(graph.primitives)}
 
 

@@ -15,6 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnablePassthrough, RunnableSequence
 
 import fineflow
+from fineflow.adapters.langchain.framework import FRAMEWORK
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.ir import Ref
 from fineflow.testing.differential import assert_same
@@ -132,7 +133,7 @@ def failing_planner(*args: Any) -> Any:
 
 
 def test_a_failure_of_fineflow_itself_asks_for_a_report() -> None:
-    fast = Optimized(two_answers(), fineflow.Options(), failing_planner)
+    fast = Optimized(two_answers(), fineflow.Options(), FRAMEWORK, failing_planner)
     with pytest.warns(fineflow.FineflowWarning, match="ZeroDivisionError: fineflow itself.*Please report this"):
         assert fast.invoke({"q": "?"}) == two_answers().invoke({"q": "?"})
 

@@ -33,8 +33,9 @@ OURS: dict[str, tuple[str, ...]] = {
     "backends.loaded_rerank": ("ir", "protocols", "backends.loaded", *LEAVES),
     "backends.sentence_transformers": ("ir", "protocols", "runtime.events", "cost_model.costs", *LEAVES),
     "adapters": (),
+    "adapters.registry": ("adapters.core", "runtime.queues.permits"),  # names frameworks by text only
     "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", *LEAVES),
-    "adapters.core.limits": ("protocols", "runtime", "adapters"),
+    "adapters.limits": ("protocols", "runtime", "adapters.registry"),
     "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.text", *LEAVES),
     "adapters.text": ("protocols", *LEAVES),
     # A framework knows the mechanism and its own library, and no other framework. Of backends, those that drive models
@@ -51,11 +52,12 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "observe": ("ir", "runtime", "cost_model", *LEAVES),
     "explanation": ("ir", "observe", "runtime.call.trace", *LEAVES),
-    "api": ("ir", "explanation", "observe", "adapters", "passes", "runtime", *LEAVES),
+    # No framework by name: the registry finds them.
+    "api": ("ir", "explanation", "observe", "adapters.core", "adapters.registry", "passes", "runtime", *LEAVES),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
-    "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.core.limits"),
+    "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits"),
     "langchain": ("_lazy", "adapters.langchain"),
     "llamaindex": ("_lazy", "adapters.llamaindex"),
     "": ("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", *LEAVES),
@@ -224,6 +226,8 @@ def test_every_module_has_a_rule() -> None:
         ("adapters.langchain.lowering.models", "import torch"),
         ("adapters.langchain.lowering.models", "from fineflow.backends.transformers import TransformersEngine"),
         ("adapters.langchain.lowering.models", "import importlib\nimportlib.import_module('fineflow.passes')"),
+        ("api", "from fineflow.adapters.langchain.framework import FRAMEWORK"),
+        ("adapters.core.shadows", "from fineflow.adapters.langchain import planning"),
         ("api", "from langchain_core.runnables import Runnable"),
         ("api", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("testing.gates", "import langchain_core"),
@@ -234,7 +238,7 @@ def test_every_module_has_a_rule() -> None:
         ("langchain", "from fineflow.backends.transformers import TransformersEngine"),
         ("llamaindex", "import llama_index.core"),
         ("adapters.llamaindex.proxy", "import langchain_core"),
-        ("adapters.llamaindex.proxy", "from fineflow.adapters.langchain.shadows import Shadows"),
+        ("adapters.llamaindex.proxy", "from fineflow.adapters.langchain.planning import rows"),
         ("adapters.langchain.lowering.models", "import llama_index.core"),
         ("adapters.langchain.lowering.models", "from fineflow.langchain import ChatEngine"),
         ("", "from fineflow.engines import TransformersEngine"),
@@ -254,11 +258,11 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
         ("backends.transformers.engine", "from fineflow.runtime import events"),
         (
             "adapters.langchain.lowering.models",
-            "from fineflow.adapters.langchain.shadows import Shadows\nimport langchain_core",
+            "from fineflow.adapters.langchain.planning import rows\nimport langchain_core",
         ),
         ("adapters.langchain.models.local", "from fineflow.backends.loaded import Texts"),
         ("testing.langchain_fakes", "import langchain_core"),
-        ("api", "import fineflow.adapters.langchain"),
+        ("api", "from fineflow.adapters.registry import framework_of"),
         ("cli", "import fineflow\nfrom fineflow.demo import run"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
-    from fineflow.adapters.core.limits import limit, set_policy
+    from fineflow.adapters.limits import limit, set_policy
     from fineflow.backends.emulated import (
         BatchProfile,
         EmulatedEmbedding,
@@ -78,7 +78,7 @@ __getattr__, __dir__ = lazily(
         "VLLMEngine": Lazy("fineflow.backends.vllm", "vllm", ("vllm",)),
         "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
         "instances": Lazy("fineflow.runtime.queues.instances"),
-        "limit": Lazy("fineflow.adapters.core.limits"),
-        "set_policy": Lazy("fineflow.adapters.core.limits"),
+        "limit": Lazy("fineflow.adapters.limits"),
+        "set_policy": Lazy("fineflow.adapters.limits"),
     },
 )

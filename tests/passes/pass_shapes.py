@@ -16,7 +16,7 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 
 from fineflow.adapters.langchain.components.chat import ChatEngine
-from fineflow.adapters.langchain.plan import lower
+from fineflow.adapters.langchain.planning import lower
 from fineflow.ir import Graph
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass

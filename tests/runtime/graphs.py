@@ -70,9 +70,8 @@ def new_call(*, limit: int = 0, sync: bool = False) -> Call:
     return Call(
         asyncio.get_running_loop(),
         KERNELS,
+        entry="invoke" if sync else "ainvoke",
         sync=sync,
-        streaming=False,
-        handlers=False,
         context=contextvars.copy_context(),
         label="query-1",
         limit=asyncio.Semaphore(limit) if limit else None,

@@ -32,7 +32,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def call_on(loop: asyncio.AbstractEventLoop) -> Call:
-    return Call(loop, {}, True, False, False, contextvars.copy_context(), "query")
+    return Call(loop, {}, "invoke", True, contextvars.copy_context(), "query")
 
 
 @pytest.fixture

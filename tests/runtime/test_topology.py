@@ -88,9 +88,8 @@ async def both(policy: Policy) -> tuple[list[str], dict[str, int]]:
         call = Call(
             asyncio.get_running_loop(),
             KERNELS,
+            entry="ainvoke",
             sync=False,
-            streaming=False,
-            handlers=False,
             context=contextvars.copy_context(),
             label=names,
         )

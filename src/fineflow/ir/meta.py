@@ -13,6 +13,9 @@ META: Mapping[str, str] = {
     "called": "name of the user's function, for people",
     "handed": "what stock hands to a component, of which the graph is told; no function of anybody's",
     "received": "names of the values that an opaque step was given and could change",
+    # how it runs
+    "kernel": "runs it in place of the framework's kernel for its operation",
+    "late": "its component is made by stock during the call",
     # how stock meets it
     "claimed": "stock claims the result of a function, tool or embedding call that was run ahead",
     "invoked": "stock calls invoke here even in calls that stream",
@@ -51,7 +54,6 @@ META: Mapping[str, str] = {
     "added": "in calls that stream, stock adds up what it streams, so nothing runs ahead behind it",
     # retrieval
     "by_sync": "stock asks the store by its sync method",
-    "direct": "a retriever finds by itself, without a vector and a store",
     "max_batch": "texts that the engine takes at once; 0 for no limit",
     "by_id": "a union that drops documents which share an id",
     "same_if": "equal for two searches of one store that find the same for the same query",

@@ -14,7 +14,7 @@ from faulty_steps import AT, KINDS, Bench
 from langchain_core.runnables import RunnableLambda
 
 import fineflow
-from fineflow.adapters.langchain.claiming import Claiming
+from fineflow.adapters.core.claiming import Claiming
 from fineflow.runtime.call import query
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution

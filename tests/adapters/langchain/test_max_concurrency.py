@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
-from fineflow.adapters.langchain import claiming
+from fineflow.adapters.core import claiming
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.runtime.call.claims import Claims
 from fineflow.testing.engines import GatedBatches
@@ -108,7 +108,7 @@ def test_what_stock_does_itself_counts(shape: str, entry: str, monkeypatch: pyte
 
 
 def _missing(claim: Any) -> Any:
-    return lambda self, leaf, key, usable: claim(self, leaf, key, claiming._never)
+    return lambda self, leaf, key, usable: claim(self, leaf, key, claiming.never)
 
 
 def test_stock_alone_bounds_threads_and_not_coroutines() -> None:

@@ -33,7 +33,7 @@ from pydantic import BaseModel
 from fineflow.adapters.langchain.kernels.common import LeftToStock
 from fineflow.adapters.langchain.kernels.models import Source
 from fineflow.adapters.langchain.kernels.operations import KERNELS
-from fineflow.adapters.langchain.plan import lower
+from fineflow.adapters.langchain.planning import lower
 from fineflow.ir import Op, Primitive
 from fineflow.options import Options
 from fineflow.runtime.call.streams import Stream

@@ -7,8 +7,12 @@ import contextvars
 
 import pytest
 
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.shadows import Shadows
+from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.claiming import Claiming
+from fineflow.ir import Graph, Ref
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.call.streams import Stream
 
@@ -18,10 +22,13 @@ KEY = ("prompt",)
 @pytest.fixture
 async def here() -> Claiming:
     """Stock's side of a call whose graph works on the leaf "model", without ever coming to an end."""
-    call = Call(asyncio.get_running_loop(), {}, True, True, False, contextvars.copy_context(), "query")
+    context, leaves = contextvars.copy_context(), frozenset({"model", "step"})
+    call = Call(asyncio.get_running_loop(), {}, "stream", True, context, "query", streaming=True)
     entry, _ = call.claims.expect("model", Arguments(KEY), shared=False)
     entry.stream = Stream()
-    return Claiming(call)
+    empty = Graph((), Ref("input"))
+    plan = Plan(None, empty, empty, (), frozenset(), {}, Snapshot(()), leaves=leaves)
+    return Claiming(call, Shadows(plan, (), sync=True, arguments=Arguments), leaves)
 
 
 async def test_a_claim_on_the_loops_own_thread_does_not_wait(here: Claiming) -> None:

@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pipelines import ask, echo, store
 
 import fineflow
-from fineflow.adapters.langchain.claiming import under_way
+from fineflow.adapters.core.claiming import under_way
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
@@ -25,7 +25,7 @@ def two_models(model: FakeChat) -> Any:
 
 def shadow(mine: Any, *, sync: bool) -> Any:
     (plan,) = mine._self_plans.values()
-    return plan.shadows[sync].shadow
+    return plan.shadows[sync, True].shadow
 
 
 def test_calls_one_after_the_other_run_on_one_shadow() -> None:

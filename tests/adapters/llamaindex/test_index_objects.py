@@ -27,8 +27,9 @@ from llama_index.core.tools import QueryEngineTool
 from llama_index.core.utilities.token_counting import TokenCounter
 
 import fineflow
-from fineflow.adapters.llamaindex.snapshot import Snapshot
-from fineflow.adapters.llamaindex.thread_affinity import MOST, stays
+from fineflow.adapters.llamaindex.planning import snapshot
+from fineflow.adapters.core.snapshot import MOST
+from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.llamaindex import EngineLLM, EngineReranker
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
@@ -301,5 +302,5 @@ def test_data_on_an_object_is_not_walked_through_in_each_call() -> None:
     engine = Table(rows=[Row()] * (3 * MOST))
     assert not stays(engine)
     assert 0 < len(looked) <= MOST
-    assert len(Snapshot([engine])._values[0]) < 2 * MOST
+    assert len(snapshot([engine])._parts) < 2 * MOST + 100
     assert str(asyncio.run(fineflow.optimize(engine, strict=True).aquery(QUESTION))) == f"{3 * MOST} rows"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from fineflow.adapters.core.recognition import NotLowered, Row, find
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
@@ -62,25 +62,26 @@ def _itself(store: Any) -> Any:
 
 @dataclass
 class Builder:
-    """Collects the primitives of one p-graph in program order while the adapter walks the object.
+    """Collects the primitives of one p-graph in program order while lowering walks the user's object.
 
-    ``path`` locates the current object in the user's structure and is what shadows are found by; ``trail`` is the
-    same for people. ``barrier``: primitives that stock finishes before it would start what is added next.
+    rows: recognised constructs. objects: the object planned at each path. path: of the current object in the user's
+    structure; shadows and claims find it by that. trail: the same for people. barrier: primitives that stock finishes
+    before it would start what is added next. contents: returns what two stores share that are ways to the same data.
+    resources: contents of the stores met so far, and their names. shared: components that several parts share, in the
+    order in which they were met. Frameworks derive builders that know more of the way to the current object.
     """
 
     rows: Sequence[Row]
     assume_pure: bool = False
     primitives: list[Primitive] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    objects: dict[str, Any] = field(default_factory=dict)  # path -> the object planned there
+    objects: dict[str, Any] = field(default_factory=dict)
     path: tuple[str, ...] = ()
     trail: tuple[str, ...] = ()
     barrier: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # bound keyword arguments on the way to a leaf
-    contents: Callable[[Any], Any] = _itself  # what two stores share that are ways to the same data
-    resources: list[tuple[Any, str]] = field(default_factory=list)  # contents of the stores met so far, and their names
-    configured: bool = False  # whether something on the way here changes what a config makes configurable
-    invoked: bool = False  # whether stock calls ``invoke`` here even where the whole object streams
+    contents: Callable[[Any], Any] = _itself
+    resources: list[tuple[Any, str]] = field(default_factory=list)
+    shared: list[Any] = field(default_factory=list)
     _taken: set[str] = field(default_factory=set)
 
     def resource(self, store: Any) -> str:
@@ -95,18 +96,12 @@ class Builder:
         self.resources.append((key, name))
         return name
 
-    def body(self, *, invoked: bool = False) -> Builder:
-        """A builder for a graph inside the current primitive: the same place, a program order of its own."""
-        return Builder(
-            self.rows,
-            self.assume_pure,
-            objects=self.objects,
-            path=self.path,
-            contents=self.contents,
-            resources=self.resources,
-            configured=self.configured,
-            invoked=self.invoked or invoked,
-        )
+    def body(self, **changes: Any) -> Self:
+        """Returns a builder for a graph inside the current primitive: the same path, a program order of its own.
+
+        changes: fields that are different there.
+        """
+        return replace(self, primitives=[], notes=[], trail=(), barrier=(), _taken=set(), **changes)
 
     @contextmanager
     def inside(self, step: str, label: str | None = None) -> Iterator[None]:

@@ -44,12 +44,12 @@ def _told(p: Primitive) -> str:
     return f"`{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}" if where else reason
 
 
-def part(obj: Any, step: str, value: Symbol, b: Builder, *, invoked: bool = False) -> Part:
+def part(obj: Any, step: str, value: Symbol, b: Builder, **changes: Any) -> Part:
     """Lowers ``obj``, which is the part ``step`` of the current object, applied to a value from ``outside``.
 
-    invoked: stock calls ``invoke`` on it even where the whole object streams.
+    changes: fields of the builder that are different inside.
     """
-    inner = b.body(invoked=invoked)
+    inner = b.body(**changes)
     with inner.inside(step, ""):
         outcome = inner.lower(obj, value)
         output = inner.whole(outcome)

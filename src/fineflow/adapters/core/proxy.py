@@ -1,28 +1,52 @@
-"""What stands for the user's object, in every framework: all of it is the user's object, except that it has plans."""
+"""The proxy that ``optimize`` returns, for every framework: the user's object, except that running it runs ahead."""
 
 from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import wrapt
 
-from fineflow.adapters.core.framework import Planner
+from fineflow.adapters.core.framework import Framework, Planner
+from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.session import Entrance, Session
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
+from fineflow.runtime.call.cancellation import stopping
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.lifecycle import InThread
+from fineflow.runtime.loop import deadline
+from fineflow.runtime.loop.bridge import Chunks
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.scopes import Scope
+from fineflow.runtime.queues.admission import governed
+
+_END: Any = object()
 
 
 class Planned(wrapt.ObjectProxy[Any]):
-    """An object with its plans, by the ways in which it is called; None for one that could not be planned."""
+    """A user object with its plans, one for each way of calling it; None for a way that could not be planned.
 
-    def __init__(self, wrapped: Any, options: Options, planner: Planner) -> None:
+    Subclasses define the entry methods of their framework, each of which makes an ``Invocation`` and passes it on.
+    """
+
+    def __init__(self, wrapped: Any, options: Options, framework: Framework, planner: Planner) -> None:
         super().__init__(wrapped)
         self._self_options = options
+        self._self_framework = framework
         self._self_planner = planner
-        self._self_plans: dict[Any, Any] = {}
+        self._self_plans: dict[Any, Plan | None] = {}
+        self._self_parts: dict[int, Planned] = {}
+        self._self_last: Summary | None = None  # of the call that ended last: figures, no values
 
-    def _self_current(self, way: Any) -> Any:
+    # Plans.
+
+    def _self_current(self, way: Any) -> Plan | None:
         """The plan for a way of calling the object as it is now."""
         plans = self._self_plans
         plan = plans[way] if way in plans else plans.setdefault(way, self._self_planned(way))
@@ -30,9 +54,9 @@ class Planned(wrapt.ObjectProxy[Any]):
             plan = plans[way] = self._self_planned(way)
         return plan
 
-    def _self_planned(self, way: Any) -> Any:
+    def _self_planned(self, way: Any) -> Plan | None:
         try:
-            return self._self_planner(self.__wrapped__, self._self_options, way)
+            return self._self_planner(self._self_framework, self.__wrapped__, self._self_options, way)
         except Exception as error:
             own = isinstance(error, PlanningError)  # a pass of the user's, and the message says so
             what = str(error) if own else f"{type(error).__name__}: {error}"
@@ -44,16 +68,195 @@ class Planned(wrapt.ObjectProxy[Any]):
             warnings.warn(f"{text}; it runs as stock.{report}", FineflowWarning, stacklevel=5)
             return None
 
+    def _self_eager(self, invocation: Invocation) -> bool:
+        """Whether the graph runs ahead also where no gain is expected."""
+        return self._self_options.eager
+
+    def _self_plan(self, invocation: Invocation) -> Plan | None:
+        """The plan that a call follows; None where it goes to the user's object."""
+        if not invocation.plannable or (invocation.sync and on_engine_loop()):
+            return None  # a sync call on the engines' loop may not wait
+        plan = self._self_current(invocation.way)
+        if plan is None:
+            return None
+        plan = self._self_framework.bounded(plan)
+        return plan if plan.follows_for(invocation.entry, eager=self._self_eager(invocation)) else None
+
+    def _self_part(self, obj: Any) -> Any:
+        """A part of the object that is called by itself, optimized; the same one in every call."""
+        found = self._self_parts.get(id(obj))
+        if found is None or found.__wrapped__ is not obj:
+            made = self._self_optimized(obj)
+            if made is obj:
+                return obj
+            found = self._self_parts[id(obj)] = made
+        return found
+
+    def _self_optimized(self, obj: Any) -> Any:
+        """An object of the framework, optimized with the same options; others as they are."""
+        kind = None if isinstance(obj, Planned) else self._self_framework.optimized_class(obj)
+        return obj if kind is None else kind(obj, *self._self_setup)
+
+    @property
+    def _self_setup(self) -> tuple[Options, Framework, Planner]:
+        """What a proxy is made of besides the object."""
+        return self._self_options, self._self_framework, self._self_planner
+
+    @property
+    def _self_governed(self) -> bool:
+        """Whether also a call that goes straight to the user's object is to be admitted, counted or bounded."""
+        return (governed() or self._self_options.timeout is not None) and not on_engine_loop()
+
+    # Calls.
+
+    def _self_call(self, invocation: Invocation) -> Any:
+        """Runs a sync call."""
+        plan = self._self_plan(invocation)
+        if plan is None and not self._self_governed:
+            return invocation.stock(self.__wrapped__)
+        timeout = self._self_options.timeout
+        if timeout is None:
+            return self._self_run(plan, invocation)
+        return deadline.run(partial(self._self_run, plan, invocation), timeout)
+
+    def _self_run(self, plan: Plan | None, invocation: Invocation) -> Any:
+        with InThread(Entrance(*invocation.identity())) as entrance:
+            if plan is None:
+                with entrance:
+                    return invocation.stock(self.__wrapped__)
+            with Session(self, plan, invocation).in_thread(entrance) as runs, entrance:
+                return invocation.stock(runs)
+
+    async def _self_acall(self, invocation: Invocation) -> Any:
+        """Runs an async call."""
+        plan = self._self_plan(invocation)
+        if plan is None and not self._self_governed:
+            return await invocation.stock(self.__wrapped__)
+        timeout = self._self_options.timeout
+        if timeout is None:
+            return await self._self_arun(plan, invocation)
+        return await deadline.arun(partial(self._self_arun, plan, invocation), timeout)
+
+    async def _self_arun(self, plan: Plan | None, invocation: Invocation) -> Any:
+        # Not by `async with`: what that keeps while a call waits is there for each of thousands of calls.
+        entrance = Entrance(*invocation.identity())
+        await entrance.admitted()
+        try:
+            if plan is None:
+                with entrance:
+                    value = await invocation.stock(self.__wrapped__)
+            else:
+                session = Session(self, plan, invocation)
+                try:
+                    runs = session.begin(entrance)
+                    with entrance:
+                        value = await invocation.stock(runs)
+                except BaseException as error:
+                    await session.ended(error)
+                    raise
+                await session.ended()
+        except BaseException as error:
+            await entrance.ended(error)
+            raise
+        await entrance.ended()
+        return value
+
+    def _self_iterate(self, invocation: Invocation) -> Iterator[Any]:
+        """Runs a sync call that streams."""
+        plan = self._self_plan(invocation)
+        if plan is None and not self._self_governed:
+            stock: Iterator[Any] = invocation.stock(self.__wrapped__)  # may raise now, not at the first chunk
+            return stock
+        timeout = self._self_options.timeout
+        if timeout is None or on_engine_loop():
+            return self._self_chunks(plan, invocation)
+        return deadline.iterate(partial(self._self_chunks, plan, invocation), timeout)
+
+    def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Iterator[Any]:
+        with InThread(Entrance(*invocation.identity())) as entrance:
+            if plan is None:
+                with entrance:
+                    chunks = invocation.stock(self.__wrapped__)
+                yield from _Steps(chunks, entrance)
+                return
+            with Session(self, plan, invocation).in_thread(entrance) as runs:
+                yield from _Steps(Chunks(invocation.stock(runs)), entrance)
+
+    def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
+        """Runs an async call that streams."""
+        plan = self._self_plan(invocation)
+        if plan is None and not self._self_governed:
+            stock: AsyncIterator[Any] = invocation.stock(self.__wrapped__)
+            return stock
+        timeout = self._self_options.timeout
+        items = partial(self._self_achunks, plan, invocation)
+        return items() if timeout is None else deadline.aiterate(items, timeout)
+
+    async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            entrance = await stack.enter_async_context(Entrance(*invocation.identity()))
+            runs: Any = self.__wrapped__
+            scope = Scope()
+            stack.callback(scope.close)
+            if plan is not None:
+                session = Session(self, plan, invocation)
+                stack.push_async_exit(_Ending(session))
+                with scope.inside():
+                    runs = session.begin(entrance)
+            with entrance:
+                items = invocation.stock(runs)
+            if hasattr(items, "aclose"):
+                stack.push_async_callback(items.aclose)
+            while True:
+                with entrance, scope.inside():
+                    item = await stopping(anext(items, _END), scope.stop)
+                if item is _END:
+                    return
+                yield item
+
+    # A proxy cannot be copied as what it wraps; its copies are optimized copies.
+
     def __repr__(self) -> str:
         return f"fineflow.optimize({self.__wrapped__!r})"
 
-    # A proxy cannot be copied as what it stands for; its copies are optimized copies.
-
     def __copy__(self) -> Any:
-        return type(self)(copy.copy(self.__wrapped__), self._self_options, self._self_planner)
+        return type(self)(copy.copy(self.__wrapped__), *self._self_setup)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return type(self)(copy.deepcopy(self.__wrapped__, memo), self._self_options, self._self_planner)
+        return type(self)(copy.deepcopy(self.__wrapped__, memo), *self._self_setup)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.__wrapped__, self._self_options, self._self_planner)
+        return type(self), (self.__wrapped__, *self._self_setup)
+
+
+class _Ending:
+    """Ends a session when an exit stack unwinds."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._session.ended(error)
+
+
+class _Steps(Iterator[Any]):
+    """The chunks of a stream, each made inside of the call's marks, which the reader's code does not see."""
+
+    def __init__(self, chunks: Any, entrance: Entrance) -> None:
+        self._chunks = chunks
+        self._entrance = entrance
+
+    def __next__(self) -> Any:
+        with self._entrance:
+            return next(self._chunks)
+
+    def throw(self, *error: Any) -> Any:
+        with self._entrance:
+            return self._chunks.throw(*error)
+
+    def close(self) -> None:
+        with self._entrance:
+            self._chunks.close()

@@ -1,62 +1,121 @@
-"""Which objects are recognised, by the methods that define what they do; and what is believed of their classes."""
+"""Recognition of user objects by the methods that define their behaviour; and which classes are believed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.declare import declared_external
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.builder import Builder, Symbol
+    from fineflow.adapters.core.shadows import Site
 
 
 class NotLowered(Exception):
-    """This object cannot be expressed as primitives here; it becomes one opaque step. The text says why."""
+    """This object cannot be expressed as primitives here; it becomes one opaque step. The message says why."""
+
+
+def unchanged(obj: Any, site: Site) -> Any:
+    """The shadow of an object that needs no claim: stock runs the user's own."""
+    return obj
+
+
+def _no_parts(obj: Any) -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+def _no_components(obj: Any) -> Iterable[Any]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recognised kind of object.
+    """One recognised construct of a framework: everything the mechanism needs to know of it.
 
     base: the class whose methods define it. methods: names that must be ``base``'s own, by identity, on the object's
-    class. lower(object, input, builder) -> output symbol. shadow(object, shadows) -> the copy that stock runs.
+    class, and not set on the object. lower: (object, input, builder) -> output symbol; raises NotLowered. shadow:
+    (object, site) -> the copy that stock runs. label: what the step is called in names of primitives; "" omits it.
+    reads: attributes that make a plan stale when they change, by identity; None: all. parts: (object) -> the objects
+    that stock calls by themselves and that run ahead as calls of their own, by names for people. components: (object)
+    -> what else is called when it is called: components, and what these hold. calls: methods of components that the
+    graph calls; one that is replaced in its class makes plans stale. composite: its parts are called in its place, so
+    that a limit belongs on them. per_call: its shadow keeps state of one call, and is made anew for each.
     """
 
     base: type
     methods: tuple[str, ...]
-    lower: Callable[[Any, Symbol, Builder], Symbol]
-    shadow: Callable[[Any, Any], Any]
-    label: str = ""  # what the step is called in names of primitives; "" leaves it out
+    lower: Callable[[Any, Symbol, Any], Symbol]
+    shadow: Callable[[Any, Site], Any] = unchanged
+    label: str = ""
+    reads: tuple[str, ...] | None = None
+    parts: Callable[[Any], Mapping[str, Any]] = _no_parts
+    components: Callable[[Any], Iterable[Any]] = _no_components
+    calls: tuple[str, ...] = ()
+    composite: bool = False
+    per_call: bool = False
 
     def matches(self, obj: Any) -> bool:
+        """Whether an object is of this construct, exactly."""
         kind = type(obj)
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
         return kind is self.base or all(same_method(kind, self.base, name) for name in self.methods)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRow(Row):
+    """A construct recognised by the name of its class, for packages that may be imported later, or never.
+
+    module, name: of the class. base: a base class of it that is known.
+    """
+
+    module: str = ""
+    name: str = ""
+
+    def matches(self, obj: Any) -> bool:
+        own = getattr(sys.modules.get(self.module), self.name, None)
+        return own is not None and isinstance(obj, own) and Row(own, self.methods, self.lower).matches(obj)
+
+
+def find(rows: Sequence[Row], obj: Any) -> Row | None:
+    """Returns the first row that recognises the object."""
+    return next((row for row in rows if row.matches(obj)), None)
+
+
+def components_of(rows: Sequence[Row], obj: Any) -> Iterator[Any]:
+    """Yields the components that are called when an object is: itself, where nothing more is known of it."""
+    row = find(rows, obj)
+    for each in (obj,) if row is None else row.components(obj):
+        if each is obj or find(rows, each) is None:
+            yield each
+        else:
+            yield from components_of(rows, each)
+
+
 def same_method(kind: type, base: type, name: str) -> bool:
-    """Whether a class has a method of another one, as it is there."""
+    """Whether a class has a method of another one unchanged."""
     # Every call asks this of every object of its shadow: only what differs at first sight is looked at more closely.
     found = getattr(kind, name, None)
     return (found is not None and found is getattr(base, name, None)) or plain(kind, name) is plain(base, name)
 
 
 def plain(kind: type, name: str) -> Any:
-    """The function behind a method, without the wrappers that instrumentation puts around it."""
+    """Returns the function behind a method, without the wrappers that instrumentation puts around it."""
     found = inspect.getattr_static(kind, name, None)
     found = getattr(found, "__func__", found)
     return inspect.unwrap(found) if callable(found) else found
 
 
 def keeps_promise(component: Any, promise: str, methods: Iterable[str]) -> bool:
-    """Whether a component's class has the attribute ``promise``, which says something about ``methods``, and it holds.
+    """Whether a component's class has the attribute ``promise``, a statement about ``methods``, and it holds.
 
-    It does not where a subclass of the one that promises has overridden one of the methods, or where one of them was
-    replaced: on the object, or in the class (by ``unittest.mock.patch``, say).
+    It does not hold where a subclass of the promising class has overridden one of the methods, or where one of them
+    was replaced: on the object, or in the class (by ``unittest.mock.patch``, say).
     """
     kind = type(component)
     promising = _owner(kind, promise)
@@ -76,10 +135,10 @@ def _as_written(owner: type, name: str) -> bool:
 
 
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
-    """Raises NotLowered unless it may be believed that the component's methods do no more than their interface says.
+    """Raises NotLowered unless the component's methods may be believed to do no more than their interface says.
 
-    Believed are classes of the framework's packages and of fineflow, and classes declared ``@external``. Anything else
-    is user code, which may count its calls, change with them, or do something besides.
+    Believed are classes of the frameworks' packages and of fineflow, and classes declared ``@external``. Anything else
+    is user code, which may count its calls, change with them, or have side effects.
     """
     kind, own = type(component), getattr(component, "__dict__", {})
     for name in methods:
@@ -95,6 +154,10 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
 
 
-def find(rows: Sequence[Row], obj: Any) -> Row | None:
-    """The first row that recognises the object exactly."""
-    return next((row for row in rows if row.matches(obj)), None)
+def held(obj: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Yields an object, what it holds in attributes of these names, and what that holds in turn."""
+    yield obj
+    for name in names:
+        part = getattr(obj, "__dict__", {}).get(name)
+        if part is not None:
+            yield from held(part, names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 
-from fineflow.adapters.langchain.sessions import semaphore
+from fineflow.adapters.langchain.calls import ChainCall, semaphore
 
 if TYPE_CHECKING:
     from fineflow.adapters.langchain.proxy import Optimized
@@ -27,16 +27,21 @@ class Batch:
         self._limit = semaphore(max_concurrency)
 
     def invoke(self, input: Any, config: RunnableConfig) -> Any:
-        plan = self.optimized._self_plan(input, {}, sync=True)
+        call = self._call("invoke", input, config, sync=True)
+        plan = self.optimized._self_plan(call)
         if plan is None and not self.optimized._self_governed:
             return self.optimized.__wrapped__.invoke(input, config)
-        return self.optimized._self_invoke(plan, input, config, self._limit)
+        return self.optimized._self_run(plan, call)
 
     async def ainvoke(self, input: Any, config: RunnableConfig) -> Any:
-        plan = self.optimized._self_plan(input, {}, sync=False)
+        call = self._call("ainvoke", input, config, sync=False)
+        plan = self.optimized._self_plan(call)
         if plan is None and not self.optimized._self_governed:
             return await self.optimized.__wrapped__.ainvoke(input, config)
-        return await self.optimized._self_ainvoke(plan, input, config, self._limit)
+        return await self.optimized._self_arun(plan, call)
+
+    def _call(self, entry: str, input: Any, config: RunnableConfig, *, sync: bool) -> ChainCall:
+        return self.optimized._self_chain_call(entry, input, config, {}, sync=sync, limit=self._limit)
 
 
 async def abatch(

@@ -1,33 +1,73 @@
-"""LangChain for ``fineflow.api``: what ``adapters.core.framework`` says. A way is whether the input is text."""
+"""LangChain as a framework: its rows and kernels, and where it differs from others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fineflow.adapters.core.framework import Planner
-from fineflow.adapters.langchain import plan
-from fineflow.adapters.langchain.plan import Plan, decide
-from fineflow.adapters.langchain.proxy import Optimized, is_constant
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import var_child_runnable_config
+
+from fineflow.adapters.core.framework import Framework, Lowered
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.recognition import Row, find
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain import planning
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.kernels.operations import KERNELS
+from fineflow.adapters.langchain.opaque_steps import Tap
+from fineflow.adapters.langchain.proxy import Optimized
+from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.ir import Graph
 from fineflow.options import Options
+from fineflow.runtime.queues.permits import Component
 
 
-def optimized(obj: Any, options: Options, planner: Planner) -> Optimized:
-    wrapped: Any = obj.__wrapped__ if type(obj) is Optimized else obj
-    return Optimized(wrapped, options, planner)
+class LangChain(Framework):
+    """LangChain. A way is whether the input is text or numbers, which no step can change."""
+
+    package = "langchain_core"
+    kernels = KERNELS
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return planning.rows()
+
+    def optimized_class(self, obj: Any) -> Any:
+        return Optimized if isinstance(obj, Runnable) else None
+
+    def ways(self, obj: Any, input: Any) -> Sequence[bool]:
+        return (is_constant(input),)
+
+    def lower(self, obj: Any, options: Options, way: bool) -> tuple[Graph, Lowered]:
+        return planning.lower(obj, options, way)
+
+    def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+        return planning.decide(p_graph, e_graph, lowered)
+
+    def arguments(self, key: Any) -> Arguments:
+        return Arguments(key)
+
+    def tap(self, step: Any, site: Site, whole: bool) -> Any:
+        if not isinstance(step, Runnable):  # a compressor, whose shadow feeds its value itself
+            return None if whole else step
+        component = site.planned
+        return Tap(step, site, component if whole or writes(component) else None)
+
+    def prepare_component_context(self, outer: Any) -> None:
+        """Makes a step's context one for components: of the config they see all but the handlers, which are stock's."""
+        var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": None})
+
+    def bounded(self, plan: Plan) -> Plan:
+        leaves = limited(plan.objects)
+        return plan.bounding(leaves) if leaves else plan
+
+    def component(self, obj: Any) -> Component:
+        row = find(self.rows, meant(obj))
+        if row is not None and row.composite:
+            raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
+        return standing(obj)
 
 
-def ways(obj: Any, input: Any, used: bool | None) -> Sequence[bool]:
-    return (is_constant(input) if used is None else used,)
-
-
-def parts(obj: Any, plan: Plan) -> Mapping[str, Any]:
-    return {}
-
-
-def lower(obj: Any, options: Options, way: bool) -> tuple[Graph, Mapping[str, Any]]:
-    return plan.lower(obj, options, text_input=way)
-
-
-__all__ = ["Optimized", "decide", "lower", "optimized", "parts", "ways"]
+FRAMEWORK = LangChain()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from fineflow.adapters.langchain.claiming import Claiming
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.mutation_watch import Watch
 from fineflow.adapters.langchain.resources import acounted, counted, find, streamed
-
-if TYPE_CHECKING:
-    from fineflow.adapters.langchain.shadows import Shadows
 
 _END: Any = object()
 
@@ -25,17 +23,16 @@ class First(Runnable[Any, Any]):
     ahead of stock is done under these, as stock would do it.
     """
 
-    def __init__(self, step: Runnable[Any, Any], shadows: Shadows) -> None:
+    def __init__(self, step: Runnable[Any, Any], site: Site) -> None:
         self.step = step
-        self.shadows = shadows
+        self.site = site
 
     def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
         return self.step.get_name(suffix, name=name)
 
     @property
     def _opened(self) -> Runnable[Any, Any]:
-        if (here := self.shadows.here) is not None:
-            here.opened()
+        self.site.opened()
         return self.step
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -54,22 +51,21 @@ class First(Runnable[Any, Any]):
 
 
 class Tap(Runnable[Any, Any]):
-    """An opaque step, run by stock exactly as it is; what it returned is fed to the graph.
+    """An opaque step, run by stock exactly as it is; its result is fed to the graph.
 
-    Opens no run of its own and passes everything through, so that nobody can tell it from the step.
+    Opens no run of its own and passes everything through, so that it cannot be told from the step.
 
     component: the user's object where the step is nothing but a call of it, for limits and figures.
     """
 
-    def __init__(self, step: Runnable[Any, Any], leaf: str, shadows: Shadows, component: Any = None) -> None:
+    def __init__(self, step: Runnable[Any, Any], site: Site, component: Any = None) -> None:
         self.step = step
-        self.leaf = leaf
-        self.shadows = shadows
+        self.site = site
         self._component = component
 
     @property
     def _known(self) -> Any:
-        """The component, but for functions that nobody has limited: they are no engines of anybody's."""
+        """The component; None for functions without a limit, which are nobody's engine."""
         obj = self._component
         return None if isinstance(obj, RunnableLambda) and find(obj) is None else obj
 
@@ -77,26 +73,24 @@ class Tap(Runnable[Any, Any]):
         return self.step.get_name(suffix, name=name)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        here = self.shadows.here
+        here = self.site.here
         if here is None:
             return self.step.invoke(input, config, **kwargs)
-        watch = Watch(input)
-        here.begins(self.leaf)
-        value = counted(self._known, self.leaf, lambda: self.step.invoke(input, config, **kwargs))
-        self._compare(watch, here)
-        here.feed(self.leaf, value)
+        leaf, watch = self.site.leaf, Watch(input)
+        here.begins(leaf)
+        value = counted(self._known, leaf, lambda: self.step.invoke(input, config, **kwargs))
+        self._ended(watch, here, value)
         return value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        here = self.shadows.here
+        here = self.site.here
         if here is None:
             return await self.step.ainvoke(input, config, **kwargs)
-        watch = Watch(input)
-        here.begins(self.leaf)
-        work = partial(acounted, self._known, self.leaf, lambda: self.step.ainvoke(input, config, **kwargs))
+        leaf, watch = self.site.leaf, Watch(input)
+        here.begins(leaf)
+        work = partial(acounted, self._known, leaf, lambda: self.step.ainvoke(input, config, **kwargs))
         value = await here.call.opaque(work())
-        self._compare(watch, here)
-        here.call.feed(self.leaf, value)
+        self._ended(watch, here, value)
         return value
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -116,13 +110,13 @@ class Tap(Runnable[Any, Any]):
         return self._awatched(self.step.astream(input, config, **kwargs), Watch(input))
 
     def _watched(self, chunks: Iterator[Any], watch: Watch) -> Iterator[Any]:
-        here = self.shadows.here
+        here = self.site.here
         if here is None:
             yield from chunks
             return
         whole = _Sum()
-        here.begins(self.leaf)
-        pieces, chunks = streamed(self._known, self.leaf), iter(chunks)
+        here.begins(self.site.leaf)
+        pieces, chunks = streamed(self._known, self.site.leaf), iter(chunks)
         try:
             while (chunk := next(chunks, _END) if pieces is None else pieces.next(chunks, _END)) is not _END:
                 yield chunk
@@ -130,19 +124,18 @@ class Tap(Runnable[Any, Any]):
         finally:
             if pieces is not None:
                 pieces.ended()
-        self._compare(watch, here)
-        here.feed(self.leaf, whole.value)
+        self._ended(watch, here, whole.value)
 
     async def _awatched(self, chunks: AsyncIterator[Any], watch: Watch) -> AsyncIterator[Any]:
-        here = self.shadows.here
+        here = self.site.here
         chunks = aiter(chunks)
         if here is None:
             async for chunk in chunks:
                 yield chunk
             return
         whole = _Sum()
-        here.begins(self.leaf)
-        pieces = streamed(self._known, self.leaf)
+        here.begins(self.site.leaf)
+        pieces = streamed(self._known, self.site.leaf)
         take = anext if pieces is None else pieces.anext
         try:
             while (chunk := await here.call.opaque(take(chunks, _END))) is not _END:
@@ -151,13 +144,13 @@ class Tap(Runnable[Any, Any]):
         finally:
             if pieces is not None:
                 pieces.ended()
-        self._compare(watch, here)
-        here.call.feed(self.leaf, whole.value)
+        self._ended(watch, here, whole.value)
 
-    def _compare(self, watch: Watch, here: Claiming) -> None:
-        """Notes that the step has changed in place what it was given: what others read of it, too."""
+    def _ended(self, watch: Watch, here: Claiming, value: Any) -> None:
+        """Feeds the value; notes first whether the step changed its input in place: what others read of it, too."""
         if watch.changed:
-            here.changed(self.leaf)
+            here.changed(self.site.leaf)
+        here.feed(self.site.leaf, value)
 
 
 class _Sum:

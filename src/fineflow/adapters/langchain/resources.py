@@ -28,22 +28,12 @@ from fineflow.runtime.queues.permits import Component, finders
 
 T = TypeVar("T")
 
-_OF_PARTS = frozenset(
-    [
-        "MultiQueryRetriever",
-        "ContextualCompressionRetriever",
-        "MergerRetriever",
-        "EnsembleRetriever",
-        "DocumentCompressorPipeline",
-    ]
-)
-
 _implied: weakref.WeakKeyDictionary[Component, int] = weakref.WeakKeyDictionary()  # limits that nobody has asked for
 
 
 def shown(obj: Any) -> str:
     """The name of a component in figures; "" for what is not shown by a name of its own."""
-    obj = _meant(obj)
+    obj = meant(obj)
     if isinstance(obj, BaseTool):
         return obj.name
     if isinstance(obj, (VectorStore, BaseRetriever, BaseDocumentCompressor)):
@@ -59,7 +49,7 @@ def find(obj: Any) -> Component | None:
         return bound(obj)
     if not any_stand():
         return None
-    obj = _meant(obj)
+    obj = meant(obj)
     return standing_for(obj, contents if isinstance(obj, VectorStore) else None)
 
 
@@ -71,9 +61,7 @@ def standing(obj: Any) -> Component:
     found = find(obj)
     if found is not None:
         return found
-    obj = _meant(obj)
-    if any(kind.__name__ in _OF_PARTS for kind in type(obj).__mro__):
-        raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
+    obj = meant(obj)
     if not shown(obj) or isinstance(obj, (MethodType, type)):
         got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
         raise TypeError(
@@ -144,10 +132,10 @@ def streamed(obj: Any, leaf: str) -> Pieces | None:
 
 def writes(obj: Any) -> bool:
     """Whether a step is a method of a store."""
-    return isinstance(obj, RunnableLambda) and isinstance(_meant(obj), VectorStore)
+    return isinstance(obj, RunnableLambda) and isinstance(meant(obj), VectorStore)
 
 
-def _meant(obj: Any) -> Any:
+def meant(obj: Any) -> Any:
     """The object that counts: of a retriever its store, of a step its function, of a step that writes the store."""
     if isinstance(obj, VectorStoreRetriever):
         return obj.vectorstore

@@ -119,5 +119,5 @@ class Recorder(BaseCallbackHandler):
 
 def clean(entry: Any) -> bool:
     """Whether an entry's result may be claimed, so far."""
-    recorder: Recorder | None = entry.replay
+    recorder: Recorder | None = entry.reports
     return (recorder is None or not recorder.tainted) and (entry.component is None or not starts_runs(entry.component))

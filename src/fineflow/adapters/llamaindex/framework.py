@@ -1,59 +1,95 @@
-"""LlamaIndex for ``fineflow.api``: what ``adapters.core.framework`` says. A way is a part of an object, and
-sync or not.
+"""LlamaIndex as a framework: its rows and kernels, and where it differs from others.
+
+Three differences. Its inner methods open spans and send events: the wrappers around them are taken off for the graph,
+and put around a claim for stock (``methods``). Async methods that await nothing are run in threads. Parts of engines
+that are not graphs themselves are calls of their own, inside of the call around them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from fineflow.adapters.core.framework import Planner
-from fineflow.adapters.llamaindex import plan as plans
-from fineflow.adapters.llamaindex.agents.workflows import flow_parts, flow_ways, lower_flow
-from fineflow.adapters.llamaindex.lowering.containers import parts_of
-from fineflow.adapters.llamaindex.plan import Lowered, Plan, Way, main_part
-from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.chat_engine.types import BaseChatEngine
+
+from fineflow.adapters.core.framework import Framework, Lowered
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex import planning
+from fineflow.adapters.llamaindex.agents.workflows import flow_class, flow_parts, flow_ways, lower_flow
+from fineflow.adapters.llamaindex.builder import Way
+from fineflow.adapters.llamaindex.ingestion.proxies import ingesting_class
+from fineflow.adapters.llamaindex.kernels.operations import KERNELS
+from fineflow.adapters.llamaindex.lowering.containers import container_of
+from fineflow.adapters.llamaindex.lowering.synthesizers import is_synthesizer
+from fineflow.adapters.llamaindex.methods import opened
+from fineflow.adapters.llamaindex.proxy import (
+    OptimizedChatEngine,
+    OptimizedQueryEngine,
+    OptimizedRetriever,
+    OptimizedSynthesizer,
+)
+from fineflow.adapters.llamaindex.resources import standing
 from fineflow.ir import Graph
 from fineflow.options import Options
+from fineflow.runtime.queues.permits import Component
 
 
-def known(obj: Any) -> bool:
-    """Whether an object is one of LlamaIndex that can be optimized."""
-    return isinstance(obj, Optimized) or optimized_class(obj) is not None
+class LlamaIndex(Framework):
+    """LlamaIndex. A way is a part of an object, and whether it is called by its sync method."""
+
+    package = "llama_index"
+    kernels = KERNELS
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return planning.ROWS
+
+    def optimized_class(self, obj: Any) -> Any:
+        if isinstance(obj, BaseQueryEngine):
+            return OptimizedQueryEngine
+        if isinstance(obj, BaseRetriever):
+            return OptimizedRetriever
+        if isinstance(obj, BaseChatEngine):
+            return OptimizedChatEngine
+        if is_synthesizer(obj):
+            return OptimizedSynthesizer
+        return ingesting_class(obj) or flow_class(obj)
+
+    def ways(self, obj: Any, input: Any) -> Sequence[Way]:
+        if flows := flow_ways(obj):
+            return flows
+        return self.ways_like(Way(planning.main_part(obj), True))
+
+    def ways_like(self, way: Way) -> Sequence[Way]:
+        return Way(way.part, True), Way(way.part, False)
+
+    def lower(self, obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
+        if flow_ways(obj):
+            return lower_flow(obj, options, way, self.knows)
+        return planning.lower(obj, options, way)
+
+    def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+        plan = planning.decide(p_graph, e_graph, lowered)
+        return planning.with_parts(plan) if flow_parts(lowered.obj, self.knows) else plan
+
+    def parts(self, obj: Any, plan: Plan) -> Mapping[str, Any]:
+        if plan.pays:  # it runs ahead as a whole
+            return {}
+        row = container_of(obj)
+        found = (row.parts(obj) if row is not None else {}) or flow_parts(obj, self.knows)
+        return {name: part for name, part in found.items() if self.knows(part)}
+
+    def finish(self, shadow: Any, site: Site) -> None:
+        way: Way = site.shadows.plan.way
+        if shadow is not site.planned and opened(shadow, way.entry, site.opened):
+            site.opens(way.entry)
+
+    def component(self, obj: Any) -> Component:
+        return standing(obj)
 
 
-def optimized(obj: Any, options: Options, planner: Planner) -> Optimized:
-    wrapped: Any = obj.__wrapped__ if isinstance(obj, Optimized) else obj
-    made = optimized_class(wrapped)
-    assert made is not None
-    return made(wrapped, options, planner)
-
-
-def ways(obj: Any, input: Any, used: Way | None) -> Sequence[Way]:
-    own = obj.__wrapped__ if isinstance(obj, Optimized) else obj
-    if flows := flow_ways(own):
-        return flows
-    part = main_part(obj) if used is None else used.part
-    return Way(part, sync=True), Way(part, sync=False)
-
-
-def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
-    return (lower_flow if flow_ways(obj) else plans.lower)(obj, options, way)
-
-
-def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
-    made = plans.decide(p_graph, e_graph, lowered)
-    return replace(made, parts=True) if flow_parts(lowered.obj) else made
-
-
-def parts(obj: Any, plan: Plan) -> Mapping[str, Any]:
-    if plan.gain:  # it runs ahead as a whole
-        return {}
-    ours = isinstance(obj, Optimized)
-    own = obj.__wrapped__ if ours else obj
-    found = parts_of(own) or flow_parts(own)
-    return {name: obj._self_part(part) if ours else part for name, part in found.items() if known(part)}
-
-
-__all__ = ["Optimized", "decide", "known", "lower", "optimized", "parts", "ways"]
+FRAMEWORK = LlamaIndex()

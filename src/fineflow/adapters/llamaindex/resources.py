@@ -8,8 +8,9 @@ import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from fineflow.adapters.core.recognition import find
 from fineflow.adapters.core.resources import stand
-from fineflow.adapters.llamaindex.lowering.retrievers import taken_apart
+from fineflow.adapters.llamaindex.lowering.retrievers import ROWS
 from fineflow.adapters.llamaindex.stores.searches import meant, store_standing
 from fineflow.runtime.queues.permits import Component
 
@@ -22,7 +23,8 @@ def standing(obj: Any) -> Component:
     if isinstance(counts, BasePydanticVectorStore):
         return store_standing(counts)
     if isinstance(counts, BaseRetriever):
-        if taken_apart(counts):
+        row = find(ROWS, counts)
+        if row is not None and row.composite:
             raise TypeError(f"{type(counts).__name__} is taken apart into what it is made of: limit that")
         return stand(counts, lambda: Component(type(counts).__name__))
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__

@@ -12,10 +12,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.utilities.sql_wrapper import SQLDatabase
 
+from fineflow.adapters.core.snapshot import MOST
+
 _MADE_OF_OTHERS = (BaseQueryEngine, BaseRetriever, QueryEngineTool)
 _DEEP = 8
-MOST = 1000
-"""What has more parts than that holds data, not components: walking through all of it would take long in each call."""
 
 
 def stays(obj: Any) -> bool:

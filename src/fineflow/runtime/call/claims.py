@@ -1,9 +1,9 @@
 """The meeting point of the graph and of stock: pieces of work that one side starts and the other may take over.
 
-An *entry* is one call of a leaf's inner method with certain arguments. The graph *expects* entries when it runs
-ahead; stock *claims* them when it reaches the leaf. Whoever comes first does the work, the other joins. An entry pairs
-one call of the graph with one of stock, so that two equal requests of stock stay two requests; only entries that are
-``shared`` (PURE or READ work) serve any number. All methods must be called on the query's event loop.
+An *entry* is one call of a component's inner method with certain arguments. The graph *expects* entries when it runs
+ahead; stock *claims* them when it reaches the component. The side that comes first does the work, the other one joins.
+An entry pairs one call of the graph with one of stock, so that two equal requests of stock stay two requests; only
+``shared`` entries (PURE or READ work) serve any number. All methods must be called on the query's event loop.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, Stamps, Trace
@@ -21,10 +22,41 @@ from fineflow.runtime.call.trace import CLAIMED, Stamps, Trace
 _STOPPED = "a component raised StopIteration"
 
 
-class Entry:
-    """One piece of work: its arguments, its result, and, when it is produced in pieces, its stream.
+class State(Enum):
+    """State of a piece of work. Terminal states: DONE, FAILED, WITHDRAWN."""
 
-    There may be thousands of entries at once, so that futures are made only for those who have to wait.
+    QUEUED = auto()  # the component has not been called yet
+    RUNNING = auto()  # the component has been called: what it raises from now on is its own failure
+    DONE = auto()
+    FAILED = auto()  # the component raised: stock raises the same exception when it claims the entry
+    WITHDRAWN = auto()  # no result, through no fault of the component's: stock calls the component itself
+
+
+class Side(Enum):
+    """Who asks for a piece of work, and who does it."""
+
+    GRAPH = auto()
+    STOCK = auto()
+
+
+class Reports(Protocol):
+    """What a component reported to the framework's callbacks while it ran ahead, to be replayed at the claim."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to replay."""
+        ...
+
+
+class Entry:
+    """One piece of work: its arguments, its state and result, and its stream when it is produced in pieces.
+
+    There may be thousands of entries at once, so futures are created only for callers that have to wait.
+
+    in_pieces: the result is a list of pieces instead of one object. stream: the pieces while they come, when the graph
+    makes the component stream. worker: the side that does the work. component: the object that does it for the graph.
+    reports: see ``Reports``; None when there were none. whole: what the pieces add up to, once somebody needed it.
+    slot: of the component's call (``query.Slot``). stamps, number: where the graph's trace records a claim, until then.
     """
 
     __slots__ = (
@@ -33,43 +65,41 @@ class Entry:
         "_loop",
         "_trace",
         "_waiters",
-        "ahead",
-        "begun",
-        "by_graph",
-        "by_stock",
-        "chunked",
         "component",
         "error",
+        "for_graph",
+        "for_stock",
+        "in_pieces",
         "key",
         "number",
-        "over",
-        "place",
-        "replay",
+        "reports",
         "shared",
+        "slot",
         "stamps",
+        "state",
         "stream",
         "value",
         "whole",
+        "worker",
     )
 
     def __init__(self, key: Any, loop: asyncio.AbstractEventLoop, *, shared: bool) -> None:
         self.key = key
         self.shared = shared
-        self.over = False  # whether there is a ``value`` or an ``error``
+        self.state = State.QUEUED
+        self.worker: Side | None = None
+        self.for_graph = False  # whether the graph has asked for it
+        self.for_stock = False
         self.value: Any = None
         self.error: BaseException | None = None
-        self.begun = False  # whether the component has been called: only what it raises itself is for stock
-        self.by_graph = False
-        self.by_stock = False
-        self.chunked = False  # whether the result is a list of pieces instead of one object
-        self.stream: Stream[Any] | None = None  # the pieces while they come, when the graph made the component stream
-        self.component: Any = None  # that does the work for the graph
-        self.replay: Any = None  # what that reported to its run manager meanwhile; None again where it was nothing
-        self.ahead = False  # whether the graph does the work
-        self.whole: Any = None  # what the pieces make together, once somebody has put them together
-        self.place: Any = None  # of the component's call, see query.Place
-        self.stamps: Stamps | None = None  # of the graph, as long as stock has not taken the result
-        self.number = 0  # of the primitive among them
+        self.in_pieces = False
+        self.stream: Stream[Any] | None = None
+        self.component: Any = None
+        self.reports: Any = None
+        self.whole: Any = None
+        self.slot: Any = None
+        self.stamps: Stamps | None = None
+        self.number = 0
         self._loop = loop
         self._trace: TracebackType | None = None
         self._future: asyncio.Future[Any] | None = None
@@ -77,34 +107,61 @@ class Entry:
         self._follower: tuple[Callable[[], None], contextvars.Context] | None = None
 
     @property
+    def over(self) -> bool:
+        """Whether the work has ended, in whatever way."""
+        return self.state in _TERMINAL
+
+    @property
+    def for_claims(self) -> bool:
+        """Whether stock may take this outcome: a result, the component's own failure, or the end of the call.
+
+        Anything else that went wrong is not stock's to see: it calls the component itself.
+        """
+        return self.state in _CLAIMABLE or isinstance(self.error, asyncio.CancelledError)
+
+    @property
     def done(self) -> asyncio.Future[Any]:
-        """The result as a future, which is not to be cancelled."""
+        """The result as a future, which must not be cancelled."""
         if self._future is None:
             self._future = self._loop.create_future()
             if self.over:
                 self._settle(self._future)
         return self._future
 
+    def running(self) -> None:
+        """Marks that the component is being called now."""
+        if not self.over:
+            self.state = State.RUNNING
+
     def finish(self, value: Any) -> None:
-        """The work has a result, if it is not over already."""
+        """Ends the work with a result, unless it has ended already."""
         if not self.over:
             self.value = value
-            self._end()
+            self._end(State.DONE)
 
-    def fail(self, error: BaseException) -> None:
-        """The work has failed, if it is not over already."""
+    def fail(self, error: BaseException, *, own: bool = True) -> None:
+        """Ends the work with an exception, unless it has ended already.
+
+        It counts as the component's failure if the component was running; never with ``own=False``.
+        """
+        if self.over:
+            return
         if isinstance(error, StopIteration):  # no future can carry it
             wrapped = RuntimeError(_STOPPED)
             wrapped.__cause__ = error
             error = wrapped
-        if not self.over:
-            self.error, self._trace = error, error.__traceback__
-            self._end()
+        self.error, self._trace = error, error.__traceback__
+        self._end(State.FAILED if own and self.state is State.RUNNING else State.WITHDRAWN)
 
-    def _end(self) -> None:
-        self.over = True
-        if self.replay is not None and self.replay.empty:
-            self.replay = None
+    def disown(self) -> None:
+        """Takes back that an outcome was the component's: nobody can tell from here."""
+        if self.state is not State.DONE:
+            self.state = State.WITHDRAWN
+
+    def _end(self, state: State) -> None:
+        self.state = state
+        if self.reports is not None and self.reports.empty:
+            self.reports = None
         if self._future is not None:
             self._settle(self._future)
         waiters, self._waiters = self._waiters, ()
@@ -115,7 +172,7 @@ class Entry:
         if follower is None:
             return
         then, context = follower
-        if self.ahead:  # in the graph's own task
+        if self.worker is Side.GRAPH:  # in the graph's own task
             then()
         else:
             self._loop.call_soon(then, context=context)
@@ -127,28 +184,32 @@ class Entry:
             future.set_result(self.value)
         else:
             future.set_exception(self.error)
-            future.exception()  # nobody may ever ask for it: stock can stop before it gets here
+            future.exception()  # mark as retrieved: stock may stop before it asks
 
     async def wait(self) -> None:
-        """Returns when the work is over. On the query's event loop."""
+        """Returns when the work is over."""
         if not self.over:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters += (waiter,)
             await waiter
 
     def result(self) -> Any:
-        """The result of work that is over. Raises what the work raised."""
+        """Returns the result of work that is over. Raises what the work raised."""
         if self.error is not None:
-            raise self.error.with_traceback(self._trace)  # of each who is told, not of all together
+            raise self.error.with_traceback(self._trace)  # each claim gets the traceback as it was at the failure
         return self.value
 
     def follow(self, then: Callable[[], None], context: contextvars.Context) -> None:
-        """Has ``then`` called when the work is over: at once where the graph does it, else in ``context``."""
+        """Calls ``then`` when the work is over: at once where the graph does it, else in ``context``."""
         self._follower = then, context
 
 
+_TERMINAL = frozenset({State.DONE, State.FAILED, State.WITHDRAWN})
+_CLAIMABLE = frozenset({State.DONE, State.FAILED})
+
+
 class StockFailed(Exception):
-    """What the graph sees of a failure that stock has seen itself."""
+    """Stands in the graph for a failure that stock has already seen."""
 
 
 def raise_stop(error: BaseException | None) -> None:
@@ -159,12 +220,12 @@ def raise_stop(error: BaseException | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is kept of a call when it has ended: figures, none of its values.
+    """Figures of a call that has ended; none of its values.
 
     claimed: results of the graph that stock took. missed: calls of stock for which there was nothing. unclaimed:
     results of the graph that stock never asked for. surprises: what failed while running ahead, shortened. broken:
     those of them that were neither a component's failure nor a decision to leave something to stock; in a call that
-    succeeded they are faults of fineflow. trace: what took how long.
+    succeeded they are faults of fineflow. trace: times of each step.
     """
 
     claimed: int = 0
@@ -176,7 +237,7 @@ class Summary:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two argument tuples are equal by value; anything that cannot be compared is not."""
+    """Compares two arguments by value; what cannot be compared is not equal."""
     try:
         return bool(left == right)
     except Exception:
@@ -197,7 +258,7 @@ class Claims:
 
     def _add(self, leaf: str, key: Any, *, shared: bool) -> Entry:
         entry = Entry(key, self._loop, shared=shared)
-        if not self.closed:  # what stock still does in the background after the call is nobody's but its own
+        if not self.closed:  # what stock still does in the background after the call concerns nobody else
             found = self._entries.get(leaf)
             if found is None:
                 self._entries[leaf] = entry
@@ -216,23 +277,23 @@ class Claims:
             yield from self._at(leaf)
 
     def expect(self, leaf: str, key: Any, *, shared: bool) -> tuple[Entry, bool]:
-        """The entry for work that the graph is about to do, and whether the graph has to start it."""
+        """Returns the entry for work that the graph is about to do, and whether the graph has to start it."""
         for entry in self._at(leaf):
-            if (shared or not entry.by_graph) and equal(entry.key, key):
-                entry.by_graph = True
+            if (shared or not entry.for_graph) and equal(entry.key, key):
+                entry.for_graph = True
                 if entry.over:
                     self.forget(leaf, entry)
                 return entry, False
         entry = self._add(leaf, key, shared=shared)
-        entry.by_graph = True
+        entry.for_graph = True
         return entry, True
 
     def claim(self, leaf: str, key: Any, usable: Callable[[Entry], bool]) -> tuple[Entry, bool]:
-        """The entry for a call that stock makes, and whether stock has to do the work itself."""
+        """Returns the entry for a call that stock makes, and whether stock has to do the work itself."""
         for entry in self._at(leaf):
-            if (entry.shared or not entry.by_stock) and equal(entry.key, key) and usable(entry):
-                entry.by_stock = True
-                self.claimed += entry.by_graph
+            if (entry.shared or not entry.for_stock) and equal(entry.key, key) and usable(entry):
+                entry.for_stock = True
+                self.claimed += entry.for_graph
                 if entry.stamps is not None:
                     entry.stamps.take(entry.number, CLAIMED)
                     entry.stamps = None
@@ -240,13 +301,18 @@ class Claims:
                     self.forget(leaf, entry)
                 return entry, False
         self.missed += 1
+        return self.own(leaf, key), True
+
+    def own(self, leaf: str, key: Any) -> Entry:
+        """Returns an entry for work that stock does itself, whatever the graph has; the graph may use its result."""
         entry = self._add(leaf, key, shared=False)
-        entry.by_stock = True
-        return entry, True
+        entry.for_stock, entry.worker = True, Side.STOCK
+        entry.running()
+        return entry
 
     def forget(self, leaf: str, entry: Entry) -> None:
         """Lets go of an entry that is over, if nobody else can want it."""
-        if entry.by_graph and entry.by_stock and not entry.shared:
+        if entry.for_graph and entry.for_stock and not entry.shared:
             found = self._entries.get(leaf)
             if found is entry:
                 del self._entries[leaf]
@@ -254,11 +320,11 @@ class Claims:
                 found.remove(entry)
 
     def unclaimed(self) -> list[Entry]:
-        """Entries that the graph worked for and stock never asked for."""
-        return [entry for entry in self._all() if entry.by_graph and not entry.by_stock]
+        """Returns the entries that the graph worked for and stock never asked for."""
+        return [entry for entry in self._all() if entry.for_graph and not entry.for_stock]
 
     def close(self) -> None:
-        """The call is over: whoever still waits for the graph's work is told, and the values are let go."""
+        """Ends the call: cancels whoever still waits for the graph's work, and lets go of the values."""
         self.closed = True
         entries = list(self._all())
         self._entries = {}

@@ -39,8 +39,8 @@ def close(call: Call) -> Summary:
         return call.summary()
 
 
-def tell(summary: Summary, obj: Any, strict: bool) -> None:
-    """Of a call that succeeded: tells what fineflow failed at meanwhile, which stock then did itself.
+def report(summary: Summary, obj: Any, strict: bool) -> None:
+    """Warns, after a call that succeeded, of what fineflow failed at meanwhile and stock then did itself.
 
     Raises PlanningError with ``strict``.
     """

@@ -1,4 +1,4 @@
-"""What of a graph is the same for every execution of it: who waits for what, and for how long it will take."""
+"""The dependency tracker: what of a graph is the same for every execution of it, computed once per graph."""
 
 from __future__ import annotations
 
@@ -10,62 +10,62 @@ from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.primitive import FED
 from fineflow.ir.traverse import ending, first_args
 
-Slot = str | tuple[str, str | None]
+Need = str | tuple[str, str | None]
 """What a primitive waits for: the value of another one, or what that releases early (a field; the items: None)."""
 
-_FORESEEN = 64  # executions of a graph after which what it will take is predicted anew; the first few sooner
+_RENEWED = 64  # executions of a graph after which its forecast is renewed; more often at first
 _READ_AGAIN = (Op.CONDITION, Op.MAP)  # whose bodies read the arguments later
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class Dependencies:
     """The edges of a graph as its executions use them.
 
-    missing: how many slots a primitive waits for. followers: who waits for a slot. early: what of a primitive's value
-    others read as soon as it is released. ready: those that wait for nothing. ending: what has to be over for the graph
-    to be. places: number of each primitive; count: how many of them the graph gets a value of. fed: those that stock
-    runs and feeds. by_stock: all that it runs. spent: values that nobody but this primitive reads.
+    missing: how many needs each primitive has. followers: the primitives that wait for a need. early: what of a
+    primitive's value others read as soon as it is released. ready: primitives without needs. ending: what has to be
+    over for the graph to be over. numbers: number of each primitive. count: how many of them the graph gets a value of.
+    fed: those that stock runs and feeds. by_stock: all that stock runs. spent: values that only this primitive reads.
     """
 
     missing: Mapping[str, int]
-    followers: Mapping[Slot, tuple[Primitive, ...]]
-    early: Mapping[str, tuple[Slot, ...]]
+    followers: Mapping[Need, tuple[Primitive, ...]]
+    early: Mapping[str, tuple[Need, ...]]
     ready: tuple[Primitive, ...]
     ending: frozenset[str]
-    places: Mapping[str, int]
+    numbers: Mapping[str, int]
     count: int
     fed: frozenset[str]
     by_stock: frozenset[str]
     spent: Mapping[str, tuple[str, ...]]
 
 
-def wiring(graph: Graph) -> Wiring:
-    """The wiring of a graph, made once."""
-    found = graph.__dict__.get("_wiring")  # kept where the graph keeps its own cached properties
+def dependencies(graph: Graph) -> Dependencies:
+    """Returns the dependencies of a graph, computed at the first call."""
+    found = graph.__dict__.get("_dependencies")  # kept where the graph keeps its own cached properties
     if found is None:
-        found = graph.__dict__["_wiring"] = _wiring(graph)
+        found = graph.__dict__["_dependencies"] = _computed(graph)
     return found
 
 
-def _wiring(graph: Graph) -> Wiring:
+def _computed(graph: Graph) -> Dependencies:
     missing: dict[str, int] = {}
-    followers: dict[Slot, list[Primitive]] = {}
-    early: dict[str, list[Slot]] = {}
+    followers: dict[Need, list[Primitive]] = {}
+    early: dict[str, list[Need]] = {}
     by_stock = frozenset(p.name for p in graph if p.by_stock)
     for p in graph:
-        needs: set[Slot] = {slot(ref) for ref in first_args(p).values()} | set(after(p, graph))
+        needs: set[Need] = {need(ref) for ref in first_args(p).values()} | set(after(p, graph))
         if p.name in by_stock:
             needs = set()  # it is fed when stock has run it, whatever the graph knows by then
         missing[p.name] = len(needs.difference(graph.inputs))
         for each in needs:
             followers.setdefault(each, []).append(p)
         for ref in p.args.values():
-            if ref.stream and slot(ref) not in early.setdefault(ref.name, []):
-                early[ref.name].append(slot(ref))
-    return Wiring(
+            if ref.stream and need(ref) not in early.setdefault(ref.name, []):
+                early[ref.name].append(need(ref))
+    return Dependencies(
         missing,
         {each: tuple(ps) for each, ps in followers.items()},
-        {name: tuple(slots) for name, slots in early.items()},
+        {name: tuple(needs) for name, needs in early.items()},
         tuple(p for p in graph if not missing[p.name]),
         ending(graph),
         {p.name: i for i, p in enumerate(graph)},
@@ -90,22 +90,24 @@ def _spent(graph: Graph, by_stock: frozenset[str]) -> Mapping[str, tuple[str, ..
     return {name: tuple(names) for name, names in spent.items()}
 
 
-def foreseen(graph: Graph) -> Mapping[str, tuple[float, float]]:
-    """Predicted seconds to the end of the graph (``forecast.remaining``), anew as often as costs may have changed."""
+def remaining_seconds(graph: Graph) -> Mapping[str, tuple[float, float]]:
+    """Returns predicted seconds to the end of the graph (``forecast.remaining``), renewed now and then as costs are
+    learned.
+    """
     uses = graph.__dict__["_uses"] = graph.__dict__.get("_uses", 0) + 1
-    if uses % _FORESEEN == 0 or uses & (uses - 1) == 0 or "_ahead" not in graph.__dict__:
-        graph.__dict__["_ahead"] = remaining(graph)
-    found: Mapping[str, tuple[float, float]] = graph.__dict__["_ahead"]
+    if uses % _RENEWED == 0 or uses & (uses - 1) == 0 or "_remaining" not in graph.__dict__:
+        graph.__dict__["_remaining"] = remaining(graph)
+    found: Mapping[str, tuple[float, float]] = graph.__dict__["_remaining"]
     return found
 
 
 def after(p: Primitive, graph: Graph) -> tuple[str, ...]:
-    """What it is ordered behind. Not its stages: it picks up what they are still at, and what they failed with."""
+    """Returns the order edges of ``p``. Not those to its stages: it joins their work, failures included."""
     if p.meta.get("staged"):
         return tuple(name for name in p.after if not graph[name].params.get("stage"))
     return p.after
 
 
-def slot(ref: Ref) -> Slot:
-    """What a data edge waits for."""
+def need(ref: Ref) -> Need:
+    """Returns what a data edge waits for."""
     return (ref.name, ref.key) if ref.stream else ref.name

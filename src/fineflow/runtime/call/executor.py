@@ -17,10 +17,10 @@ from typing import Any
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Primitive, Ref
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.dependencies import Slot, foreseen, slot, wiring
+from fineflow.runtime.call.claims import Entry, Side, State
+from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
 from fineflow.runtime.call.query import Call as Call
-from fineflow.runtime.call.query import LeftToStock, Place
+from fineflow.runtime.call.query import LeftToStock, Slot
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps
 from fineflow.runtime.call.values import Failed as Failed
@@ -44,16 +44,16 @@ class Execution(Values):
     """
 
     __slots__ = (
-        "_ahead",
+        "_edges",
         "_finished",
         "_missing",
         "_open",
         "_ready",
+        "_remaining",
         "_running",
         "_stamps",
         "_unended",
         "_waking",
-        "_wiring",
         "beyond",
         "call",
         "level",
@@ -74,27 +74,27 @@ class Execution(Values):
         self.beyond = beyond  # predicted seconds of what comes behind that primitive
         self.call = call
         self._finished = finished
-        self._wiring = wiring(graph)
-        self._ahead = foreseen(graph)
-        self._missing = dict(self._wiring.missing)
-        self._open = self._wiring.count  # primitives that are not over yet
-        self._unended = None if finished is None else set(self._wiring.ending)
+        self._edges = dependencies(graph)
+        self._remaining = remaining_seconds(graph)
+        self._missing = dict(self._edges.missing)
+        self._open = self._edges.count  # primitives that are not over yet
+        self._unended = None if finished is None else set(self._edges.ending)
         for name in late:
-            for p in self._wiring.followers.get(name, ()):
+            for p in self._edges.followers.get(name, ()):
                 self._missing[p.name] += 1
             if name == graph.output.name and self._unended is not None:
                 self._unended.add(name)
-        self._waking: dict[Slot, list[Callable[[], None]]] = {}
+        self._waking: dict[Need, list[Callable[[], None]]] = {}
         self._ready: deque[Primitive] | None = None  # those that can start, if there are any
         self._running = False
-        self._stamps = Stamps(self._wiring.places, graph)
+        self._stamps = Stamps(self._edges.numbers, graph)
         call.runs.append(self._stamps)
 
     def start(self) -> None:
         """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
         if self._unended is not None and not self._unended:
             self._finish()
-        for p in self._wiring.ready:
+        for p in self._edges.ready:
             if not self._missing[p.name]:
                 self._start_later(p)
         self._drain()
@@ -116,8 +116,8 @@ class Execution(Values):
             self._running, self._ready = False, ready or None
 
     def _dispatch(self, p: Primitive) -> None:
-        if p.name in self._wiring.by_stock:
-            if p.name in self._wiring.fed:
+        if p.name in self._edges.by_stock:
+            if p.name in self._edges.fed:
                 self._stamps.ready(p.name)
                 self.call.awaited[p.leaf] = stamp = self._stamps.at(p.name)
                 stamp.taken = STOCK
@@ -130,10 +130,11 @@ class Execution(Values):
             return
         try:
             args = self.arguments(p)
-            self.spent(self._wiring.spent.get(p.name, ()))
-            value = self.call.kernels[p.op](p, args, self)
+            self.spent(self._edges.spent.get(p.name, ()))
+            kernel = p.meta.get("kernel") or self.call.kernels[p.op]
+            value = kernel(p, args, self)
             if isinstance(value, CoroutineType):
-                value = self.spawn(value, p, placed=True)
+                value = self.spawn(value, p, in_slot=True)
         except BaseException as error:  # not observable: stock will meet it in its own time, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
                 raise  # the user's, who interrupts the thread of this very loop
@@ -170,7 +171,7 @@ class Execution(Values):
         if self.call.claims.closed:
             return
         if entry.error is not None:
-            self.surprise(p, entry.error, ours=not entry.begun and not entry.by_stock)
+            self.surprise(p, entry.error, ours=entry.state is State.WITHDRAWN and not entry.for_stock)
             return
         try:
             value = work.view(entry.value)
@@ -181,7 +182,7 @@ class Execution(Values):
 
     def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
         """A primitive has failed while running ahead; ``ours``: it may be a fault of fineflow's."""
-        text = f"{p.name}: {type(error).__name__}: {error}"
+        text = f"{p.name}: {type(error).__name__}: {_message(error)}"
         text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
         self.call.surprises += (text,)
         if ours and not isinstance(error, LeftToStock):
@@ -194,12 +195,12 @@ class Execution(Values):
             return
         self.keep(p.name, value)
         self._stamps.ended(p.name)
-        if p.name in self._wiring.fed and not isinstance(value, Failed):
+        if p.name in self._edges.fed and not isinstance(value, Failed):
             stamp = self._stamps.at(p.name)
             if stamp.begun is not None:
                 costs.observe(p.engine or "", p.op, None, stamp.ran, p.name)
         self._arrived(p.name)
-        for part in self._wiring.early.get(p.name, ()):
+        for part in self._edges.early.get(p.name, ()):
             if part not in self.released:  # whoever waits for a part has it in the whole
                 self._arrived(part)
         self._over(p.name, value)
@@ -237,8 +238,8 @@ class Execution(Values):
             self._arrived(part)
             self._drain()
 
-    def _arrived(self, what: Slot) -> None:
-        for follower in self._wiring.followers.get(what, ()):
+    def _arrived(self, what: Need) -> None:
+        for follower in self._edges.followers.get(what, ()):
             self._missing[follower.name] -= 1
             if not self._missing[follower.name]:
                 self._start_later(follower)
@@ -266,53 +267,54 @@ class Execution(Values):
         *,
         shared: bool = False,
         stream: bool = False,
-        placed: bool = True,
+        in_slot: bool = True,
     ) -> Entry:
-        """Work that stock may claim: started now unless stock has started the same.
+        """Starts work that stock may claim, unless stock has started the same.
 
-        ``start(entry)`` does it and returns the result; ``key`` are the arguments that stock's call will be compared
-        by. ``stream``: the pieces go to ``entry.stream`` while they come, and the result is the list of them.
-        ``placed``: it is one call of a component, and holds a place; else ``start`` takes ``place`` where it calls one.
+        key: the arguments that stock's call will be compared by. start: does the work and returns the result; calls
+        ``entry.running()`` when it calls the component. stream: the pieces go to ``entry.stream`` while they come, and
+        the result is the list of them. in_slot: it is one component call, and holds a slot; otherwise ``start`` takes
+        a ``slot`` where it calls one.
         """
         entry, mine = self.call.claims.expect(p.leaf, key, shared=shared)
         stamp = self._stamps.at(p.name)
         stamp.taken = LEFT if mine else JOINED
         if not mine:
             return entry
-        entry.stamps, entry.number, entry.component = self._stamps, self._wiring.places[p.name], p.component
+        entry.stamps, entry.number, entry.component = self._stamps, self._edges.numbers[p.name], p.component
         if stream:
-            entry.chunked, entry.stream = True, Stream()
-        entry.ahead = True
+            entry.in_pieces, entry.stream = True, Stream()
+        entry.worker = Side.GRAPH
         try:
-            self._task(produce(self, p, entry, start, placed), p, stamp)
+            self._task(produce(self, p, entry, start, in_slot), p, stamp)
         except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
-            entry.ahead = False
+            entry.worker = None
             entry.fail(error)
             if entry.stream is not None:
                 entry.stream.close(error)
             raise
         return entry
 
-    def place(self, p: Primitive, entry: Entry | None = None, *, limited: bool = True) -> Place:
-        """A place for one call of a component, for the work ``entry``; an async context manager.
+    def slot(self, p: Primitive, entry: Entry | None = None, *, limited: bool = True) -> Slot:
+        """Returns a slot for one component call that does the work ``entry``; an async context manager.
 
-        limited: whether a limit of the component's own counts. Not where a queue in front of it sees to that.
+        limited: whether a limit of the component's own counts; not where the queue in front of it enforces that.
         """
-        made = self.call.place(self._stamps.at(p.name), component_of(p.component) if limited else None)
+        made = self.call.slot(self._stamps.at(p.name), component_of(p.component) if limited else None)
         if entry is not None:
-            entry.place = made
+            entry.slot = made
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:
         """What was done for the primitive had ended at that time."""
         self._stamps.ended(p.name, seconds)
 
-    def spawn(self, work: Awaitable[Any], p: Primitive, *, placed: bool = False) -> asyncio.Task[Any]:
-        """A task for (a part of) the primitive, with its depth as priority. placed: it is a call of a component."""
+    def spawn(self, work: Awaitable[Any], p: Primitive, *, in_slot: bool = False) -> asyncio.Task[Any]:
+        """Starts a task for (a part of) the primitive, with its depth as priority. in_slot: it is a component call."""
         stamp = self._stamps.get(p.name)
         level, path = self._when(p)
-        place = self.call.place(None, component_of(p.component)) if placed else None
-        return self.call.spawn(work, level, path=path, place=place, name=p.name, stamp=stamp)
+        slot = self.call.slot(None, component_of(p.component)) if in_slot else None
+        return self.call.spawn(work, level, path=path, slot=slot, name=p.name, stamp=stamp)
 
     def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> None:
         level, path = self._when(p)
@@ -320,7 +322,7 @@ class Execution(Values):
 
     def _when(self, p: Primitive) -> tuple[int, float]:
         """Its depth, and the predicted seconds to the end of the call."""
-        return self.level + p.depth, self.beyond + self._ahead[p.name][0]
+        return self.level + p.depth, self.beyond + self._remaining[p.name][0]
 
     def ended(self, name: str, then: Callable[[], None]) -> None:
         """Calls ``then`` when the primitive has its value or has failed: now, if that is so already."""
@@ -331,22 +333,29 @@ class Execution(Values):
 
     def needed(self, p: Primitive) -> bool:
         """Whether anybody but stock waits for the end of a primitive."""
-        slots = self._wiring.followers.keys() if p.name not in self._wiring.followers else (p.name,)
-        waited = any((slot if isinstance(slot, str) else slot[0]) == p.name for slot in slots)
-        return waited or (self._finished is not None and p.name in self._wiring.ending)
+        needs = self._edges.followers.keys() if p.name not in self._edges.followers else (p.name,)
+        waited = any((each if isinstance(each, str) else each[0]) == p.name for each in needs)
+        return waited or (self._finished is not None and p.name in self._edges.ending)
 
     def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
         """Runs a body of ``p`` with these inputs; others that are arguments of ``p`` follow when they are known."""
         late = [name for name in body.inputs if name in p.args and name not in given]
-        beyond = self.beyond + self._ahead[p.name][1]
+        beyond = self.beyond + self._remaining[p.name][1]
         inner = Execution(body, self.call, given, done, self.level + p.depth, late, beyond)
         for name in late:
             wake = partial(self._pass_on, inner, name, p.args[name])
-            self._waking.setdefault(slot(p.args[name]), []).append(wake)
+            self._waking.setdefault(need(p.args[name]), []).append(wake)
         inner.start()
 
     def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
         inner.give(name, self.value_or_failure(ref))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # of a user's exception class: whoever waits must still hear of the failure
+        return "(its message cannot be formatted)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One query: what all graphs of one call share, its tasks, and its end, after which nothing of it is left."""
+"""One query: what all graphs of one call share, its tasks, and its end, after which nothing of it is left running."""
 
 from __future__ import annotations
 
@@ -24,33 +24,40 @@ T = TypeVar("T")
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Call:
-    """What is common to all graphs of one query: entry point, limits, tasks, claims.
+    """What all graphs of one query share: entry point, limits, tasks, claims.
 
-    May be made on any thread; its methods run on ``loop``. ``context`` is the call's own, and is marked as such.
+    May be created on any thread; its methods run on ``loop``.
+
+    kernels: how each operation runs (``executor.Kernel``). entry: the method of the user's object that was called.
+    sync: whether that is a sync method, so that components are used through their sync methods. streaming: whether
+    stock reads its result piece by piece. context: the call's own, with its request context. label: id in timelines.
+    limit: bound on component calls at once, over all graphs of the call (LangChain's ``max_concurrency``). facts: what
+    the framework's own kernels need to know of the call.
     """
 
     loop: asyncio.AbstractEventLoop
-    kernels: Mapping[Op, Callable[..., Any]]  # see executor.Kernel
-    sync: bool  # entered through invoke/stream: components are used through their sync methods
-    streaming: bool  # entered through stream/astream: stock will use the models' streaming methods
-    handlers: bool  # a streaming callback handler is attached: stock streams models even inside invoke
+    kernels: Mapping[Op, Callable[..., Any]]
+    entry: str
+    sync: bool
     context: contextvars.Context
     label: str
-    limit: asyncio.Semaphore | None = None  # RunnableConfig["max_concurrency"]
-    entry: str = ""  # the method that was called, where it is none of a runnable
+    streaming: bool = False
+    limit: asyncio.Semaphore | None = None
+    facts: Any = None
+    changed: str = ""  # the last opaque step that changed its input in place, so that the graph holds outdated values
     claims: Claims = field(init=False)
     tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # with what they have to close at their end
     # Dicts, as Python's garbage collector need not look at empty ones.
     stocks: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which a component works for stock itself
     steps: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which stock is in an opaque step
-    waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> who wants its value
+    waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> readers of its value
     fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, which nobody has asked for yet
-    tables: dict[Any, Any] = field(default_factory=dict)  # per-query memory of kernels
     surprises: tuple[str, ...] = ()  # what failed while running ahead
     broken: tuple[str, ...] = ()  # those that are faults of fineflow if the call succeeds
     runs: list[Stamps] = field(default_factory=list)  # times of the graphs that were started so far
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
     began: float = field(init=False)  # seconds, as events.now() counts them
+    _memory: dict[type, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
@@ -62,12 +69,19 @@ class Call:
         context.run(_mark_call, self)
         self.context = context
 
-    def place(self, stamp: Stamp | None = None, component: Component | None = None) -> Place:
-        """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began.
+    def memory(self, kind: type[T]) -> T:
+        """Returns the call's one instance of a class in which kernels keep what they share during a call."""
+        found: T | None = self._memory.get(kind)
+        if found is None:
+            found = self._memory[kind] = kind()
+        return found
 
-        component: what stands for it, where that may have a limit of its own.
+    def slot(self, stamp: Stamp | None = None, component: Component | None = None) -> Slot:
+        """Returns a slot for one call of a component, by the graph or by stock.
+
+        stamp: gets the moment at which the component began. component: its entry among the limited components.
         """
-        return Place(self.limit, stamp, component)
+        return Slot(self.limit, stamp, component)
 
     def spawn(
         self,
@@ -75,16 +89,16 @@ class Call:
         level: int,
         *,
         path: float = 0.0,
-        place: Place | None = None,
+        slot: Slot | None = None,
         name: str = "",
         stamp: Stamp | None = None,
     ) -> asyncio.Task[Any]:
-        """A task in its own copy of the caller's context, with its depth as priority.
+        """Starts a task in its own copy of the caller's context, with its depth as priority.
 
-        ``path``: predicted seconds to the end of the call. ``place``: of a call of a component, which holds it.
-        ``name``: what it works for, shown in timelines; ``stamp``: of that run.
+        path: predicted seconds to the end of the call. slot: held while it works, if it is a call of a component.
+        name: what it works for, shown in timelines. stamp: of that run.
         """
-        return self.task(_run(work, place, stamp), level, path, name, stamp, work)
+        return self.task(_run(work, slot, stamp), level, path, name, stamp, work)
 
     def task(
         self,
@@ -95,7 +109,7 @@ class Call:
         stamp: Stamp | None,
         inner: object = None,
     ) -> asyncio.Task[T]:
-        """The same for a coroutine that lets no SystemExit and no KeyboardInterrupt out. inner: one that it awaits."""
+        """``spawn`` for a coroutine that lets no SystemExit and no KeyboardInterrupt out. inner: one that it awaits."""
         context = self.context.copy()
         context.run(_mark, level, path, name, stamp)
         task = self.loop.create_task(work, context=context)
@@ -118,7 +132,7 @@ class Call:
         Stock leaves tasks behind when one of several steps fails, or when a stream is not read to its end.
         """
         with _counted(self.stocks):
-            async with self.place():
+            async with self.slot():
                 return await make()
 
     async def opaque(self, work: Awaitable[T]) -> T:
@@ -159,9 +173,8 @@ class Call:
         return Summary(claims.claimed, claims.missed, unclaimed, self.surprises, self.broken, self._trace())
 
     def _trace(self) -> Trace:
-        entry = self.entry or ("" if self.sync else "a") + ("stream" if self.streaming else "invoke")
         runs = tuple((stamps.graph, stamps) for stamps in self.runs if stamps.graph is not None)
-        return Trace(entry, self.began, events.now(), runs)
+        return Trace(self.entry, self.began, events.now(), runs)
 
     def rest(self) -> None:
         """The graph has done all that it had to do: its context is not needed while stock catches up."""
@@ -177,7 +190,7 @@ class Call:
         # What a task of the user's leaves behind may hold the call for long: in its context, stock's side of it.
         self.waiting.clear()
         self.fed.clear()
-        self.tables.clear()
+        self._memory.clear()
         self.awaited.clear()
         self.context = _NOTHING
         return summary
@@ -238,14 +251,14 @@ def _mark(level: int, seconds: float, name: str, stamp: Stamp | None) -> None:
 _NOTHING = contextvars.Context()
 
 
-class Place:
-    """One of the ``max_concurrency`` places of a call (an async context manager), held while a component works.
+class Slot:
+    """One of the call's ``limit`` slots (an async context manager), held while a component works.
 
-    Stock bounds its sync branches by the size of a pool of threads, and its async ones not at all. Here all calls of
-    components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
-    holds a place must not wait for work that needs one: what a call waits for comes before its place.
+    Stock bounds its sync branches by the size of a thread pool, and its async ones not at all. Here all component
+    calls of the graph, and those that stock makes itself for want of a result, share one bound. A task that holds a
+    slot must not wait for work that needs one: it takes its slot last.
 
-    component: which may have a limit of its own over all calls (``runtime.queues.permits``); its place is taken last.
+    component: may have a limit of its own over all calls (``queues.permits``); its permit is taken after the slot.
     """
 
     __slots__ = ("_held", "_hold", "_limit", "_stamp", "since")
@@ -259,7 +272,7 @@ class Place:
         self._held = False
         self.since = events.now()  # when the work began
 
-    async def __aenter__(self) -> Place:
+    async def __aenter__(self) -> Slot:
         if self._limit is not None or self._hold is not None:
             await self.take()
             if self._stamp is not None:
@@ -271,7 +284,7 @@ class Place:
         self.leave()
 
     async def take(self) -> None:
-        """Waits for a place: of the call, first come first served; of the component, by its policy."""
+        """Waits for a slot: of the call, first come first served; of the component, by its policy."""
         if self._limit is not None:
             await self._limit.acquire()
             self._held = True
@@ -292,7 +305,7 @@ class Place:
 
 
 class LeftToStock(Exception):
-    """A kernel raises it: the primitive had better not run ahead in this call; the text says why."""
+    """Raised by a kernel that leaves its primitive to stock in this call; the message says why."""
 
 
 class Ended(Exception):
@@ -303,12 +316,12 @@ class Ended(Exception):
         self.error = error
 
 
-async def _run(work: Awaitable[T], place: Place | None, stamp: Stamp | None) -> T:
+async def _run(work: Awaitable[T], slot: Slot | None, stamp: Stamp | None) -> T:
     cancelled = False
     try:
-        if place is None:
+        if slot is None:
             return await work
-        async with place:
+        async with slot:
             return await work
     except asyncio.CancelledError:
         cancelled = True

@@ -8,7 +8,7 @@ from typing import Any
 
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import first_args
-from fineflow.runtime.call.dependencies import Slot, after, slot
+from fineflow.runtime.call.dependencies import Need, after, need
 from fineflow.runtime.call.query import LeftToStock
 
 _ABSENT: Any = object()
@@ -33,7 +33,7 @@ class Values:
     def __init__(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
         self.graph = graph
         self.values: dict[str, Any] = dict(inputs)
-        self.released: dict[Slot, Any] = {}
+        self.released: dict[Need, Any] = {}
         self._failures = any(isinstance(value, Failed) for value in self.values.values())
 
     def keep(self, name: str, value: Any) -> None:
@@ -51,8 +51,8 @@ class Values:
         """The failure of a step before: then this one has failed too, as stock would never get to it."""
         if not self._failures:
             return None
-        slots = (slot(ref) for ref in first_args(p).values())
-        for each in (*(each for each in slots if each not in self.released), *after(p, self.graph)):
+        needs = (need(ref) for ref in first_args(p).values())
+        for each in (*(each for each in needs if each not in self.released), *after(p, self.graph)):
             found = self.values.get(each if isinstance(each, str) else each[0])
             if isinstance(found, Failed):
                 return found
@@ -62,8 +62,8 @@ class Values:
         """The values of the arguments; of a CONDITION those known so far, as its arms may do without the others."""
         if p.op is not Op.CONDITION:
             return {name: self.value(ref) for name, ref in p.args.items()}
-        slots = {name: slot(ref) for name, ref in p.args.items()}
-        there = [name for name, each in slots.items() if each in self.released or p.args[name].name in self.values]
+        needs = {name: need(ref) for name, ref in p.args.items()}
+        there = [name for name, each in needs.items() if each in self.released or p.args[name].name in self.values]
         return {name: self.value_or_failure(p.args[name]) for name in there}
 
     def value_or_failure(self, ref: Ref) -> Any:

@@ -10,7 +10,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.query import Ended
+from fineflow.runtime.call.query import Ended, LeftToStock
 from fineflow.runtime.queues.component_calls import Counted
 from fineflow.runtime.queues.permits import component_of
 
@@ -21,10 +21,10 @@ Start = Callable[[Entry], Awaitable[Any]]
 """Does the work of an entry, and returns its result."""
 
 
-async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, placed: bool) -> None:
+async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
     """Does the work, and ends the entry; the graph goes on with the result from here.
 
-    placed: it is one call of a component, and holds a place; else ``start`` takes one where it calls a component.
+    in_slot: it is one component call, and holds a slot; otherwise ``start`` takes one where it calls a component.
     """
     queued = events.now()
     foreign = bool(p.engine and p.meta.get("foreign"))
@@ -33,16 +33,16 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
     failure: BaseException | None = None
     result = None
     try:
-        if placed:
-            async with run.place(p, entry):
+        if in_slot:
+            async with run.slot(p, entry):
                 result = await start(entry)
         else:
             result = await start(entry)
     except BaseException as error:
         failure = error
     now = events.now()
-    begun = queued if entry.place is None else float(entry.place.since)
-    entry.place = None
+    begun = queued if entry.slot is None else float(entry.slot.since)
+    entry.slot = None
     run.worked(p, now)
     if counted is not None:
         counted.ended(begun, failed=isinstance(failure, Exception))
@@ -58,7 +58,9 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
 
 
 def _fail(entry: Entry, failure: BaseException) -> None:
-    told = failure.error if isinstance(failure, Ended) else failure
-    entry.fail(told)
-    if entry.stream is not None:
-        entry.stream.close(told)
+    error = failure.error if isinstance(failure, Ended) else failure
+    try:
+        entry.fail(error, own=not isinstance(error, LeftToStock))
+    finally:
+        if entry.stream is not None:
+            entry.stream.close(error)

@@ -8,7 +8,6 @@ from typing import Any
 from langchain_core.messages.base import TextAccessor
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.langchain.claiming import CHANGED
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock as LeftToStock
 
@@ -48,5 +47,5 @@ def is_text(value: Any) -> bool:
 
 def current(run: Execution) -> None:
     """Raises LeftToStock where the graph's values are known to be no longer those of stock."""
-    if step := run.call.tables.get(CHANGED):
+    if step := run.call.changed:
         raise LeftToStock(f"{step} has changed in place what it was given")

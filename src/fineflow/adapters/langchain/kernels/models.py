@@ -24,7 +24,7 @@ from fineflow.adapters.langchain.run_recorder import Recorder
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
-from fineflow.runtime.call.query import Place
+from fineflow.runtime.call.query import Slot
 from fineflow.runtime.call.streams import AHEAD, Stream
 from fineflow.runtime.loop.workers import in_thread, to_its_end
 
@@ -53,18 +53,18 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
 
     async def start(entry: Entry) -> Any:
         await shared()
-        recorder: Recorder = entry.replay
+        recorder: Recorder = entry.reports
         recorder.silence()
-        async with run.place(p, entry) as place:
-            entry.begun = True
+        async with run.slot(p, entry) as slot:
+            entry.running()
             if streams:
                 chunks = priority.pieces(p, options, lambda given: _chunks(model, prompt, stop, given, run))
-                return await _consume(entry, chunks, None if run.needed(p) else place, first)
+                return await _consume(entry, chunks, None if run.needed(p) else slot, first)
             return await priority.answer(p, options, lambda given: _generate(model, prompt, stop, given, recorder, run))
 
-    work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, placed=False)
-    if work.replay is None:
-        work.replay = Recorder(model)
+    work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, in_slot=False)
+    if work.reports is None:
+        work.reports = Recorder(model)
     if first is not None:
         work.done.add_done_callback(lambda _: told(first))
     return Work(work, lambda result: _message(model, work, result))
@@ -75,14 +75,14 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
     if not isinstance(model, BaseChatModel):
         return False
     early = p.op is Op.PARTIAL_DECODE or bool(p.meta.get("leads"))  # whose pieces, or first one, others wait for
-    if not (early or run.call.streaming or run.call.handlers):
+    if not (early or run.call.streaming or run.call.facts.streams_models):
         return bool(model._should_stream(async_api=not run.call.sync, **options))
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
     if (early or run.call.streaming) and assembles(model):
         return True  # the whole result can be had from the pieces, so pieces serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
-    return by_stock or run.call.handlers or model._should_stream(async_api=not run.call.sync, **options)
+    return by_stock or run.call.facts.streams_models or model._should_stream(async_api=not run.call.sync, **options)
 
 
 async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: Recorder, run: Execution) -> Any:
@@ -148,12 +148,12 @@ async def _from_thread(make: Any) -> AsyncIterator[Any]:
 
 
 async def _consume(
-    entry: Entry, chunks: AsyncGenerator[Any, None], place: Place | None, first: asyncio.Future[None] | None = None
+    entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot | None, first: asyncio.Future[None] | None = None
 ) -> list[Any]:
     """The pieces of a decode, put into its stream as they come.
 
-    place: of a decode that nobody but stock is waiting for. It does not run away from a slow reader of stock's, and
-    gives its place to others meanwhile. What the graph needs as a whole is kept as a whole anyway.
+    slot: of a decode that nobody but stock is waiting for. It does not run away from a slow reader of stock's, and
+    gives its slot to others meanwhile. What the graph needs as a whole is kept as a whole anyway.
     """
     assert entry.stream is not None
     try:
@@ -161,10 +161,10 @@ async def _consume(
             entry.stream.put(chunk)
             if first is not None:
                 told(first)
-            if place is not None and entry.stream.full:
-                place.leave()
+            if slot is not None and entry.stream.full:
+                slot.leave()
                 await entry.stream.room()
-                await place.take()
+                await slot.take()
     finally:
         await chunks.aclose()
     entry.stream.close()
@@ -174,7 +174,7 @@ async def _consume(
 def _message(model: Any, entry: Entry, result: Any) -> Any:
     if not isinstance(model, BaseChatModel):
         return result.generations[0][0].text
-    if not entry.chunked:
+    if not entry.in_pieces:
         return result.generations[0].message
     if assembles(model):
         return assembled(model, entry, result).generations[0].message

@@ -30,7 +30,10 @@ class _Late(str):
 
 
 _LATE = _Late(_MARK)
-_UNDER_WAY = "prefill under way"  # in keys of ``Call.tables``
+
+
+class UnderWay(dict[str, "asyncio.Future[Any]"]):
+    """Prefills of one call that others share, by primitive: done when they may go on."""
 
 
 def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
@@ -56,7 +59,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
         return 0 if _late(p, run) else await reader.awarm(known)
 
     # A task of the query, not one that counts as a step of the user's: those may be limited in number, and wait for it.
-    run.call.tables[_UNDER_WAY, p.name] = work = run.spawn(warm(), p)
+    run.call.memory(UnderWay)[p.name] = work = run.spawn(warm(), p)
     return work
 
 
@@ -82,7 +85,7 @@ def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
     """
     name = p.params.get("shares", "")
     decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
-    found = prefilled(name, run) if decode else run.call.tables.get((_UNDER_WAY, name))
+    found = prefilled(name, run) if decode else run.call.memory(UnderWay).get(name)
     if decode and found is not None:
         run.ended(name, lambda: told(found))  # also one that is never begun, as its prompt has failed
 
@@ -95,7 +98,7 @@ def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
 
 def prefilled(name: str, run: Execution) -> asyncio.Future[None]:
     """Done when the decode ``name`` has its first token, or has ended. Whoever asks first makes it."""
-    made: asyncio.Future[None] = run.call.tables.setdefault((_UNDER_WAY, name), run.call.loop.create_future())
+    made: asyncio.Future[None] = run.call.memory(UnderWay).setdefault(name, run.call.loop.create_future())
     return made
 
 

@@ -9,7 +9,7 @@ from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
-from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, once_each
+from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, Tables, once_each
 from fineflow.adapters.langchain.lowering.compressors import scorer_of
 from fineflow.adapters.langchain.lowering.retriever_lists import COMBINED
 from fineflow.adapters.langchain.models.local import LocalCrossEncoder
@@ -24,11 +24,15 @@ from fineflow.runtime.call.query import Ended
 from fineflow.runtime.loop.workers import in_thread
 
 
+class Scores(Tables):
+    """Scores of one call, by scorer, query and text."""
+
+
 async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execution) -> list[float]:
     scorer = scorer_of(p.component)
     if scorer is None:
         raise LeftToStock("its model no longer scores pairs by themselves")
-    table = run.call.tables.setdefault(("scores", id(scorer), query), {})
+    table = run.call.memory(Scores)[id(scorer), query]
 
     async def compute(texts: list[str]) -> list[float]:
         Recorder(p.component).silence()
@@ -55,28 +59,28 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
         return []  # stock does not ask the compressor either
 
     async def start(entry: Entry) -> Any:
-        recorder: Recorder = entry.replay
+        recorder: Recorder = entry.reports
         recorder.silence()
         if p.params["pairwise"]:
-            entry.begun = True
+            entry.running()
             scores = await _scores(p, query, docs, run)
             scorer = scorer_of(p.component)
             if isinstance(scorer, LocalCrossEncoder) and not scorer.orders(scores, p.component.top_n):
                 texts = [doc.page_content for doc in docs]
-                scores = await run.spawn(scorer.ascore_alone(query, texts), p, placed=True)
+                scores = await run.spawn(scorer.ascore_alone(query, texts), p, in_slot=True)
             return _select(p.component, docs, scores)
         component = p.component
         if "vectors" in args:
             component = await _with_vectors(component, args["vectors"])
-        async with run.place(p, entry):
-            entry.begun = True
+        async with run.slot(p, entry):
+            entry.running()
             if run.call.sync:
                 return list(await in_thread(lambda: component.compress_documents(docs, query)))
             return list(await component.acompress_documents(docs, query))
 
-    entry = run.work(p, Arguments((docs, query, settings(p.component))), start, placed=False)
-    if entry.replay is None:
-        entry.replay = Recorder(p.component)
+    entry = run.work(p, Arguments((docs, query, settings(p.component))), start, in_slot=False)
+    if entry.reports is None:
+        entry.reports = Recorder(p.component)
     return Work(entry, list)
 
 

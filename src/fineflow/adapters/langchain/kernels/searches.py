@@ -13,7 +13,7 @@ from fineflow.adapters.core.batched_search import Outcome
 from fineflow.adapters.core.resources import StoreEngine
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, is_text
-from fineflow.adapters.langchain.kernels.vectors import QueryVector
+from fineflow.adapters.langchain.kernels.vectors import QueryVector, Tables
 from fineflow.adapters.langchain.resources import engine_of
 from fineflow.adapters.langchain.run_recorder import Recorder
 from fineflow.adapters.langchain.stores.batched_search import Search
@@ -28,7 +28,7 @@ from fineflow.adapters.langchain.stores.facts import (
     with_vector,
 )
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.claims import Entry, Side
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.loop.workers import in_thread
 
@@ -49,22 +49,22 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     async def start(entry: Entry) -> Any:
         if twin is not None and (copies := await twin.copies()) is not None:
             return copies
-        recorder: Recorder = entry.replay
+        recorder: Recorder = entry.reports
         recorder.silence()
         retriever = p.component
         if vector is not None:
             retriever = with_vector(retriever, query, vector.embeddings, await vector.outcome())
         if engine is not None and engine.waits:
-            async with run.place(p, entry, limited=False):  # the queue sees to that
+            async with run.slot(p, entry, limited=False):  # the queue sees to that
                 if vector is None:
-                    entry.begun = True
+                    entry.running()
                     retriever = await _embedded(retriever, query, run)
                 outcome = await _together(retriever, query, engine, recorder)
             if outcome is not None:
-                entry.begun = True
+                entry.running()
                 return outcome.result()
-        async with run.place(p, entry):
-            entry.begun = True
+        async with run.slot(p, entry):
+            entry.running()
             manager = recorder.retriever(sync=run.call.sync)
             if run.call.sync:
                 return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
@@ -76,11 +76,11 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         p if twin is None and engine is None else p.with_(meta={**p.meta, "foreign": False}),
         Arguments((query, None)),
         start if searched is None else searched.by(start),
-        placed=False,
+        in_slot=False,
     )
-    if entry.replay is None:
-        entry.replay = Recorder(p.component)
-    if twins is not None and searched is not None and entry.ahead:  # else stock has begun it already
+    if entry.reports is None:
+        entry.reports = Recorder(p.component)
+    if twins is not None and searched is not None and entry.worker is Side.GRAPH:  # else stock has begun it already
         twins[searched.key, query] = searched
     return Work(entry, list)
 
@@ -116,8 +116,12 @@ def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] |
     """What equal searches share, and the one among them that has been begun; both None where there are no others."""
     if p.meta.get("same") is None or (key := same_if(p.component)) is None:
         return None, None
-    twins: dict[Any, Found] = run.call.tables.setdefault((run, "same", p.meta["same"]), {})
+    twins = run.call.memory(Twins)[run, p.meta["same"]]
     return twins, twins.get((key, query))
+
+
+class Twins(Tables):
+    """Searches of one call whose results equal ones copy, by graph and marker."""
 
 
 class Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,21 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
     return run.spawn(vectors.get(), p) if p.params.get("stage") else vectors
 
 
+class Tables(defaultdict[Any, dict[Any, Any]]):
+    """What one call has computed so far, by the component that computes it and by its argument."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+
+class QueryVectors(Tables):
+    """Vectors of queries, by embeddings and text."""
+
+
+class TextVectors(Tables):
+    """Vectors of documents, by embeddings and text."""
+
+
 class QueryVector:
     """The vector of a query, which the first search that needs it has embedded: once per text and call.
 
@@ -46,14 +62,13 @@ class QueryVector:
         return encoder.component if isinstance(encoder, LocalEmbeddings) else encoder
 
     def _table(self) -> dict[Any, Any]:
-        found: dict[Any, Any] = self._run.call.tables.setdefault(("query vectors", id(self.embeddings)), {})
-        return found
+        return self._run.call.memory(QueryVectors)[id(self.embeddings)]
 
     def begin(self) -> asyncio.Future[list[float]]:
         """Has the query embedded, if nobody has so far."""
         table = self._table()
         if self._text not in table:
-            table[self._text] = self._run.spawn(self._p.component.aembed_query(self._text), self._p, placed=True)
+            table[self._text] = self._run.spawn(self._p.component.aembed_query(self._text), self._p, in_slot=True)
         vector: asyncio.Future[list[float]] = table[self._text]
         return vector
 
@@ -81,7 +96,7 @@ class DocumentVectors:
     async def get(self) -> dict[str, list[float]]:
         """The vectors. Raises what the component raises."""
         p, run = self._p, self._run
-        table = run.call.tables.setdefault(("vectors", id(p.component)), {})
+        table = run.call.memory(TextVectors)[id(p.component)]
         texts = [doc.page_content for doc in self._docs]
         vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
         return vectors
@@ -91,14 +106,14 @@ def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
     """Vectors for a store's own writing method, which claims them in the order of the texts."""
 
     async def start(entry: Entry) -> Any:
-        entry.begun = True
+        entry.running()
         if p.params["of"] == "call":
-            return await run.spawn(p.component.aembed_documents(texts), p, placed=True)
+            return await run.spawn(p.component.aembed_documents(texts), p, in_slot=True)
         table: dict[Any, Any] = {}
         found = await once_each(table, texts, p.component.aembed_documents, p, run)
         return [found[text] for text in texts]
 
-    return Work(run.work(p, Arguments(texts), start, placed=False), list)
+    return Work(run.work(p, Arguments(texts), start, in_slot=False), list)
 
 
 async def once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p: Primitive, run: Execution) -> Any:
@@ -110,7 +125,7 @@ async def once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p:
     size = p.params.get("stages") or len(fresh) or 1
     for start in range(0, len(fresh), size):
         stage = fresh[start : start + size]
-        together = run.spawn(compute(stage), p, placed=True)
+        together = run.spawn(compute(stage), p, in_slot=True)
         for i, key in enumerate(stage):
             table[key] = (together, i)
     found = {}

@@ -9,11 +9,12 @@ from langchain_core.runnables import Runnable, RunnableBranch, RunnableSequence,
 from langchain_core.runnables.base import RunnableBindingBase, RunnableEach, RunnableEachBase
 from langchain_core.runnables.retry import RunnableRetry
 
-from fineflow.adapters.core.builder import MESSAGE, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Symbol
 from fineflow.adapters.core.nested_graphs import condition, item_kind, kind_of, outside, part
 from fineflow.adapters.core.recognition import NotLowered, Row, same_method
-from fineflow.adapters.langchain.lowering.structure import RUN, unchanged
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.ir import Graph, Op, Ref
 from fineflow.ir.traverse import combined
 
@@ -26,7 +27,7 @@ def _arms(branch: RunnableBranch[Any, Any]) -> dict[str, Runnable[Any, Any]]:
     return {**arms, "else": branch.default}
 
 
-def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if b.options:
         raise NotLowered("keyword arguments are bound to a branch")
     parts = {}
@@ -38,13 +39,13 @@ def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: Builder) -
     return condition(parts, value, b, name="branch", component=branch)
 
 
-def _shadow_branch(branch: RunnableBranch[Any, Any], s: Shadows) -> Any:
-    copies = {label: s.of(obj, label) for label, obj in _arms(branch).items()}
+def _shadow_branch(branch: RunnableBranch[Any, Any], site: Site) -> Any:
+    copies = {label: site.of(obj, label) for label, obj in _arms(branch).items()}
     pairs = [(copies[f"if {n}"], copies[f"then {n}"]) for n in range(1, len(branch.branches) + 1)]
     return branch.model_copy(update={"branches": pairs, "default": copies["else"]})
 
 
-def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if b.options:
         raise NotLowered("keyword arguments are bound to a map")
     if not isinstance(value, Leaf):
@@ -78,22 +79,22 @@ def own_batch(obj: Any) -> str:
     return "" if usual else kind.__name__
 
 
-def _shadow_each(each: RunnableEach[Any, Any], s: Shadows) -> Any:
-    return each.model_copy(update={"bound": s.of(each.bound, "bound")})
+def _shadow_each(each: RunnableEach[Any, Any], site: Site) -> Any:
+    return each.model_copy(update={"bound": site.of(each.bound, "bound")})
 
 
-def _stocks(why: str) -> Callable[[Any, Symbol, Builder], Symbol]:
+def _stocks(why: str) -> Callable[[Any, Symbol, ChainBuilder], Symbol]:
     """A lowering rule for what is recognised, but left to stock as a whole."""
 
-    def lower(obj: Any, value: Symbol, b: Builder) -> Symbol:
+    def lower(obj: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         raise NotLowered(why)
 
     return lower
 
 
 ROWS = (
-    Row(RunnableBranch, RUN, _lower_branch, _shadow_branch),
-    Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each),
-    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), unchanged),
-    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), unchanged),
+    Row(RunnableBranch, RUN, _lower_branch, _shadow_branch, reads=("branches", "default")),
+    Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each, reads=("bound",)),
+    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), reads=()),
+    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), reads=()),
 )

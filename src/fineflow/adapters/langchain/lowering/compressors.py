@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
-from fineflow.adapters.core.builder import DOCUMENTS, Builder, Leaf, Record, Symbol
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Record, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_promise
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import settings
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.adapters.langchain.models.local import scorer_in
-from fineflow.adapters.langchain.run_recorder import clean, starts_runs
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.run_recorder import starts_runs
 from fineflow.adapters.langchain.stores.facts import EMBEDS
 from fineflow.ir import PURE, Effect, Effects, Op
 
@@ -33,7 +35,7 @@ def scorer_of(compressor: Any) -> Any:
     return None if model is None else scorer_in(model)
 
 
-def _lower_reranker(compressor: Any, value: Symbol, b: Builder) -> Symbol:
+def _lower_reranker(compressor: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Record) or set(value.fields) != {"documents", "query"}:
         raise NotLowered("not used as a compressor of retrieved documents")
     docs, query = value.fields["documents"], value.fields["query"]
@@ -81,23 +83,26 @@ def _effects(compressor: Any, scorer: Any) -> Effects:
     return Effects(Effect.EXTERNAL, "", f"{type(inner).__name__} may call out")
 
 
-def _shadow_compressor(compressor: Any, s: Shadows) -> Any:
-    leaf = s.leaf
+def _shadow_compressor(compressor: Any, site: Site) -> Any:
     copy = compressor.model_copy()
 
     def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
-        return s.claim(leaf, (list(documents), query, settings(compressor)), own, clean)[1]
+        return claim(site, (list(documents), query, settings(compressor)), own)[1]
 
     async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
-        return (await s.aclaim(leaf, (list(documents), query, settings(compressor)), own, clean))[1]
+        return (await aclaim(site, (list(documents), query, settings(compressor)), own))[1]
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
     return copy
 
 
-def _lower_pipeline(pipeline: Any, value: Symbol, b: Builder) -> Symbol:
+def _held(compressor: Any) -> Iterator[Any]:
+    yield compressor.embeddings
+
+
+def _lower_pipeline(pipeline: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Record):
         raise NotLowered("not used as a compressor of retrieved documents")
     docs, query = value.fields["documents"], value.fields["query"]
@@ -111,32 +116,36 @@ def _lower_pipeline(pipeline: Any, value: Symbol, b: Builder) -> Symbol:
     return docs
 
 
-def _shadow_pipeline(pipeline: Any, s: Shadows) -> Any:
-    parts = [s.of(part, str(i)) for i, part in enumerate(pipeline.transformers)]
+def _shadow_pipeline(pipeline: Any, site: Site) -> Any:
+    parts = [site.of(part, str(i)) for i, part in enumerate(pipeline.transformers)]
     return pipeline.model_copy(update={"transformers": parts})
 
 
-def _lower_unknown(compressor: Any, value: Symbol, b: Builder) -> Symbol:
+def _lower_unknown(compressor: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     reason = f"compressor {type(compressor).__name__} is not recognised: runs through its own methods"
     return b.opaque(compressor, value, reason, kind=DOCUMENTS)
 
 
-def _tap_compressor(compressor: Any, s: Shadows) -> Any:
-    leaf = s.leaf
+def _tap_compressor(compressor: Any, site: Site) -> Any:
     copy = compressor.model_copy()
 
     def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
-        value = compressor.compress_documents(documents, query, callbacks)
-        s.feed(leaf, list(value))
+        value = _kept(compressor.compress_documents(documents, query, callbacks))
+        site.feed(list(value))
         return value
 
     async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
-        value = await compressor.acompress_documents(documents, query, callbacks)
-        s.afeed(leaf, list(value))
+        value = _kept(await compressor.acompress_documents(documents, query, callbacks))
+        site.feed(list(value))
         return value
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
     return copy
+
+
+def _kept(documents: Any) -> Sequence[Document]:
+    """What a compressor returned, as something that can be read twice: by stock and by the graph."""
+    return documents if isinstance(documents, Sequence) else list(documents)
 
 
 class _PairwiseRow(Row):
@@ -151,9 +160,11 @@ class _PairwiseRow(Row):
         )
 
 
+_READ = ("engine", "model", "embeddings")
+
 ROWS: tuple[Row, ...] = (
-    Row(EngineReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
-    _PairwiseRow(BaseDocumentCompressor, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
+    Row(EngineReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker", _READ),
+    _PairwiseRow(BaseDocumentCompressor, COMPRESS, _lower_reranker, _shadow_compressor, "reranker", _READ),
 )
 
 
@@ -168,11 +179,27 @@ def classic_rows() -> tuple[Row, ...]:
     except ImportError:
         return ()
     return (
-        Row(CrossEncoderReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker"),
-        Row(EmbeddingsFilter, COMPRESS, _lower_reranker, _shadow_compressor, "filter"),
-        Row(DocumentCompressorPipeline, COMPRESS, _lower_pipeline, _shadow_pipeline, ""),
+        Row(CrossEncoderReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker", _READ),
+        Row(
+            EmbeddingsFilter,
+            COMPRESS,
+            _lower_reranker,
+            _shadow_compressor,
+            "filter",
+            _READ,
+            components=_held,
+            calls=EMBEDS,
+        ),
+        Row(
+            DocumentCompressorPipeline,
+            COMPRESS,
+            _lower_pipeline,
+            _shadow_pipeline,
+            reads=("transformers",),
+            composite=True,
+        ),
     )
 
 
-LAST = (Row(BaseDocumentCompressor, (), _lower_unknown, _tap_compressor, "compressor"),)
+LAST = (Row(BaseDocumentCompressor, (), _lower_unknown, _tap_compressor, "compressor", ()),)
 """After all others: compressors that are opaque, but whose result the graph can go on with."""

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.analysis.bytecode import location
-from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Effects
 
@@ -31,7 +31,7 @@ def promised(step: Step) -> Declaration | None:
     return Declaration(reads, writes)
 
 
-def declared_effects(promise: Declaration, b: Builder) -> Effects:
+def declared_effects(promise: Declaration, b: ChainBuilder) -> Effects:
     """The declared effects, where an object has the name that it has for every other primitive that touches it."""
 
     def name(resource: Any) -> str:

@@ -16,18 +16,20 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict, accepts_config, accepts_run_manager, is_async_generator
 
 from fineflow.adapters.analysis.keys import keys_read
-from fineflow.adapters.core.builder import MESSAGE, VALUE, Builder, Record, Symbol
+from fineflow.adapters.core.builder import MESSAGE, VALUE, Record, Symbol
 from fineflow.adapters.core.nested_graphs import kind_of
 from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.lowering import history, ingest, routing
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.list_functions import judged, list_made, model_field
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.resources import shown
-from fineflow.adapters.langchain.run_recorder import Recorder, clean, starts_runs
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.run_recorder import Recorder, starts_runs
 from fineflow.declare import Declaration
 from fineflow.ir import PURE, Effects, Op, Primitive
 from fineflow.runtime.call.claims import Entry
@@ -37,7 +39,7 @@ from fineflow.runtime.loop.workers import in_thread
 _CONFIGURABLE = frozenset({"configurable"})
 
 
-def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     for known in (history.lower_read, history.lower_inner, ingest.lower_write, routing.lower_routing):
         made = known(step, value, b)
         if made is not None:
@@ -48,7 +50,7 @@ def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
     return _lower_judged(step, value, b)
 
 
-def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     """A function of which nothing was declared but perhaps that it is pure."""
     func = getattr(step, "func", None)
     if func is None or b.options:
@@ -84,7 +86,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
         )
 
 
-def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: Builder) -> Symbol:
+def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: ChainBuilder) -> Symbol:
     """A function that touches nothing but the resources named, if any. One that writes is stock's to call."""
     effects = declared_effects(promise, b)
     func = functions_of(step)[0]
@@ -113,7 +115,7 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
         )
 
 
-def _stays(step: RunnableLambda[Any, Any], b: Builder) -> str:
+def _stays(step: RunnableLambda[Any, Any], b: ChainBuilder) -> str:
     """Why a function that only reads is nevertheless called in its place; "" if it may be called early."""
     functions = functions_of(step)
     if b.options:
@@ -181,15 +183,15 @@ def read(p: Primitive, args: Args, run: Execution) -> Work:
         given["config"] = {"configurable": dict(visible.get("configurable") or {})}
 
     async def start(entry: Entry) -> Any:
-        entry.replay.silence()
-        entry.begun = True
+        entry.reports.silence()
+        entry.running()
         if name == "afunc":
             return await func(value, **given)
         return await in_thread(lambda: func(value, **given))
 
     entry = run.work(p, Arguments(_seen(value, p.meta["keys"], given.get("config"))), start)
-    if entry.replay is None:
-        entry.replay = Recorder(p.component)
+    if entry.reports is None:
+        entry.reports = Recorder(p.component)
     return Work(entry, _whole)
 
 
@@ -200,20 +202,20 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _shadow_lambda(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+def _shadow_lambda(step: RunnableLambda[Any, Any], site: Site) -> Any:
     for known in (history.shadow_inner, ingest.shadow_write, routing.shadow_routing):
-        copy = known(step, s)
+        copy = known(step, site)
         if copy is not None:
             return copy
-    return step if s.tapped else _shadow_read(step, s)
+    return step if site.tapped else _shadow_read(step, site)
 
 
-def _shadow_read(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
-    leaf, keys, copy = s.leaf, _keys(step), copying.copy(step)
+def _shadow_read(step: RunnableLambda[Any, Any], site: Site) -> Any:
+    keys, copy = _keys(step), copying.copy(step)
 
     def claiming(func: Any) -> Callable[..., Any]:
         def claimed(value: Any, **given: Any) -> Any:
-            return s.claim(leaf, _seen(value, keys, given.get("config")), lambda: func(value, **given), clean)[1]
+            return claim(site, _seen(value, keys, given.get("config")), lambda: func(value, **given))[1]
 
         def configured(value: Any, config: RunnableConfig) -> Any:
             return claimed(value, config=config)
@@ -223,7 +225,7 @@ def _shadow_read(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     def aclaiming(func: Any) -> Callable[..., Any]:
         async def claimed(value: Any, **given: Any) -> Any:
             key = _seen(value, keys, given.get("config"))
-            return (await s.aclaim(leaf, key, lambda: func(value, **given), clean))[1]
+            return (await aclaim(site, key, lambda: func(value, **given)))[1]
 
         async def configured(value: Any, config: RunnableConfig) -> Any:
             return await claimed(value, config=config)
@@ -236,4 +238,12 @@ def _shadow_read(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
     return copy
 
 
-ROWS = (Row(RunnableLambda, (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"), _lower_lambda, _shadow_lambda),)
+ROWS = (
+    Row(
+        RunnableLambda,
+        (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"),
+        _lower_lambda,
+        _shadow_lambda,
+        reads=("func", "afunc"),
+    ),
+)

@@ -16,11 +16,12 @@ from typing import Any
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableSequence
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from fineflow.adapters.core.builder import Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row, plain
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import declared_effects, place
 from fineflow.adapters.langchain.lowering.structure import RUN
-from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.declare import Declaration, declaration
 
 _INNER = "runnable"
@@ -32,7 +33,7 @@ _CODES = {
 }
 
 
-def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: Builder) -> Symbol:
+def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: ChainBuilder) -> Symbol:
     if not _as_made(step):
         raise NotLowered("its parts are not those that RunnableWithMessageHistory is made of")
     with b.inside("bound", ""), b.step():
@@ -63,8 +64,8 @@ def _as_made(step: RunnableWithMessageHistory) -> bool:
     return first is step._history_chain and type(last) is RunnableBinding and _inner(last.bound) is not None
 
 
-def _shadow_history(step: RunnableWithMessageHistory, s: Shadows) -> Any:
-    return step.model_copy(update={"bound": s.of(step.bound, "bound")})
+def _shadow_history(step: RunnableWithMessageHistory, site: Site) -> Any:
+    return step.model_copy(update={"bound": site.of(step.bound, "bound")})
 
 
 def writes(obj: Any) -> bool:
@@ -72,7 +73,7 @@ def writes(obj: Any) -> bool:
     return isinstance(obj, RunnableWithMessageHistory)
 
 
-def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Leaf | None:
+def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Leaf | None:
     """The step that reads the history; None for any other."""
     func = step.__dict__.get("func")
     if type(func) is not MethodType or func.__func__ is not plain(RunnableWithMessageHistory, "_enter_history"):
@@ -99,7 +100,7 @@ def _inner(step: Any) -> tuple[RunnableBinding[Any, Any], RunnableBinding[Any, A
     return (sync, other) if sync.bound is other.bound and sync.kwargs == other.kwargs else None
 
 
-def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
+def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
     """What ``RunnableWithMessageHistory`` wraps, which one of its steps returns to be run; None for other steps."""
     inner = _inner(step)
     if inner is None:
@@ -108,17 +109,17 @@ def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Sy
         return b.lower(inner[0], value)
 
 
-def shadow_inner(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+def shadow_inner(step: RunnableLambda[Any, Any], site: Site) -> Any:
     """The step that returns the shadow of what is wrapped; None for other steps."""
     inner = _inner(step)
-    if inner is None or s.part(_INNER) is None:
+    if inner is None or site.part(_INNER).planned is None:
         return None
     copy = copying.copy(step)
     for each in inner:
-        s.reads(each)
+        site.reads(each)
     sync, other = (
-        each.model_copy(update={"bound": s.of(each.bound, _INNER, "bound")}) if mine else each
-        for each, mine in zip(inner, (s.sync, not s.sync), strict=True)
+        each.model_copy(update={"bound": site.of(each.bound, _INNER, "bound")}) if mine else each
+        for each, mine in zip(inner, (site.sync, not site.sync), strict=True)
     )
 
     async def call(value: Any) -> Any:
@@ -138,5 +139,6 @@ ROWS = (
         ),
         _lower_history,
         _shadow_history,
+        reads=("bound", "get_session_history"),
     ),
 )

@@ -18,12 +18,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import VectorStore
 
-from fineflow.adapters.core.builder import VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import believed
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import LeftToStock
 from fineflow.adapters.langchain.models.local import LocalEmbeddings, encoder_of
-from fineflow.adapters.langchain.run_recorder import clean
-from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.adapters.langchain.stores.facts import EMBEDS
 from fineflow.adapters.langchain.stores.known_stores import KNOWN, Known
 from fineflow.ir import Effect, Effects, Op
@@ -69,7 +70,7 @@ def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
     return None
 
 
-def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
+def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
     """EMBED and INGEST for a step that writes; None for any other.
 
     Raises NotLowered if the embeddings of the store are of a class of the user's, which may do anything.
@@ -103,14 +104,15 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Sy
     return b.add(Op.INGEST, given, component=step, engine=name, effects=effects, kind=VALUE, by_stock=True)
 
 
-def shadow_write(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+def shadow_write(step: RunnableLambda[Any, Any], site: Site) -> Any:
     """The step with the store's method on a copy of the store, whose embeddings claim; None for any other step."""
-    planned, write = s.part(_VECTORS), write_of(step)
+    vectors, write = site.part(_VECTORS), write_of(step)
+    planned = vectors.planned
     if planned is None or write is None or write.embeddings is not planned or not write.copied(step):
         return None
-    store = write.row.with_embeddings(write.store, _Claiming(planned, s, s.under(_VECTORS)))
+    store = write.row.with_embeddings(write.store, _Claiming(planned, vectors))
     copy = copying.copy(step)
-    s.reads(write.store)
+    site.reads(write.store)
     for name in {"func", "afunc"} & step.__dict__.keys():
         setattr(copy, name, MethodType(step.__dict__[name].__func__, store))
     return copy
@@ -119,20 +121,19 @@ def shadow_write(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
 class _Claiming(Embeddings):
     """The embeddings of a store that is written to: vectors that were made ahead are claimed."""
 
-    def __init__(self, behind: Embeddings, shadows: Shadows, leaf: str) -> None:
+    def __init__(self, behind: Embeddings, site: Site) -> None:
         self._behind = behind
-        self._shadows = shadows
-        self._leaf = leaf
+        self._site = site
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return self._shadows.claim(self._leaf, list(texts), lambda: self._behind.embed_documents(texts), clean)[1]
+        return claim(self._site, list(texts), lambda: self._behind.embed_documents(texts))[1]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        here = self._shadows.here
+        here = self._site.here
         if here is not None and not here.bridge.here:  # a store may have an event loop of its own, as PGVectorStore has
             return await in_thread(lambda: self.embed_documents(texts))
         own = lambda: self._behind.aembed_documents(texts)  # noqa: E731
-        vectors: list[list[float]] = (await self._shadows.aclaim(self._leaf, list(texts), own, clean))[1]
+        vectors: list[list[float]] = (await aclaim(self._site, list(texts), own))[1]
         return vectors
 
     def embed_query(self, text: str) -> list[float]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from fineflow.adapters.analysis import Verdict, analyse
 from fineflow.adapters.analysis.idioms import CONTENT, attribute_idiom, list_idiom
-from fineflow.adapters.core.builder import MESSAGE, TEXT, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.text.items import Splitter
 
 
@@ -32,7 +33,7 @@ def list_made(func: Any, value: Symbol) -> dict[str, Any]:
     return {"items": idiom.items, "splitters": splitters}
 
 
-def adds_up(value: Symbol, b: Builder) -> None:
+def adds_up(value: Symbol, b: ChainBuilder) -> None:
     """Notes that a step, in calls that stream, passes on the pieces of its input, for others to add up.
 
     An object that is parsed while it comes is streamed as one larger object after the other, and so are the calls of a
@@ -47,14 +48,14 @@ def adds_up(value: Symbol, b: Builder) -> None:
         b.primitives[number] = p.with_(meta={**p.meta, "added": not b.invoked})
 
 
-def _made(value: Symbol, b: Builder) -> int | None:
+def _made(value: Symbol, b: ChainBuilder) -> int | None:
     """The number of the primitive whose whole value it is."""
     if not isinstance(value, Leaf) or value.ref.key is not None:
         return None
     return next((i for i, p in enumerate(b.primitives) if p.name == value.ref.name), None)
 
 
-def model_field(func: Any, value: Symbol, b: Builder) -> str:
+def model_field(func: Any, value: Symbol, b: ChainBuilder) -> str:
     """The field that the function reads of a parsed pydantic model; "" if it does anything else."""
     number = _made(value, b)
     model = b.primitives[number].meta.get("model") if number is not None else None

@@ -13,9 +13,13 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
-from fineflow.adapters.core.builder import MESSAGE, TEXT, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
+from fineflow.adapters.core.claiming import never
 from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_promise
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import settings
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.lowering.structure import RUN
@@ -23,7 +27,6 @@ from fineflow.adapters.langchain.models.offline_vllm import engine_of, is_offlin
 from fineflow.adapters.langchain.models.servers import lane, served, warmed
 from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean, starts_runs
-from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.bridge import Bridge, Unreachable
@@ -32,7 +35,7 @@ from fineflow.runtime.queues.component_calls import ending
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
 
-def model_effects(model: Any, b: Builder) -> Effects:
+def model_effects(model: Any, b: ChainBuilder) -> Effects:
     """What calling the model does to the world.
 
     Raises NotLowered for models whose answers may depend on more than the arguments of the call.
@@ -83,7 +86,7 @@ def _on_self(code: Any, store: Any) -> bool:
     return before is not None and before.argval == (code.co_varnames or ("self",))[0]
 
 
-def _lower_model(model: Any, value: Symbol, b: Builder) -> Symbol:
+def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf):
         raise NotLowered("it is given a dict, not a prompt")
     if value.kind == MESSAGE:
@@ -179,40 +182,40 @@ def _manager(method: Any, run_manager: Any) -> dict[str, Any]:
     return {"run_manager": run_manager} if takes_manager(method) else {}
 
 
-def _shadow_chat(model: Any, s: Shadows) -> Any:
-    leaf = s.leaf
+def _shadow_chat(model: Any, site: Site) -> Any:
+    leaf = site.leaf
     model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
     copy = model.model_copy()
 
     def as_result(entry: Entry) -> bool:
-        return clean(entry) and (not entry.chunked or assembles(model))
+        return clean(entry) and (not entry.in_pieces or assembles(model))
 
     def as_chunks(entry: Entry) -> bool:
         return clean(entry) and entry.stream is not None
 
     def result_of(entry: Entry, result: Any) -> Any:
-        return assembled(model, entry, result) if entry.chunked else result
+        return assembled(model, entry, result) if entry.in_pieces else result
 
     def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         def own() -> Any:
             return model._generate(messages, stop=stop, **_manager(model._generate, run_manager), **kwargs)
 
-        entry, result = s.claim(leaf, call_of(model, messages, stop, kwargs), own, as_result)
-        if entry.replay is not None:
-            entry.replay.replay(run_manager)
+        entry, result = claim(site, call_of(model, messages, stop, kwargs), own, as_result)
+        if entry.reports is not None:
+            entry.reports.replay(run_manager)
         return result_of(entry, result)
 
     async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         def own() -> Any:
             return model._agenerate(messages, stop=stop, **_manager(model._agenerate, run_manager), **kwargs)
 
-        entry, result = await s.aclaim(leaf, call_of(model, messages, stop, kwargs), own, as_result)
-        if entry.replay is not None:
-            await entry.replay.areplay(run_manager)
+        entry, result = await aclaim(site, call_of(model, messages, stop, kwargs), own, as_result)
+        if entry.reports is not None:
+            await entry.reports.areplay(run_manager)
         return result_of(entry, result)
 
     def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
-        here, manager = s.here, {} if run_manager is None else {"run_manager": run_manager}
+        here, manager = site.here, {} if run_manager is None else {"run_manager": run_manager}
         if here is None:
             yield from model._stream(messages, stop=stop, **manager, **kwargs)
             return
@@ -225,18 +228,18 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                 yield chunk
             if _whole_stream(entry):
                 return
-            entry, _ = here.claim_stream(leaf, key, _never)
+            entry, _ = here.claim_stream(leaf, key, never)
         pieces = []
         with ending(streamed(model, leaf)) as counted:
             for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs), counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
                     yield chunk
-        entry.chunked = True
+        entry.in_pieces = True
         here.bridge.post(entry.finish, pieces)
 
     async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
-        here, manager = s.here, {} if run_manager is None else {"run_manager": run_manager}
+        here, manager = site.here, {} if run_manager is None else {"run_manager": run_manager}
         if here is None:
             async for chunk in model._astream(messages, stop=stop, **manager, **kwargs):
                 yield chunk
@@ -260,7 +263,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                     pieces.append(chunk)
                     if len(pieces) > given:
                         yield chunk
-        entry.chunked = True
+        entry.in_pieces = True
         entry.finish(pieces)
 
     copy.__dict__.update(_generate=_generate, _agenerate=_agenerate, _stream=_stream, _astream=_astream)
@@ -269,11 +272,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
 
 def _whole_stream(entry: Entry) -> bool:
     """Whether a stream that has ended was the component's, from beginning to end."""
-    return entry.begun and clean(entry)
-
-
-def _never(entry: Entry) -> bool:
-    return False
+    return entry.for_claims and clean(entry)
 
 
 def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
@@ -284,7 +283,7 @@ def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
     except GeneratorExit:
         raise
     except Unreachable:
-        entry.begun = False  # as far as anybody can tell from here
+        entry.disown()
     except BaseException:
         if _whole_stream(entry):
             raise
@@ -303,34 +302,33 @@ async def _alive(entry: Entry) -> AsyncGenerator[Any, None]:
             raise
 
 
-def _shadow_llm(model: BaseLLM, s: Shadows) -> Any:
-    leaf = s.leaf
+def _shadow_llm(model: BaseLLM, site: Site) -> Any:
     model._serialized  # noqa: B018 - as above
     copy = model.model_copy()
 
     def whole(entry: Entry) -> bool:
-        return clean(entry) and not entry.chunked
+        return clean(entry) and not entry.in_pieces
 
     def _generate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        entry, result = s.claim(
-            leaf,
+        entry, result = claim(
+            site,
             call_of(model, prompts, stop, kwargs),
             lambda: together(model)._generate(prompts, stop=stop, run_manager=run_manager, **kwargs),
             whole,
         )
-        if entry.replay is not None:
-            entry.replay.replay(run_manager)
+        if entry.reports is not None:
+            entry.reports.replay(run_manager)
         return result
 
     async def _agenerate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        entry, result = await s.aclaim(
-            leaf,
+        entry, result = await aclaim(
+            site,
             call_of(model, prompts, stop, kwargs),
             lambda: together(model)._agenerate(prompts, stop=stop, run_manager=run_manager, **kwargs),
             whole,
         )
-        if entry.replay is not None:
-            await entry.replay.areplay(run_manager)
+        if entry.reports is not None:
+            await entry.reports.areplay(run_manager)
         return result
 
     copy.__dict__.update(_generate=_generate, _agenerate=_agenerate)
@@ -350,6 +348,6 @@ _CHAT = (
 _LLM = (*RUN, "generate", "agenerate", "generate_prompt", "agenerate_prompt", "_generate_helper", "_agenerate_helper")
 
 ROWS = (
-    Row(BaseChatModel, _CHAT, _lower_model, _shadow_chat, "llm"),
-    Row(BaseLLM, _LLM, _lower_model, _shadow_llm, "llm"),
+    Row(BaseChatModel, _CHAT, _lower_model, _shadow_chat, "llm", ("rate_limiter", "engine"), calls=_INNER),
+    Row(BaseLLM, _LLM, _lower_model, _shadow_llm, "llm", ("rate_limiter", "engine"), calls=_INNER),
 )

@@ -21,10 +21,11 @@ from langchain_core.output_parsers.openai_tools import (
     PydanticToolsParser,
 )
 
-from fineflow.adapters.core.builder import MESSAGE, TEXT, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import MESSAGE, TEXT, VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
-from fineflow.adapters.langchain.lowering.structure import RUN, unchanged
+from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.text.csv_items import CommaSeparated
 from fineflow.adapters.text.items import Lines, Markdown, Numbered, Splitter
 from fineflow.adapters.text.json_items import JsonFields, JsonItems
@@ -52,7 +53,7 @@ def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
     return {"lines": Lines} if type(parser).__name__ == "LineListOutputParser" else {}
 
 
-def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf):
         raise NotLowered("it is given a dict, not a text")
     told: dict[str, Any] = {}
@@ -68,7 +69,7 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: Builder) -> S
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **told)
 
 
-def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: Builder) -> Symbol:
+def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBuilder) -> Symbol:
     """What makes objects of the calls in a message: known as a whole, when the message is."""
     if not isinstance(value, Leaf) or value.kind != MESSAGE:
         raise NotLowered("it is not given a chat model's message")
@@ -85,7 +86,7 @@ _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")
 
 ROWS = (
     *(
-        Row(kind, _METHODS, _lower_parser, unchanged, "parser")
+        Row(kind, _METHODS, _lower_parser, label="parser", reads=("pattern",))
         for kind in (
             StrOutputParser,
             JsonOutputParser,
@@ -95,10 +96,16 @@ ROWS = (
         )
     ),
     *(
-        Row(kind, _METHODS, _lower_tools_parser, unchanged, "parser")
+        Row(kind, _METHODS, _lower_tools_parser, label="parser", reads=("tools", "first_tool_only"))
         for kind in (JsonOutputToolsParser, JsonOutputKeyToolsParser, PydanticToolsParser)
     ),
-    Row(PydanticOutputParser, (*_METHODS, "_parse_obj", "_parser_exception"), _lower_parser, unchanged, "parser"),
+    Row(
+        PydanticOutputParser,
+        (*_METHODS, "_parse_obj", "_parser_exception"),
+        _lower_parser,
+        label="parser",
+        reads=("pydantic_object",),
+    ),
 )
 
 
@@ -108,4 +115,4 @@ def classic_rows() -> tuple[Row, ...]:
         from langchain_classic.retrievers.multi_query import LineListOutputParser
     except ImportError:
         return ()
-    return (Row(LineListOutputParser, _METHODS, _lower_parser, unchanged, "parser"),)
+    return (Row(LineListOutputParser, _METHODS, _lower_parser, label="parser", reads=()),)

@@ -18,9 +18,10 @@ from langchain_core.prompts import (
     SystemMessagePromptTemplate,
 )
 
-from fineflow.adapters.core.builder import MESSAGE, OUTER, PROMPT, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import MESSAGE, OUTER, PROMPT, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
-from fineflow.adapters.langchain.lowering.structure import RUN, unchanged
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.ir import Op
 
 _MESSAGES = (
@@ -32,7 +33,7 @@ _MESSAGES = (
 )
 
 
-def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if b.options:
         raise NotLowered("keyword arguments are bound to a prompt")
     _check(template)
@@ -100,8 +101,15 @@ def _check(template: Any) -> None:
 
 
 _METHODS = (*RUN, "_validate_input", "_format_prompt_with_error_handling", "format_prompt", "aformat_prompt")
+_READ = (*("input_variables", "optional_variables", "partial_variables", "template", "template_format", "messages"),)
 
 ROWS = (
-    Row(PromptTemplate, (*_METHODS, "format", "aformat"), _lower_prompt, unchanged, "prompt"),
-    Row(ChatPromptTemplate, (*_METHODS, "format_messages", "aformat_messages"), _lower_prompt, unchanged, "prompt"),
+    Row(PromptTemplate, (*_METHODS, "format", "aformat"), _lower_prompt, label="prompt", reads=_READ),
+    Row(
+        ChatPromptTemplate,
+        (*_METHODS, "format_messages", "aformat_messages"),
+        _lower_prompt,
+        label="prompt",
+        reads=_READ,
+    ),
 )

@@ -11,11 +11,12 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from fineflow.adapters.core.builder import DOCUMENTS, Builder, Symbol
+from fineflow.adapters.core.builder import DOCUMENTS, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.retrievers import query_of
 from fineflow.adapters.langchain.lowering.structure import RUN
-from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import Effect, Op, Ref
 
 
@@ -34,8 +35,8 @@ COMBINED: dict[str, Callable[[Any, Sequence[Sequence[Document]]], list[Document]
 """What stock makes of the documents of all retrievers, by the name that the AGGREGATE has for it."""
 
 
-def _lower_list(how: str) -> Callable[[Any, Symbol, Builder], Symbol]:
-    def lower(retriever: Any, value: Symbol, b: Builder) -> Symbol:
+def _lower_list(how: str) -> Callable[[Any, Symbol, ChainBuilder], Symbol]:
+    def lower(retriever: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         query = query_of(value, b)
         if not retriever.retrievers:
             raise NotLowered("its list of retrievers is empty")
@@ -55,14 +56,14 @@ def _lower_list(how: str) -> Callable[[Any, Symbol, Builder], Symbol]:
     return lower
 
 
-def _shadow_list(retriever: Any, s: Shadows) -> Any:
+def _shadow_list(retriever: Any, site: Site) -> Any:
     return retriever.model_copy(
-        update={"retrievers": [s.of(part, str(i)) for i, part in enumerate(retriever.retrievers)]}
+        update={"retrievers": [site.of(part, str(i)) for i, part in enumerate(retriever.retrievers)]}
     )
 
 
-def _shadow_ensemble(retriever: Any, s: Shadows) -> Any:
-    copy = _shadow_list(retriever, s)
+def _shadow_ensemble(retriever: Any, site: Site) -> Any:
+    copy = _shadow_list(retriever, site)
     # Weights, constant and key are read when stock gets there, from the user's object: code before may have set them.
     copy.__dict__["weighted_reciprocal_rank"] = retriever.weighted_reciprocal_rank
     return copy
@@ -76,8 +77,9 @@ def classic_rows() -> tuple[Row, ...]:
         return ()
     inner = (*RUN, "_get_relevant_documents", "_aget_relevant_documents")
     merging = (*inner, "merge_documents", "amerge_documents")
+    read = ("retrievers", "id_key")
     fusing = (*inner, "rank_fusion", "arank_fusion", "weighted_reciprocal_rank")
     return (
-        Row(MergerRetriever, merging, _lower_list("merge"), _shadow_list, "merger"),
-        Row(EnsembleRetriever, fusing, _lower_list("fusion"), _shadow_ensemble, "ensemble"),
+        Row(MergerRetriever, merging, _lower_list("merge"), _shadow_list, "merger", read, composite=True),
+        Row(EnsembleRetriever, fusing, _lower_list("fusion"), _shadow_ensemble, "ensemble", read, composite=True),
     )

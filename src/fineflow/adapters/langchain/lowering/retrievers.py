@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Builder, Leaf, Record, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row, believed, held
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.models.local import encoder_of
 from fineflow.adapters.langchain.resources import keep_to_connections
-from fineflow.adapters.langchain.run_recorder import clean, starts_runs
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.run_recorder import starts_runs
 from fineflow.adapters.langchain.stores.facts import EMBEDS, own_function, query_embeddings, same_if
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
 from fineflow.ir.traverse import combined
 
+_FINDING = ("_get_relevant_documents", "_aget_relevant_documents")
+_EMBEDDING = ("embedding", "_embedding_function", "embedding_function", "embedding_service")
+_HELD = ("vectorstore", "_PGVectorStore__vs", *_EMBEDDING)
+"""Attributes in which retrievers and stores hold what they search and embed with."""
 
-def query_of(value: Symbol, b: Builder) -> Leaf:
+
+def query_of(value: Symbol, b: ChainBuilder) -> Leaf:
     """What a retriever is given. Raises NotLowered if that is not one value, or if it is given arguments besides."""
     if not isinstance(value, Leaf):
         raise NotLowered("it is given a dict, not a query")
@@ -29,12 +37,12 @@ def query_of(value: Symbol, b: Builder) -> Leaf:
     return value
 
 
-def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builder) -> Symbol:
+def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBuilder) -> Symbol:
     query = query_of(value, b)
     if starts_runs(retriever):
         raise NotLowered("its search started a run of its own, which only stock can place")
     store = retriever.vectorstore
-    believed(retriever, ("_get_relevant_documents", "_aget_relevant_documents"), b)
+    believed(retriever, _FINDING, b)
     believed(store, SEARCHES, b)
     believed(getattr(store, "embeddings", None), EMBEDS, b)
     if not b.assume_pure and (why := own_function(retriever)):
@@ -61,24 +69,27 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: Builde
     )
 
 
-def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
-    leaf = s.leaf
+def _held(retriever: VectorStoreRetriever) -> Iterator[Any]:
+    return held(retriever, _HELD)
+
+
+def _shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
     copy = retriever.model_copy()
 
     def search(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
         own = lambda: retriever._get_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
         docs: list[Document]
-        entry, docs = s.claim(leaf, (query, kwargs or None), own, clean)
-        if entry.replay is not None:
-            entry.replay.replay(run_manager)
+        entry, docs = claim(site, (query, kwargs or None), own)
+        if entry.reports is not None:
+            entry.reports.replay(run_manager)
         return docs
 
     async def asearch(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
         own = lambda: retriever._aget_relevant_documents(query, run_manager=run_manager, **kwargs)  # noqa: E731
         docs: list[Document]
-        entry, docs = await s.aclaim(leaf, (query, kwargs or None), own, clean)
-        if entry.replay is not None:
-            await entry.replay.areplay(run_manager)
+        entry, docs = await aclaim(site, (query, kwargs or None), own)
+        if entry.reports is not None:
+            await entry.reports.areplay(run_manager)
         return docs
 
     # What tracing shows of it is read from the user's object, too, at the moment at which stock reads it.
@@ -87,7 +98,7 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, s: Shadows) -> Any:
     return copy
 
 
-def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
+def _lower_multi_query(retriever: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     query = query_of(value, b)
     if type(retriever.llm_chain).__name__ == "LLMChain":
         raise NotLowered("LLMChain is deprecated and not recognised")
@@ -112,7 +123,7 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: Builder) -> Symbol:
     return union
 
 
-def _body(retriever: Any, b: Builder) -> Graph:
+def _body(retriever: Any, b: ChainBuilder) -> Graph:
     """The graph of one search; its only input is the query."""
     inner = b.body()
     with inner.inside("retriever", ""):
@@ -122,12 +133,15 @@ def _body(retriever: Any, b: Builder) -> Graph:
     return Graph(tuple(inner.primitives), docs.ref, inputs=("item",))
 
 
-def _shadow_multi_query(retriever: Any, s: Shadows) -> Any:
-    parts = {"llm_chain": s.of(retriever.llm_chain, "llm_chain"), "retriever": s.of(retriever.retriever, "retriever")}
+def _shadow_multi_query(retriever: Any, site: Site) -> Any:
+    parts = {
+        "llm_chain": site.of(retriever.llm_chain, "llm_chain"),
+        "retriever": site.of(retriever.retriever, "retriever"),
+    }
     return retriever.model_copy(update=parts)
 
 
-def _lower_compression(retriever: Any, value: Symbol, b: Builder) -> Symbol:
+def _lower_compression(retriever: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     query = query_of(value, b)
     with b.inside("base_retriever", ""), b.step():
         docs = b.lower(retriever.base_retriever, query)
@@ -135,11 +149,11 @@ def _lower_compression(retriever: Any, value: Symbol, b: Builder) -> Symbol:
         return b.lower(retriever.base_compressor, Record({"documents": docs, "query": query}))
 
 
-def _shadow_compression(retriever: Any, s: Shadows) -> Any:
+def _shadow_compression(retriever: Any, site: Site) -> Any:
     return retriever.model_copy(
         update={
-            "base_retriever": s.of(retriever.base_retriever, "base_retriever"),
-            "base_compressor": s.of(retriever.base_compressor, "base_compressor"),
+            "base_retriever": site.of(retriever.base_retriever, "base_retriever"),
+            "base_compressor": site.of(retriever.base_compressor, "base_compressor"),
         }
     )
 
@@ -147,10 +161,13 @@ def _shadow_compression(retriever: Any, s: Shadows) -> Any:
 ROWS = (
     Row(
         VectorStoreRetriever,
-        (*RUN, "_get_relevant_documents", "_aget_relevant_documents"),
+        (*RUN, *_FINDING),
         _lower_vectorstore,
         _shadow_vectorstore,
         "retriever",
+        ("vectorstore",),
+        components=_held,
+        calls=(*_FINDING, *SEARCHES, *EMBEDS),
     ),
 )
 
@@ -161,9 +178,23 @@ def classic_rows() -> tuple[Row, ...]:
         from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
     except ImportError:
         return ()
-    inner = ("_get_relevant_documents", "_aget_relevant_documents")
     queries = ("generate_queries", "agenerate_queries", "retrieve_documents", "aretrieve_documents", "unique_union")
     return (
-        Row(MultiQueryRetriever, (*RUN, *inner, *queries), _lower_multi_query, _shadow_multi_query, "multi_query"),
-        Row(ContextualCompressionRetriever, (*RUN, *inner), _lower_compression, _shadow_compression, ""),
+        Row(
+            MultiQueryRetriever,
+            (*RUN, *_FINDING, *queries),
+            _lower_multi_query,
+            _shadow_multi_query,
+            "multi_query",
+            ("llm_chain", "retriever", "include_original"),
+            composite=True,
+        ),
+        Row(
+            ContextualCompressionRetriever,
+            (*RUN, *_FINDING),
+            _lower_compression,
+            _shadow_compression,
+            reads=("base_retriever", "base_compressor"),
+            composite=True,
+        ),
     )

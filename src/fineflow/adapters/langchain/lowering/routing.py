@@ -12,10 +12,11 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from fineflow.adapters.analysis import analyse
-from fineflow.adapters.core.builder import OUTER, VALUE, Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import OUTER, VALUE, Leaf, Symbol
 from fineflow.adapters.core.nested_graphs import Part, condition, outside, part
 from fineflow.adapters.core.recognition import NotLowered
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.ir import PURE, Effects, Op, Ref
 
 OTHER = "value"
@@ -40,7 +41,7 @@ def _content(cell: CellType) -> Any:
         return None
 
 
-def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> Symbol | None:
+def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
     """The value of the runnable that the function returns, or of the function; None if it is no routing function.
 
     The function must be pure but for what it returns: then it is called ahead to know which runnable stock will run.
@@ -76,7 +77,7 @@ def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: Builder) -> 
     return condition(parts, value, b, name="route", component=step)
 
 
-def _key(route: Leaf, key: str, b: Builder) -> Part:
+def _key(route: Leaf, key: str, b: ChainBuilder) -> Part:
     ref = Ref(OUTER + route.ref.name, key)
     return Part(b.body(), Leaf(ref), ref)
 
@@ -89,14 +90,16 @@ def told(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] |
     return None if isinstance(value, Runnable) else {**found, OTHER: value}
 
 
-def shadow_routing(step: RunnableLambda[Any, Any], s: Shadows) -> Any:
+def shadow_routing(step: RunnableLambda[Any, Any], site: Site) -> Any:
     """A copy whose function returns the shadows of the runnables; None if it is no routing function."""
     func: Any = step.__dict__.get("func")
     if "afunc" in step.__dict__ or not (routes := routes_of(func)):
         return None
     known = [id(arm) for arm in routes]
-    s.while_(lambda: [id(arm) for arm in routes_of(func)] == known)  # what the function reads may be assigned anew
-    shadows = {id(arm): s.of(arm, f"then {number}") for number, arm in enumerate(routes, start=1)}
+    site.holds_while(
+        lambda: [id(arm) for arm in routes_of(func)] == known
+    )  # what the function reads may be assigned anew
+    shadows = {id(arm): site.of(arm, f"then {number}") for number, arm in enumerate(routes, start=1)}
     if all(shadows[id(arm)] is arm for arm in routes):
         return None
 

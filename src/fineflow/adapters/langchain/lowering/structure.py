@@ -15,17 +15,20 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
-from fineflow.adapters.core.builder import Builder, Leaf, Record, Symbol
+from fineflow.adapters.core.builder import Leaf, Record, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.list_functions import adds_up
 from fineflow.adapters.langchain.opaque_steps import First, Tap
-from fineflow.adapters.langchain.shadows import Shadows
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
+METHODS = ("invoke", "ainvoke", "stream", "astream", "astream_events", "astream_log")
+"""The entry methods of a runnable that run it once."""
 
 
-def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if b.options and _structural(sequence.steps[0]):
         raise NotLowered("keyword arguments are bound to a sequence")
     options, b.options = b.options, b.options
@@ -37,14 +40,15 @@ def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: Buil
     return value
 
 
-def _shadow_sequence(sequence: RunnableSequence[Any, Any], s: Shadows) -> Any:
-    steps = [s.of(step, str(i)) for i, step in enumerate(sequence.steps)]
-    if s.outermost:
-        steps[0], s.opens = First(steps[0], s), True
+def _shadow_sequence(sequence: RunnableSequence[Any, Any], site: Site) -> Any:
+    steps = [site.of(step, str(i)) for i, step in enumerate(sequence.steps)]
+    if _outermost(site):
+        steps[0] = First(steps[0], site)
+        site.opens(*METHODS)
     return sequence.model_copy(update={"first": steps[0], "middle": steps[1:-1], "last": steps[-1]})
 
 
-def _lower_parallel(parallel: RunnableParallel[Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_parallel(parallel: RunnableParallel[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     fields: dict[str, Symbol] = {}
     with _no_options(b), b.branches() as branch:
         for key, step in parallel.steps__.items():
@@ -54,12 +58,12 @@ def _lower_parallel(parallel: RunnableParallel[Any], value: Symbol, b: Builder) 
     return Record(fields)
 
 
-def _shadow_parallel(parallel: RunnableParallel[Any], s: Shadows) -> Any:
-    steps = {key: s.of(step, key) for key, step in parallel.steps__.items()}
+def _shadow_parallel(parallel: RunnableParallel[Any], site: Site) -> Any:
+    steps = {key: site.of(step, key) for key, step in parallel.steps__.items()}
     return parallel.model_copy(update={"steps__": steps})
 
 
-def _lower_assign(assign: RunnableAssign, value: Symbol, b: Builder) -> Symbol:
+def _lower_assign(assign: RunnableAssign, value: Symbol, b: ChainBuilder) -> Symbol:
     adds_up(value, b)
     with b.inside("mapper", ""):
         made = b.lower(assign.mapper, value)
@@ -70,11 +74,11 @@ def _lower_assign(assign: RunnableAssign, value: Symbol, b: Builder) -> Symbol:
     return Record({**value.fields, **made.fields}, rest=value.rest)
 
 
-def _shadow_assign(assign: RunnableAssign, s: Shadows) -> Any:
-    return assign.model_copy(update={"mapper": s.of(assign.mapper, "mapper")})
+def _shadow_assign(assign: RunnableAssign, site: Site) -> Any:
+    return assign.model_copy(update={"mapper": site.of(assign.mapper, "mapper")})
 
 
-def _lower_pick(pick: RunnablePick, value: Symbol, b: Builder) -> Symbol:
+def _lower_pick(pick: RunnablePick, value: Symbol, b: ChainBuilder) -> Symbol:
     adds_up(value, b)
     with _no_options(b):
         if isinstance(pick.keys, str):
@@ -82,7 +86,7 @@ def _lower_pick(pick: RunnablePick, value: Symbol, b: Builder) -> Symbol:
         return Record({key: b.pick(value, key) for key in pick.keys})
 
 
-def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     functions = functions_of(step)
     promise = promised(step)
     if promise is not None and (promise.reads or promise.writes):
@@ -92,11 +96,11 @@ def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: Builder
     return value
 
 
-def _shadow_passthrough(step: RunnablePassthrough[Any], s: Shadows) -> Any:
-    return Tap(step, s.leaf, s)
+def _shadow_passthrough(step: RunnablePassthrough[Any], site: Site) -> Any:
+    return Tap(step, site)
 
 
-def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Builder) -> Symbol:
+def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     options, b.options = b.options, {**binding.kwargs, **b.options}
     configured = b.configured
     b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
@@ -107,19 +111,14 @@ def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Bui
         b.options, b.configured = options, configured
 
 
-def _shadow_binding(binding: RunnableBindingBase[Any, Any], s: Shadows) -> Any:
-    return binding.model_copy(update={"bound": s.of(binding.bound, "bound")})
-
-
-def unchanged(obj: Any, s: Shadows) -> Any:
-    """The shadow of what needs no claim: stock runs the user's own object."""
-    return obj
+def _shadow_binding(binding: RunnableBindingBase[Any, Any], site: Site) -> Any:
+    return binding.model_copy(update={"bound": site.of(binding.bound, "bound")})
 
 
 class _no_options:
     """Bound keyword arguments do not go further down than the object they were bound to."""
 
-    def __init__(self, b: Builder) -> None:
+    def __init__(self, b: ChainBuilder) -> None:
         self._b, self._options = b, b.options
 
     def __enter__(self) -> None:
@@ -129,20 +128,39 @@ class _no_options:
         self._b.options = self._options
 
 
+def _outermost(site: Site) -> bool:
+    """Whether nothing is around the current object but bindings, which open no run."""
+    steps, objects = site.leaf.split("/") if site.leaf else [], site.shadows.plan.objects
+    return all(type(objects.get("/".join(steps[:n]))) is RunnableBinding for n in range(len(steps)))
+
+
 def _structural(step: Runnable[Any, Any]) -> bool:
     return isinstance(step, (RunnableSequence, RunnableParallel, RunnableAssign, RunnableBinding))
 
 
 ROWS = (
-    Row(RunnableSequence, (*RUN, "_transform", "_atransform", "steps"), _lower_sequence, _shadow_sequence),
-    Row(RunnableParallel, (*RUN, "_transform", "_atransform"), _lower_parallel, _shadow_parallel),
+    Row(
+        RunnableSequence,
+        (*RUN, "_transform", "_atransform", "steps"),
+        _lower_sequence,
+        _shadow_sequence,
+        reads=("first", "middle", "last"),
+    ),
+    Row(RunnableParallel, (*RUN, "_transform", "_atransform"), _lower_parallel, _shadow_parallel, reads=("steps__",)),
     Row(
         RunnableAssign,
         (*RUN, "_invoke", "_ainvoke", "_transform", "_atransform"),
         _lower_assign,
         _shadow_assign,
+        reads=("mapper",),
     ),
-    Row(RunnablePick, (*RUN, "_pick"), _lower_pick, unchanged),
-    Row(RunnablePassthrough, RUN, _lower_passthrough, _shadow_passthrough),
-    Row(RunnableBindingBase, (*RUN, "_merge_configs"), _lower_binding, _shadow_binding),
+    Row(RunnablePick, (*RUN, "_pick"), _lower_pick, reads=("keys",)),
+    Row(RunnablePassthrough, RUN, _lower_passthrough, _shadow_passthrough, reads=("func", "afunc")),
+    Row(
+        RunnableBindingBase,
+        (*RUN, "_merge_configs"),
+        _lower_binding,
+        _shadow_binding,
+        reads=("bound", "kwargs", "config", "config_factories"),
+    ),
 )

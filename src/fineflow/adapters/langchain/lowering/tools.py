@@ -12,15 +12,17 @@ from typing import Any
 from langchain_core.tools import StructuredTool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
 
-from fineflow.adapters.core.builder import Builder, Leaf, Symbol
+from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.lowering.declared import declared_effects, place
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.lowering.structure import RUN
-from fineflow.adapters.langchain.run_recorder import Recorder, clean, starts_runs
-from fineflow.adapters.langchain.shadows import Shadows
+from fineflow.adapters.langchain.run_recorder import Recorder, starts_runs
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.claims import Entry
@@ -28,7 +30,7 @@ from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.loop.workers import in_thread
 
 
-def _lower_tool(tool: StructuredTool, value: Symbol, b: Builder) -> Symbol:
+def _lower_tool(tool: StructuredTool, value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf) and not all(isinstance(part, Leaf) for part in value.fields.values()):
         raise NotLowered("it is given a dict of dicts")
     if b.options:
@@ -83,8 +85,8 @@ def call(p: Primitive, args: Args, run: Execution) -> Work:
         raise LeftToStock(f"not the arguments of the tool: {error}") from error
 
     async def start(entry: Entry) -> Any:
-        entry.replay.silence()
-        entry.begun = True
+        entry.reports.silence()
+        entry.running()
         if tool.coroutine is not None and not run.call.sync:
             return await tool.coroutine(*positional, **named)
         return await in_thread(lambda: tool.func(*positional, **named))
@@ -92,25 +94,25 @@ def call(p: Primitive, args: Args, run: Execution) -> Work:
     if tool.func is None and run.call.sync:
         raise LeftToStock("an async tool in a sync call")
     entry = run.work(p, Arguments((positional, named)), start)
-    if entry.replay is None:
-        entry.replay = Recorder(tool)
+    if entry.reports is None:
+        entry.reports = Recorder(tool)
     return Work(entry, lambda result: result)
 
 
-def _shadow_tool(tool: StructuredTool, s: Shadows) -> Any:
-    leaf, copy = s.leaf, tool.model_copy()
+def _shadow_tool(tool: StructuredTool, site: Site) -> Any:
+    copy = tool.model_copy()
 
     def claiming(func: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
         def claimed(*args: Any, **kwargs: Any) -> Any:
-            return s.claim(leaf, (args, kwargs), lambda: func(*args, **kwargs), clean)[1]
+            return claim(site, (args, kwargs), lambda: func(*args, **kwargs))[1]
 
         return claimed
 
     def aclaiming(coroutine: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @functools.wraps(coroutine)
         async def claimed(*args: Any, **kwargs: Any) -> Any:
-            return (await s.aclaim(leaf, (args, kwargs), lambda: coroutine(*args, **kwargs), clean))[1]
+            return (await aclaim(site, (args, kwargs), lambda: coroutine(*args, **kwargs)))[1]
 
         return claimed
 
@@ -123,4 +125,13 @@ def _shadow_tool(tool: StructuredTool, s: Shadows) -> Any:
 
 _METHODS = (*RUN, "run", "arun", "_run", "_arun", "_parse_input", "_to_args_and_kwargs", "_filter_injected_args")
 
-ROWS = (Row(StructuredTool, _METHODS, _lower_tool, _shadow_tool, "tool"),)
+ROWS = (
+    Row(
+        StructuredTool,
+        _METHODS,
+        _lower_tool,
+        _shadow_tool,
+        "tool",
+        reads=("func", "coroutine", "args_schema", "response_format"),
+    ),
+)

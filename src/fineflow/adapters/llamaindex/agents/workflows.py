@@ -21,15 +21,14 @@ from pydantic import BaseModel
 from workflows.plugins.basic import BasicRuntime
 from workflows.runtime.verbose import VerboseDecorator
 
-from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.framework import Planner
-from fineflow.adapters.llamaindex.claiming import NOTHING
-from fineflow.adapters.llamaindex.lowering.context import Seen
+from fineflow.adapters.core.framework import Lowered
+from fineflow.adapters.core.shadows import unclaimed
+from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.llamaindex.builder import IndexBuilder, Way
 from fineflow.adapters.llamaindex.methods import as_written, blocks, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
-from fineflow.adapters.llamaindex.plan import Lowered, Way
-from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
-from fineflow.adapters.llamaindex.snapshot import Snapshot
+from fineflow.adapters.llamaindex.planning import snapshot
+from fineflow.adapters.llamaindex.proxy import Optimized
 from fineflow.ir import Graph, Ref
 from fineflow.options import Options
 from fineflow.runtime import events
@@ -47,6 +46,9 @@ _TOOLS = {
 _AGENTS = (FunctionAgent, ReActAgent, CodeActAgent)
 _numbers = itertools.count(1)
 
+Knows = Callable[[Any], bool]
+"""Whether an object is one that ``optimize`` takes."""
+
 
 def flow_class(obj: Any) -> Any:
     """What stands for a tool that calls an engine or a retriever, an agent or a workflow; None for others."""
@@ -55,8 +57,8 @@ def flow_class(obj: Any) -> Any:
     return OptimizedWorkflow if isinstance(obj, Workflow) else None
 
 
-def flow_parts(obj: Any) -> Mapping[str, Any]:
-    """What a tool, an agent or a workflow calls that can be sooner, by names for people."""
+def flow_parts(obj: Any, knows: Knows) -> Mapping[str, Any]:
+    """Returns what a tool, an agent or a workflow calls that can run ahead, by names for people."""
     if name := _called(obj):
         return {name.lstrip("_").replace("_", " "): getattr(obj, name)}
     if type(obj) is AgentWorkflow:
@@ -64,7 +66,7 @@ def flow_parts(obj: Any) -> Mapping[str, Any]:
     if type(obj) in _AGENTS:
         return {f"tool: {tool.metadata.name}": tool for tool in obj.tools or () if _called(tool)}
     if _twinned(obj):
-        return {name: value for name, value in vars(obj).items() if _sooner(value)}
+        return {name: value for name, value in vars(obj).items() if _optimizable(value, knows)}
     return {}
 
 
@@ -75,12 +77,14 @@ def flow_ways(obj: Any) -> Sequence[Way]:
     return (Way("run", sync=True),) if isinstance(obj, Workflow) else ()
 
 
-def lower_flow(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
+def lower_flow(obj: Any, options: Options, way: Way, knows: Knows) -> tuple[Graph, Lowered]:
     """What ``explain`` shows of it: one step of stock's."""
-    seen = Seen(Builder((), options.assume_pure), one_by_one=way.sync)
-    why = "stock runs it; what it calls runs sooner by itself" if flow_parts(obj) else "its steps are run by stock"
-    made = seen.opaque(obj, {"query": Ref("input")}, why)
-    return Graph(tuple(seen.b.primitives), made.ref, ("input",), tuple(seen.b.notes)), Lowered(obj, way, seen)
+    b = IndexBuilder((), options.assume_pure, way=way, by_sync=way.sync)
+    why = (
+        "stock runs it; what it calls runs ahead by itself" if flow_parts(obj, knows) else "its steps are run by stock"
+    )
+    made = b.left_to_stock(obj, {"query": Ref("input")}, why)
+    return Graph(tuple(b.primitives), made.ref, ("input",), tuple(b.notes)), Lowered(obj, way, options, b)
 
 
 def _called(tool: Any) -> str:
@@ -88,8 +92,8 @@ def _called(tool: Any) -> str:
     return next((name for kind, (name, methods) in _TOOLS.items() if as_written(tool, kind, *methods)), "")
 
 
-def _sooner(value: Any) -> bool:
-    return not isinstance(value, Optimized | Workflow | type) and optimized_class(value) is not None
+def _optimizable(value: Any, knows: Knows) -> bool:
+    return not isinstance(value, Optimized | Workflow | type) and knows(value)
 
 
 class OptimizedTool(Optimized):
@@ -122,13 +126,13 @@ class OptimizedWorkflow(Optimized):
     Raises: ValueError for a ``timeout``, as a workflow has one of its own, which ends its streams as well.
     """
 
-    def __init__(self, wrapped: Any, options: Options, planner: Planner) -> None:
+    def __init__(self, wrapped: Any, options: Options, *made_of: Any) -> None:
         if options.timeout is not None:
             raise ValueError(
                 f"timeout={options.timeout:g} is not for workflows, which have one of their own: "
                 f"{type(wrapped).__name__}(timeout=...)"
             )
-        super().__init__(wrapped, options, planner)
+        super().__init__(wrapped, options, *made_of)
         self._self_twin: Any = None
         self._self_agents: tuple[Snapshot, Any] | None = None
         self._self_held: dict[str, Any] = {}
@@ -145,17 +149,19 @@ class OptimizedWorkflow(Optimized):
         if obj._num_concurrent_runs is not None or not _in_this_process(obj):
             return obj
         if _twinned(obj):
-            if self._self_twin is None and any(map(_sooner, vars(obj).values())):
+            if self._self_twin is None and any(
+                _optimizable(value, self._self_framework.knows) for value in vars(obj).values()
+            ):
                 self._self_twin = twin(obj, self._self_attribute, self._self_own)
             return obj if self._self_twin is None else self._self_twin
         if type(obj) is not AgentWorkflow and type(obj) not in _AGENTS:
             return obj
         if self._self_agents is None or not self._self_agents[0].holds():
-            snapshot, made = Snapshot(_read(obj)), self._self_agent(obj)
+            seen, made = snapshot(_read(obj)), self._self_agent(obj)
             if type(obj) is AgentWorkflow:
                 made = copy.copy(obj)
                 made.agents = {name: self._self_part(agent)._self_agent(agent) for name, agent in obj.agents.items()}
-            self._self_agents = snapshot, made
+            self._self_agents = seen, made
         return self._self_agents[1]
 
     def _self_agent(self, agent: Any) -> Any:
@@ -165,18 +171,16 @@ class OptimizedWorkflow(Optimized):
         if agent.tools:
             changed["tools"] = [self._self_part(tool) if _called(tool) else tool for tool in agent.tools]
         if model_known(agent.llm) and any(blocks(type(agent.llm), name) for name in ("achat", "astream_chat")):
-            changed["llm"] = shadow_llm(agent.llm, "", NOTHING, sync=False)
+            changed["llm"] = shadow_llm(agent.llm, unclaimed(sync=False))
         return agent.model_copy(update=changed)
 
     def _self_attribute(self, name: str, value: Any) -> Any:
         """An attribute as steps see it."""
         held = self._self_held.get(name)
         if held is None or held.__wrapped__ is not value:
-            if not _sooner(value):
+            if not _optimizable(value, self._self_framework.knows):
                 return value
-            made = optimized_class(value)
-            assert made is not None
-            held = self._self_held[name] = made(value, self._self_options, self._self_planner)
+            held = self._self_held[name] = self._self_optimized(value)
         return held
 
     def _self_part(self, obj: Any) -> Any:

@@ -17,7 +17,7 @@ from fineflow.ir import Op
 class EngineReranker(OnEngine, BaseNodePostprocessor):
     """Keeps the ``top_n`` nodes that score highest against the query, as LlamaIndex's ``SentenceTransformerRerank``.
 
-    Nodes get their new scores in place, and with ``keep_retrieval_score`` the old one as metadata; equal scores stay in
+    Nodes get their new scores in site, and with ``keep_retrieval_score`` the old one as metadata; equal scores stay in
     their order. engine: serves RERANK. Its async method blocks no thread. Raises what the engine raises.
     """
 

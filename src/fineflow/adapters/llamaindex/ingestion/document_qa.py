@@ -7,8 +7,7 @@ one, it runs as if it had been optimized by itself.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_index.core import MockEmbedding, Settings, VectorStoreIndex
@@ -17,52 +16,45 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms.llm import LLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
-from fineflow.adapters.core.builder import TEXT, Builder, Leaf
+from fineflow.adapters.core.builder import TEXT, Leaf, Symbol
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, Way, asked_for, query_in
 from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
 from fineflow.adapters.llamaindex.ingestion.indexing import Building, blocking_parts, lower_ingestion, shadow_ingestion
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
 from fineflow.adapters.llamaindex.lowering.fusion import is_fusion
-from fineflow.adapters.llamaindex.lowering.vector_search import LATE, is_search
+from fineflow.adapters.llamaindex.lowering.vector_search import LateRetrievers, is_search
 from fineflow.adapters.llamaindex.methods import as_written
 from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.ir.spec import everything
-from fineflow.runtime.call.query import LeftToStock
 
 INDEX, ENGINE = "index", "query"
 
-LowerEngine = Callable[[Any, Leaf, Seen], Leaf]
-Shadow = Callable[[Any, Place], Any]
 
-
-def is_document_qa(obj: Any) -> bool:
-    """Whether an object is a ``DocumentQA``, and no class of the user's."""
-    return type(obj) is DocumentQA
-
-
-def lower_document_qa(qa: DocumentQA, query: Leaf, seen: Seen, lower_engine: LowerEngine) -> Leaf:
+def _lower_document_qa(qa: DocumentQA, value: Symbol, b: IndexBuilder) -> Leaf:
     """Indexing, and beside it what the engine does. An engine that cannot be made over an empty index is stock's."""
-    b, building = seen.b, _building(qa)
-    seen.objects[b.leaf] = qa
+    query, building = query_in(value), _building(qa)
+    b.objects[b.leaf] = qa
     with b.inside(INDEX):
-        ingested = lower_ingestion(building, seen)
-        seen.objects[f"{b.leaf}/settings"] = Settings
+        b.objects[b.leaf] = building
+        ingested = lower_ingestion(building, value, b)
+        b.objects[f"{b.leaf}/settings"] = Settings
     args = {"index": ingested.ref}
     engine = _foreseen(qa, building)
     if engine is None:
         b.note(ENGINE, False, "what its factory makes over an empty index is not known well enough")
     else:
-        args["answer"] = _lowered(engine, query, seen, lower_engine).ref
+        args["answer"] = _lowered(engine, query, b).ref
         b.note(ENGINE, True, "what leads to searches runs during indexing; they wait for the engine that stock makes")
-    return seen.fed(qa, args, "answer")
+    return b.fed(qa, args, "answer")
 
 
-def _lowered(engine: Any, query: Leaf, seen: Seen, lower_engine: LowerEngine) -> Leaf:
-    b = seen.b
+def _lowered(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     b.barrier = tuple(p.name for p in b.primitives if p.effects.kind is Effect.OPAQUE)  # which nothing overtakes
-    seen.early = True
+    b.early = True
     with b.inside(ENGINE):
-        return lower_engine(engine, query, seen)
+        return b.whole(b.lower(engine, asked_for(query)))
 
 
 def _building(qa: DocumentQA) -> Building:
@@ -89,48 +81,46 @@ def _known(engine: Any) -> bool:
     return is_search(engine._retriever) or is_fusion(engine._retriever)
 
 
-def parts_of_qa(qa: DocumentQA) -> Iterator[Any]:
+def _components(qa: DocumentQA) -> Iterator[Any]:
     """Components that an async call uses for indexing."""
     return blocking_parts(_building(qa))
-
-
-def shadow_document_qa(qa: DocumentQA, place: Place, lower_engine: LowerEngine, shadow: Shadow) -> Any:
-    """The copy that stock runs for one call."""
-    return _Answering(qa, place, lower_engine, shadow)
 
 
 class _Answering(DocumentQA):
     """Stock's side of one call."""
 
-    def __init__(self, qa: DocumentQA, place: Place, lower_engine: LowerEngine, shadow: Shadow) -> None:
+    def __init__(self, qa: DocumentQA, site: Site) -> None:
         self.__dict__.update(vars(qa))
-        self._place, self._lower_engine, self._shadow = place, lower_engine, shadow
-        self._late = place.claims.call.tables[LATE] = Late()
+        self._site = site
 
     @property
     def kind(self) -> Any:
-        return shadow_ingestion(_building(self), self._place.part(INDEX))
+        return shadow_ingestion(_building(self), self._site.part(INDEX))
 
     async def _ainsert(self, index: Any, documents: Sequence[Any]) -> None:
-        runs = shadow_ingestion(_building(self), self._place.part(INDEX)).filling(index)
+        runs = shadow_ingestion(_building(self), self._site.part(INDEX)).filling(index)
         await super()._ainsert(runs, documents)
 
     def _engine(self, index: Any) -> Any:
         engine = super()._engine(index)
         searches = self._searches(engine)
         if searches is None:
-            return self._place.nested(engine)
-        self._place.claims.post(self._late.there, searches)
-        return self._shadow(engine, self._place.part(ENGINE))
+            return self._site.nested(engine)
+        here = self._site.here
+        if here is not None:
+            here.post(lambda: here.call.memory(LateRetrievers).there(searches))
+        return self._site.part(ENGINE).of(engine)
 
     def _searches(self, engine: Any) -> Mapping[str, Any] | None:
         """What searches where, if the engine is the one that was foreseen, over another index."""
-        planned = self._place.graph
-        if planned is None or not _known(engine):
+        planned = self._site.graph
+        if not _known(engine):
             return None
-        seen = Seen(Builder((), contents=resource_of), one_by_one=self._place.sync)
-        answer = _lowered(engine, Leaf(Ref("input"), TEXT), seen, self._lower_engine)
-        made = list(everything(Graph(tuple(seen.b.primitives), answer.ref)))
+        shadows = self._site.shadows
+        way: Way = shadows.plan.way
+        b = IndexBuilder(shadows.rows, contents=resource_of, way=way, by_sync=way.sync)
+        answer = _lowered(engine, Leaf(Ref("input"), TEXT), b)
+        made = list(everything(Graph(tuple(b.primitives), answer.ref)))
         before = [p for p in everything(planned) if p.leaf.split("/")[0] not in (INDEX, "")]
         if len(made) != len(before) or not all(map(_alike, before, made)):
             return None
@@ -148,27 +138,13 @@ def _alike(planned: Primitive, made: Primitive) -> bool:
     return getattr(planned.component, "_llm", None) is getattr(made.component, "_llm", None)
 
 
-class Late:
-    """What searches: there as soon as stock has made its engine. On the loop of the call."""
-
-    def __init__(self) -> None:
-        self._found: Mapping[str, Any] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def there(self, found: Mapping[str, Any]) -> None:
-        self._found = found
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def component(self, leaf: str) -> Any:
-        """What searches at a leaf."""
-        if self._found is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        assert self._found is not None
-        if leaf not in self._found:
-            raise LeftToStock("another engine was made")
-        return self._found[leaf]
+ROWS = (
+    Row(
+        DocumentQA,
+        ("query", "aquery", "kind", "settings", "_engine", "_ainsert"),
+        _lower_document_qa,
+        _Answering,
+        components=_components,
+        per_call=True,
+    ),
+)

@@ -23,11 +23,12 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.storage.kvstore.types import MutableMappingKVStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf
-from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import Told, Wanted, lower_texts, shadow_texts
 from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.ir import Effect, Effects, Op, Ref
@@ -134,18 +135,16 @@ def parts_of(obj: Any) -> Parts | None:
     return Parts(steps, None if at is None else steps[at], (), at=at)
 
 
-def lower_ingestion(obj: Any, seen: Seen) -> Leaf:
+def lower_ingestion(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
     """What stock does with the documents, and the vectors that are made ahead of it."""
-    b, documents = seen.b, Leaf(Ref("input"), TEXT)
+    documents = Leaf(Ref("input"), TEXT)
     parts = parts_of(obj)
-    seen.objects[b.leaf] = obj
-    if parts is None:
-        return seen.opaque(obj, {"documents": documents.ref}, "is not recognised: runs through its own methods")
+    assert parts is not None
     with b.inside(NODES):
-        nodes = _lower_transformations(parts, documents, seen)
+        nodes = _lower_transformations(parts, documents, b)
     args = {"documents": nodes.ref}
     try:
-        args["vectors"] = _lower_vectors(obj, parts, nodes, seen).ref
+        args["vectors"] = _lower_vectors(obj, parts, nodes, b).ref
     except NotLowered as why:
         b.note(b.leaf or "vectors", False, str(why))
     store = next((each for each in _stores(obj) if each is not None), None)
@@ -159,31 +158,30 @@ def _stores(obj: Any) -> tuple[Any, ...]:
     return (*(parts.stores if parts else ()), getattr(obj, "vector_store", None))
 
 
-def _lower_transformations(parts: Parts, documents: Leaf, seen: Seen) -> Leaf:
+def _lower_transformations(parts: Parts, documents: Leaf, b: IndexBuilder) -> Leaf:
     """Stock's. What comes behind user code among them waits for it, as it may be a guard."""
     steps = parts.transformations[: parts.at]
-    own = next((step for step in steps if not known(step, seen.b)), None)
+    own = next((step for step in steps if not known(step, b)), None)
     if own is None:
-        return seen.fed(parts, {"documents": documents.ref}, "made")
+        return b.fed(parts, {"documents": documents.ref}, "made")
     why = f"{type(own).__name__} is or holds code of your own, which nothing overtakes"
-    return seen.opaque(own, {"documents": documents.ref}, why, DOCUMENTS)
+    return b.left_to_stock(own, {"documents": documents.ref}, why, DOCUMENTS)
 
 
-def _lower_vectors(obj: Any, parts: Parts, nodes: Leaf, seen: Seen) -> Leaf:
-    b = seen.b
+def _lower_vectors(obj: Any, parts: Parts, nodes: Leaf, b: IndexBuilder) -> Leaf:
     if parts.model is None:
         raise NotLowered("nothing in it embeds, or its embedding model is not known before it is built")
     for store in filter(None, parts.stores):
         believed_class(store, b)
         believed(store, _ADDING if isinstance(store, BasePydanticVectorStore) else _STORING, b)
-    early = _early(parts, seen)
+    early = _early(parts, b)
     if parts.at is not None and not early:
         raise NotLowered("the model gets all nodes at once, when the step before it has ended")
     with b.inside(FORESEEN if early else TEXTS, TEXTS):
-        texts = seen.fed(obj, {"nodes": nodes.ref}, "known")
+        texts = b.fed(obj, {"nodes": nodes.ref}, "known")
     with b.inside(VECTORS):
-        made = lower_texts(parts.model, texts, seen)
-        seen.objects[b.leaf] = parts.model
+        made = lower_texts(parts.model, texts, b)
+        b.objects[b.leaf] = parts.model
     if early:
         cache = " (in a pipeline as long as its cache is empty or disabled)" if parts.at is not None else ""
         b.note(made.ref.name, True, f"begins while {type(_last(parts)).__name__} is at work on other nodes{cache}")
@@ -198,10 +196,10 @@ def _last(parts: Parts) -> Any:
     return steps[-1] if steps else None
 
 
-def _early(parts: Parts, seen: Seen) -> bool:
+def _early(parts: Parts, b: IndexBuilder) -> bool:
     """Whether texts may be told while the last transformation is at work."""
     steps = parts.transformations[: parts.at]
-    return bool(steps) and all(known(step, seen.b) for step in steps) and tapped(steps[-1], seen.b)
+    return bool(steps) and all(known(step, b) for step in steps) and tapped(steps[-1], b)
 
 
 def _cached(pipeline: Any) -> bool:
@@ -212,12 +210,11 @@ def _cached(pipeline: Any) -> bool:
     return not isinstance(kept, MutableMappingKVStore) or any(kept._collections_mappings.values())
 
 
-def shadow_ingestion(obj: Any, place: Place) -> Any:
+def shadow_ingestion(obj: Any, site: Site) -> Any:
     """The copy of an object that stock runs for one call. Of what is being built, what builds it."""
     parts = parts_of(obj)
-    if parts is None:
-        return obj
-    side = _Side(obj, parts, place)
+    assert parts is not None
+    side = _Side(obj, parts, site)
     if isinstance(obj, Building):
         return _Builder(obj, side)
     if isinstance(obj, VectorStoreIndex):
@@ -231,44 +228,45 @@ def shadow_ingestion(obj: Any, place: Place) -> Any:
 class _Side:
     """Stock's side of one call: what the copies have in common."""
 
-    def __init__(self, obj: Any, parts: Parts, place: Place) -> None:
-        self._parts, self._place, self._pipeline = parts, place, isinstance(obj, IngestionPipeline)
+    def __init__(self, obj: Any, parts: Parts, site: Site) -> None:
+        self._parts, self._site, self._pipeline = parts, site, isinstance(obj, IngestionPipeline)
         self._wanted: Wanted | None = None
         self._told: Told | None = None
         self._tap: Told | None = None  # where texts are foreseen
-        leaf = next((each for each in (TEXTS, FORESEEN) if place.claims.any_at(place.part(each).leaf)), None)
-        if leaf is None or (self._pipeline and _cached(obj)):
+        leaf = next((each for each in (TEXTS, FORESEEN) if site.part(each).any_ahead()), None)
+        here = site.here
+        if here is None or leaf is None or (self._pipeline and _cached(obj)):
             return
-        self._wanted = Wanted(place.claims)
+        self._wanted = Wanted(here)
         nonempty = isinstance(obj, Building)
         self._told = Told(self._wanted, parts.model.embed_batch_size, parts.inserted, nonempty=nonempty)
         self._tap = self._told if leaf == FORESEEN else None
-        place.claims.feed(place.part(leaf).leaf, self._wanted)
+        site.part(leaf).feed(self._wanted)
 
     def transformations(self) -> list[Any]:
         """Copies of the transformations: the last one before the texts are embedded tells of them."""
-        place, parts = self._place, self._parts
+        site, parts = self._site, self._parts
         last = len(parts.transformations) if parts.at is None else parts.at
         made = []
         for i, step in enumerate(parts.transformations):
             if i == parts.at:
                 made.append(self.model(step))
             elif isinstance(step, BaseEmbedding):
-                made.append(shadow_texts(step, "", place.claims, None, sync=place.sync))
+                made.append(shadow_texts(step, site.at(""), None))
             else:
                 told = self._tap if i == last - 1 else None
-                made.append(shadow_transformation(step, place.claims, told, self._pipeline, sync=place.sync))
+                made.append(shadow_transformation(step, site.part("llm of an extractor"), told, self._pipeline))
         return made
 
     def model(self, model: Any) -> Any:
-        place = self._place
+        site = self._site
         wanted = self._wanted if model is self._parts.model else None
-        return shadow_texts(model, place.part(VECTORS).leaf, place.claims, wanted, sync=place.sync)
+        return shadow_texts(model, site.part(VECTORS), wanted)
 
     def store(self, store: Any) -> Any:
         """A store whose writes count, and none of whose async methods blocks the event loop."""
-        keeps = store is None or (self._place.sync and not limited(store))
-        return store if keeps else _Written(store, self._place.leaf)
+        keeps = store is None or (self._site.sync and not limited(store))
+        return store if keeps else _Written(store, self._site.leaf)
 
     def index(self, index: Any) -> Any:
         """A copy of an index, which tells of the nodes that it gets."""
@@ -288,8 +286,8 @@ class _Side:
     def _adding(
         self, own: Callable[..., Any], struct: Any, nodes: Sequence[BaseNode], *args: Any, **kwargs: Any
     ) -> Any:
-        place = self._place
-        place.claims.feed(place.part(NODES).leaf, None)
+        site = self._site
+        site.part(NODES).feed(None)
         if self._told is not None:
             self._told.end([_text(node) for node in nodes])
         return own(struct, nodes, *args, **kwargs)
@@ -370,7 +368,7 @@ class _Written(wrapt.ObjectProxy[Any]):
 
 
 def blocking_parts(obj: Any) -> Iterator[Any]:
-    """Components that an async call uses."""
+    """Yields the components that an async call uses."""
     parts = parts_of(obj)
     if parts is None:
         yield obj
@@ -378,3 +376,19 @@ def blocking_parts(obj: Any) -> Iterator[Any]:
     yield from parts.transformations
     yield from (getattr(step, "llm", None) for step in parts.transformations)
     yield from (parts.model, *_stores(obj))
+
+
+def _row(base: type, methods: tuple[str, ...]) -> Row:
+    return Row(base, methods, lower_ingestion, shadow_ingestion, components=blocking_parts, per_call=True)
+
+
+def _lower_other(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    return b.left_to_stock(obj, {"documents": Ref("input")}, "is not recognised: runs through its own methods")
+
+
+ROWS = (
+    _row(Building, ()),
+    _row(VectorStoreIndex, _INSERTING),
+    _row(IngestionPipeline, _PIPELINE),
+    *(Row(base, (), _lower_other, components=blocking_parts) for base in (VectorStoreIndex, IngestionPipeline)),
+)

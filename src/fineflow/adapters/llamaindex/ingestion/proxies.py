@@ -8,10 +8,10 @@ from typing import Any
 from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 
+from fineflow.adapters.llamaindex.builder import QUERY
 from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
 from fineflow.adapters.llamaindex.ingestion.indexing import Building, built_class
-from fineflow.adapters.llamaindex.lowering.parts import QUERY
-from fineflow.adapters.llamaindex.proxy import Optimized, optimized_class
+from fineflow.adapters.llamaindex.proxy import Optimized
 
 
 class OptimizedPipeline(Optimized):
@@ -20,12 +20,12 @@ class OptimizedPipeline(Optimized):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         if _processes(args, kwargs):
             return self.__wrapped__.run(*args, **kwargs)
-        return self._self_run("run", "run", None, args, kwargs)
+        return self._self_part_call("run", "run", None, args, kwargs)
 
     async def arun(self, *args: Any, **kwargs: Any) -> Any:
         if _processes(args, kwargs):
             return await self.__wrapped__.arun(*args, **kwargs)
-        return await self._self_arun("run", "arun", None, args, kwargs)
+        return await self._self_part_acall("run", "arun", None, args, kwargs)
 
 
 def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -38,51 +38,47 @@ class OptimizedIndex(Optimized):
     """An index that takes nodes in sooner, and whose retrievers and engines are optimized."""
 
     def insert(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_run("insert", "insert", None, args, kwargs)
+        return self._self_part_call("insert", "insert", None, args, kwargs)
 
     async def ainsert(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_arun("insert", "ainsert", None, args, kwargs)
+        return await self._self_part_acall("insert", "ainsert", None, args, kwargs)
 
     def insert_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_run("insert_nodes", "insert_nodes", None, args, kwargs)
+        return self._self_part_call("insert_nodes", "insert_nodes", None, args, kwargs)
 
     async def ainsert_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_arun("insert_nodes", "ainsert_nodes", None, args, kwargs)
+        return await self._self_part_acall("insert_nodes", "ainsert_nodes", None, args, kwargs)
 
     def update_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_run("update_ref_doc", "update_ref_doc", None, args, kwargs)
+        return self._self_part_call("update_ref_doc", "update_ref_doc", None, args, kwargs)
 
     async def aupdate_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_arun("update_ref_doc", "aupdate_ref_doc", None, args, kwargs)
+        return await self._self_part_acall("update_ref_doc", "aupdate_ref_doc", None, args, kwargs)
 
     def refresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_run("refresh_ref_docs", "refresh_ref_docs", None, args, kwargs)
+        return self._self_part_call("refresh_ref_docs", "refresh_ref_docs", None, args, kwargs)
 
     async def arefresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_arun("refresh_ref_docs", "arefresh_ref_docs", None, args, kwargs)
+        return await self._self_part_acall("refresh_ref_docs", "arefresh_ref_docs", None, args, kwargs)
 
     def as_retriever(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_made(self.__wrapped__.as_retriever(*args, **kwargs))
+        return self._self_optimized(self.__wrapped__.as_retriever(*args, **kwargs))
 
     def as_query_engine(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_made(self.__wrapped__.as_query_engine(*args, **kwargs))
+        return self._self_optimized(self.__wrapped__.as_query_engine(*args, **kwargs))
 
     def as_chat_engine(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_made(self.__wrapped__.as_chat_engine(*args, **kwargs))
-
-    def _self_made(self, made: Any) -> Any:
-        kind = optimized_class(made)
-        return made if kind is None else kind(made, self._self_options, self._self_planner)
+        return self._self_optimized(self.__wrapped__.as_chat_engine(*args, **kwargs))
 
 
 class OptimizedBuilding(Optimized):
     """An index that is being built, sooner."""
 
     def from_documents(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_run("from_documents", "from_documents", None, args, kwargs)
+        return self._self_part_call("from_documents", "from_documents", None, args, kwargs)
 
     def from_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_run("from_nodes", "from_nodes", None, args, kwargs)
+        return self._self_part_call("from_nodes", "from_nodes", None, args, kwargs)
 
 
 class OptimizedIndexClass(Optimized):
@@ -110,21 +106,20 @@ class OptimizedIndexClass(Optimized):
         return self._self_building(given).from_documents(documents, **given)
 
     def _self_building(self, given: dict[str, Any]) -> OptimizedBuilding:
-        return OptimizedBuilding(Building.of(self.__wrapped__, given), self._self_options, self._self_planner)
+        return OptimizedBuilding(Building.of(self.__wrapped__, given), *self._self_setup)
 
 
 class OptimizedDocumentQA(Optimized):
     """A ``DocumentQA`` whose engine is at work while the documents are being indexed."""
 
     def query(self, documents: Any, question: Any) -> Any:
-        return self._self_run(QUERY, "query", question, (documents, question), {})
+        return self._self_part_call(QUERY, "query", question, (documents, question), {})
 
     async def aquery(self, documents: Any, question: Any) -> Any:
-        return await self._self_arun(QUERY, "aquery", question, (documents, question), {})
+        return await self._self_part_acall(QUERY, "aquery", question, (documents, question), {})
 
     def _self_part(self, obj: Any) -> Any:
-        made = None if isinstance(obj, Optimized) else optimized_class(obj)  # made for one call: not kept
-        return obj if made is None else made(obj, self._self_options, self._self_planner)
+        return self._self_optimized(obj)  # made for one call: not kept
 
 
 def ingesting_class(obj: Any) -> Any:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.core.builder import VALUE, Leaf
+from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.recognition import NotLowered, believed
-from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
-from fineflow.adapters.llamaindex.lowering.context import Seen
 from fineflow.adapters.llamaindex.methods import (
     as_written,
     believed_class,
@@ -146,9 +147,9 @@ class Told:
             self._batch = []
 
 
-def lower_texts(model: Any, texts: Leaf, seen: Seen) -> Leaf:
+def lower_texts(model: Any, texts: Leaf, b: IndexBuilder) -> Leaf:
     """EMBED for the texts of documents. Raises NotLowered."""
-    b, kind = seen.b, type(model)
+    kind = type(model)
     if not as_written(model, BaseEmbedding, *_AROUND) or not vars(model).keys().isdisjoint(_INNER):
         raise NotLowered(f"how {kind.__name__} embeds texts is not recognised")
     if model.embeddings_cache is not None or model.rate_limiter is not None:
@@ -157,7 +158,7 @@ def lower_texts(model: Any, texts: Leaf, seen: Seen) -> Leaf:
     if not ours and local is None:
         believed_class(model, b)
         believed(model, _INNER, b)
-        if not all(quiet(kind, name) for name in _asked(kind, seen.one_by_one)):
+        if not all(quiet(kind, name) for name in _asked(kind, b.sync)):
             raise NotLowered(f"it is not known that {kind.__name__} does no more than embed")
     effects = PURE if ours else Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     return b.add(
@@ -168,6 +169,7 @@ def lower_texts(model: Any, texts: Leaf, seen: Seen) -> Leaf:
         effects=effects,
         kind=VALUE,
         of=BATCHES,
+        kernel=_embed_texts,
         foreign=not ours and local is None,
     )
 
@@ -186,7 +188,7 @@ def _asked(kind: type, sync: bool) -> tuple[str, ...]:
     return ("_get_text_embedding",) if same(kind, BaseEmbedding, "_aget_text_embedding") else _INNER[3:]
 
 
-def embed_texts(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+def _embed_texts(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
     """The vectors of batches of texts. Its value is nobody's: stock claims each."""
     return run.spawn(_embed(p, args["texts"], run), p)
 
@@ -232,7 +234,7 @@ def _calls(model: Any, texts: tuple[str, ...], sync: bool) -> Iterator[tuple[Any
 
     def start(given: Any) -> Callable[[Entry], Awaitable[Any]]:
         async def begin(entry: Entry) -> Any:
-            entry.begun = True
+            entry.running()
             if local is not None:
                 return await local.aembed_texts(given)
             return await called(model, name.replace("_aget", "_get"), given, sync=in_thread)
@@ -246,14 +248,14 @@ def _calls(model: Any, texts: tuple[str, ...], sync: bool) -> Iterator[tuple[Any
             yield ("text", text), start(text)
 
 
-def shadow_texts(model: Any, leaf: str, claims: Claiming, wanted: Wanted | None, *, sync: bool) -> Any:
+def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
     """A copy of an embedding model that claims batches made ahead, if there are such (``wanted``).
 
     In async calls none of its methods blocks the event loop. Those that would are called one at a time, as in stock.
     """
     if not isinstance(model, BaseEmbedding):
         return model
-    kind, made, held = type(model), model.model_copy(), {}
+    kind, made, held, sync = type(model), model.model_copy(), {}, site.sync
     names: Iterable[str] = _asked(kind, sync) if _local(model) is None else _INNER[:1]
     turn = asyncio.Lock()
     if wanted is not None:
@@ -261,7 +263,7 @@ def shadow_texts(model: Any, leaf: str, claims: Claiming, wanted: Wanted | None,
             found = method(kind, name)
             assert found is not None
             claiming = _aclaiming if name.startswith("_a") else _claiming
-            held[name] = found.around(made, claiming(model, name, found.function, leaf, claims, wanted))
+            held[name] = found.around(made, claiming(model, name, found.function, site, wanted))
     for name in () if sync else _INNER[1::2]:
         found = method(kind, name)
         if name not in held and name not in vars(model) and found is not None and blocks(kind, name):
@@ -278,21 +280,21 @@ def _count(given: Any) -> int:
     return 1 if isinstance(given, str) else len(given)
 
 
-def _claiming(model: Any, name: str, function: Any, leaf: str, claims: Claiming, wanted: Wanted) -> Any:
+def _claiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) -> Any:
     def embed(_: Any, given: Any) -> Any:
         wanted.asks(_count(given))
-        return claims.claim(leaf, _key(name, given), lambda: function(model, given))
+        return site.claim(_key(name, given), lambda: function(model, given))[1]
 
     return embed
 
 
-def _aclaiming(model: Any, name: str, function: Any, leaf: str, claims: Claiming, wanted: Wanted) -> Any:
+def _aclaiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) -> Any:
     async def own(given: Any) -> Any:
         return await (unblocked(function, model, given) if blocks(type(model), name) else function(model, given))
 
     async def embed(_: Any, given: Any) -> Any:
         wanted.asks(_count(given))
-        return await claims.aclaim(leaf, _key(name, given), lambda: own(given))
+        return (await site.aclaim(_key(name, given), lambda: own(given)))[1]
 
     return embed
 

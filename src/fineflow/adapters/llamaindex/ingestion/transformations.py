@@ -19,9 +19,9 @@ from llama_index.core.extractors import (
 from llama_index.core.node_parser import MetadataAwareTextSplitter, NodeParser, SentenceSplitter, TokenTextSplitter
 from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode, TransformComponent
 
-from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.recognition import NotLowered
-from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import Told
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
@@ -33,7 +33,6 @@ _PARSING = (
 _SPLITTING = ("_parse_nodes", "_get_metadata_str")
 _SPLIT = "split_text_metadata_aware"
 _EXTRACTING = ("__call__", "acall", "process_nodes", "aprocess_nodes", "_aextract_with_retry", "extract")
-_LLM = "llm of an extractor"  # where nothing is made ahead
 _LIBRARIES = frozenset({"llama_index", "fineflow", "tiktoken", "nltk", "transformers", "tokenizers"})
 
 
@@ -53,20 +52,20 @@ _EXTRACTORS: tuple[tuple[type, str, Callable[[Any], Mapping[str, Any]]], ...] = 
 """Those that know the metadata of a node when its model has answered; the method, and the metadata in its result."""
 
 
-def tapped(transform: Any, b: Builder) -> bool:
+def tapped(transform: Any, b: IndexBuilder) -> bool:
     """Whether a transformation can tell which texts it makes, while it makes them."""
     if _splits(transform):
         return _own_functions(transform)
     return _extractor(transform) is not None and _believed(transform.llm, b)
 
 
-def known(transform: Any, b: Builder) -> bool:
+def known(transform: Any, b: IndexBuilder) -> bool:
     """Whether nothing in a transformation is user code, which nothing may overtake."""
     llm = getattr(transform, "llm", None)
     return _believed(transform, b) and _own_functions(transform) and (llm is None or _believed(llm, b))
 
 
-def _believed(component: Any, b: Builder) -> bool:
+def _believed(component: Any, b: IndexBuilder) -> bool:
     try:
         believed_class(component, b)
     except NotLowered:
@@ -109,7 +108,7 @@ def _extractor(transform: Any) -> tuple[str, Callable[[Any], Mapping[str, Any]]]
     return None
 
 
-def shadow_transformation(transform: Any, claims: Claiming, told: Told | None, whole: bool, *, sync: bool) -> Any:
+def shadow_transformation(transform: Any, site: Site, told: Told | None, whole: bool) -> Any:
     """A copy of a transformation that tells of the texts it makes, if ``told`` is given; off the loop in async calls.
 
     whole: whether there are no other texts than these.
@@ -119,11 +118,11 @@ def shadow_transformation(transform: Any, claims: Claiming, told: Told | None, w
         made = _tapped_splitter(transform, told, whole)
     elif told is not None and (row := _extractor(transform)) is not None:
         made = _tapped_extractor(transform, *row, told, whole)
-    if sync or not isinstance(transform, TransformComponent):
+    if site.sync or not isinstance(transform, TransformComponent):
         return made
     if isinstance(transform, BaseExtractor) and model_known(llm := getattr(transform, "llm", None)):
         made = transform.model_copy() if made is transform else made
-        made.__dict__["llm"] = shadow_llm(llm, _LLM, claims, sync=False)
+        made.__dict__["llm"] = shadow_llm(llm, site)
     return off_loop(off_loop(made, "_aparse_nodes"), "acall")
 
 

@@ -42,7 +42,7 @@ def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
     llm = p.component._llm
 
     async def start(entry: Any) -> Any:
-        entry.begun = True
+        entry.running()
         return await ask(llm, wanted, sync=run.call.sync)
 
     entry = run.work(p, wanted.key, start)

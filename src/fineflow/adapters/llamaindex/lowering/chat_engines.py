@@ -8,7 +8,7 @@ user asked it. Memories are stock's: it reads and writes them, in its own order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,12 +20,14 @@ from llama_index.core.chat_engine import (
     ContextChatEngine,
     SimpleChatEngine,
 )
+from llama_index.core.chat_engine.types import BaseChatEngine
 
-from fineflow.adapters.core.builder import TEXT, Leaf
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
+from fineflow.adapters.core.builder import TEXT, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
 from fineflow.adapters.llamaindex.lowering.retrievers import lower_retrieval, shadow_retrieval
-from fineflow.adapters.llamaindex.lowering.synthesizers import lower_synthesizer, shadow_synthesizer
-from fineflow.adapters.llamaindex.methods import as_written, blocks, unblocked
+from fineflow.adapters.llamaindex.methods import blocks, off_loop, unblocked
 from fineflow.adapters.llamaindex.models.llms import lane, model_known, shadow_llm
 from fineflow.ir import Op
 
@@ -39,35 +41,22 @@ _QUESTION, _ENGINE, _SYNTHESIZER, _LLM = "question", "engine", "synthesizer", "l
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Row):
     """A class of chat engines by its methods. retrieves: nodes, from which it makes a synthesizer answer; else one that
     condenses has a query engine. condenses: has its model write the question anew.
     """
 
-    base: type
-    methods: tuple[str, ...]
-    retrieves: bool
-    condenses: bool
+    retrieves: bool = False
+    condenses: bool = False
 
 
-CHATS = (
-    Chat(SimpleChatEngine, _CHATTING, False, False),
-    Chat(ContextChatEngine, (*_CHATTING, *_RETRIEVING), True, False),
-    Chat(CondensePlusContextChatEngine, (*_CHATTING, *_RETRIEVING, *_CONDENSING, "_run_c3", "_arun_c3"), True, True),
-    Chat(CondenseQuestionChatEngine, (*_CHATTING, *_CONDENSING, "_get_tool_output_from_response"), False, True),
-)
-
-
-def chat_of(obj: Any) -> Chat | None:
-    """How a chat engine is recognised, if it is."""
-    return next((row for row in CHATS if as_written(obj, row.base, *row.methods)), None)
-
-
-def lower_chat(engine: Any, row: Chat, message: Leaf, seen: Seen, lower_engine: Callable[..., Leaf]) -> Leaf:
-    """The primitives of one turn. lower_engine: makes those of a query engine, for a query."""
-    b = seen.b
+def _lower_chat(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
+    """The primitives of one turn."""
+    message, row = query_in(value), _row_of(engine)
     if not row.retrieves and not row.condenses:
-        return seen.opaque(engine, {"message": message.ref}, "its model is asked at once: there is nothing to wait for")
+        return b.left_to_stock(
+            engine, {"message": message.ref}, "its model is asked at once: there is nothing to wait for"
+        )
     told = {"message": message.ref}
     if row.condenses:
         llm = engine._llm
@@ -83,13 +72,13 @@ def lower_chat(engine: Any, row: Chat, message: Leaf, seen: Seen, lower_engine: 
         )
         told["condensed"] = written.ref
     with b.inside(_QUESTION):
-        question = seen.fed(engine, told, _QUESTION)
+        question = b.fed(engine, told, _QUESTION)
     if not row.retrieves:
         with b.inside(_ENGINE):
-            return lower_engine(engine._query_engine, query=question)
-    nodes = lower_retrieval(engine, question, seen)
+            return b.lower(engine._query_engine, asked_for(question))
+    nodes = lower_retrieval(engine, question, b)
     with b.inside(_SYNTHESIZER):
-        return lower_synthesizer(_like(engine), nodes, message, seen)
+        return b.lower(_like(engine), asked_for(message, nodes))
 
 
 def _like(engine: Any) -> Any:
@@ -104,50 +93,48 @@ def _like(engine: Any) -> Any:
     return made
 
 
-def shadow_chat(engine: Any, row: Chat, place: Place, shadow: Callable[[Any, Place], Any]) -> Any:
-    """A copy of a chat engine whose parts claim, and which tells the graph what it asks them. shadow: makes that of a
-    query engine.
-    """
-    made = copy.copy(engine)
+def _shadow_chat(engine: Any, site: Site) -> Any:
+    """A copy of a chat engine whose parts claim, and which feeds the graph what it asks them."""
+    made, row = copy.copy(engine), _row_of(engine)
     if model_known(engine._llm):
-        made._llm = shadow_llm(engine._llm, place.part(_LLM).leaf, place.claims, sync=place.sync)
-    if not place.sync and any(blocks(type(engine._memory), name) for name in REMEMBERING):
+        made._llm = shadow_llm(engine._llm, site.part(_LLM))
+    if not site.sync and any(blocks(type(engine._memory), name) for name in REMEMBERING):
         made._memory = _Memory(engine._memory)
-    asked = place.part(_QUESTION)
+    asked = site.part(_QUESTION)
     if row.retrieves:
-        shadow_retrieval(made, engine, place)
-        made._get_response_synthesizer = _making(engine, place.part(_SYNTHESIZER))
+        shadow_retrieval(made, engine, site)
+        made._get_response_synthesizer = _making(engine, site.part(_SYNTHESIZER))
         made._get_nodes = partial(_get_nodes, made._get_nodes, asked)
         made._aget_nodes = partial(_get_nodes, made._aget_nodes, asked)
     elif row.condenses:
-        made._query_engine = shadow(engine._query_engine, place.part(_ENGINE))
+        made._query_engine = site.of(engine._query_engine, _ENGINE)
         made._condense_question = partial(_condense, made._condense_question, asked)
         made._acondense_question = partial(_acondense, made._acondense_question, asked)
     return made
 
 
-def _get_nodes(own: Callable[[str], Any], asked: Place, message: str) -> Any:
-    asked.claims.feed(asked.leaf, message)
+def _get_nodes(own: Callable[[str], Any], asked: Site, message: str) -> Any:
+    asked.feed(message)
     return own(message)
 
 
-def _condense(own: Callable[..., str], asked: Place, *args: Any) -> str:
+def _condense(own: Callable[..., str], asked: Site, *args: Any) -> str:
     question = own(*args)
-    asked.claims.feed(asked.leaf, question)
+    asked.feed(question)
     return question
 
 
-async def _acondense(own: Callable[..., Any], asked: Place, *args: Any) -> str:
+async def _acondense(own: Callable[..., Any], asked: Site, *args: Any) -> str:
     question: str = await own(*args)
-    asked.claims.feed(asked.leaf, question)
+    asked.feed(question)
     return question
 
 
-def _making(engine: Any, place: Place) -> Callable[..., Any]:
+def _making(engine: Any, site: Site) -> Callable[..., Any]:
     """Has the engine itself make a synthesizer, which tells its model who listens to it; returns the shadow."""
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        return shadow_synthesizer(engine._get_response_synthesizer(*args, **kwargs), place)
+        return site.of(engine._get_response_synthesizer(*args, **kwargs))
 
     return make
 
@@ -161,3 +148,53 @@ class _Memory(wrapt.ObjectProxy[Any]):
         if name in REMEMBERING and name not in vars(memory) and blocks(type(memory), name):
             return partial(unblocked, own)
         return own
+
+
+def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    raise NotLowered("is not recognised: runs through its own methods")
+
+
+def _shadow_other(engine: Any, site: Site) -> Any:
+    return engine if site.sync else off_loop(engine, "achat")
+
+
+def _components(engine: Any) -> Iterator[Any]:
+    row = _row_of(engine)
+    yield from (engine._llm, engine._memory)
+    if row.retrieves:
+        yield from (engine._retriever, *engine._node_postprocessors)
+    elif row.condenses:
+        yield engine._query_engine
+
+
+def _chat(base: type, methods: tuple[str, ...], *, retrieves: bool = False, condenses: bool = False) -> Chat:
+    return Chat(
+        base,
+        methods,
+        _lower_chat,
+        _shadow_chat,
+        components=_components,
+        retrieves=retrieves,
+        condenses=condenses,
+    )
+
+
+CHATS = (
+    _chat(SimpleChatEngine, _CHATTING),
+    _chat(ContextChatEngine, (*_CHATTING, *_RETRIEVING), retrieves=True),
+    _chat(
+        CondensePlusContextChatEngine,
+        (*_CHATTING, *_RETRIEVING, *_CONDENSING, "_run_c3", "_arun_c3"),
+        retrieves=True,
+        condenses=True,
+    ),
+    _chat(CondenseQuestionChatEngine, (*_CHATTING, *_CONDENSING, "_get_tool_output_from_response"), condenses=True),
+)
+ROWS: tuple[Row, ...] = (
+    *CHATS,
+    Row(BaseChatEngine, (), _lower_other, _shadow_other, components=lambda each: (each,)),
+)
+
+
+def _row_of(engine: Any) -> Chat:
+    return next(row for row in CHATS if row.matches(engine))

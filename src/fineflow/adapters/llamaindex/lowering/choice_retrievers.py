@@ -18,47 +18,24 @@ from llama_index.core.indices.utils import default_format_node_batch_fn, default
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.storage.kvstore import SimpleKVStore
 
-from fineflow.adapters.core.builder import DOCUMENTS, Leaf
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen, part_of
 from fineflow.adapters.llamaindex.lowering.prompts import check_template
-from fineflow.adapters.llamaindex.methods import as_written, exactly, move
+from fineflow.adapters.llamaindex.methods import exactly, move
 from fineflow.adapters.llamaindex.models.embeddings import query_text
 from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, model_known, request, shadow_llm
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.loop.workers import in_thread
 
-SELECTING = "selecting"
-_METHODS = ("retrieve", "aretrieve", "_retrieve", "_aretrieve")
 
-
-@dataclass(frozen=True, slots=True)
-class Selecting:
-    """A class of such retrievers. ids: of the nodes that the model chooses among."""
-
-    base: type
-    ids: Callable[[Any], Sequence[str]]
-
-
-_ROWS = (
-    Selecting(SummaryIndexLLMRetriever, lambda index: index.index_struct.nodes),
-    Selecting(DocumentSummaryIndexLLMRetriever, lambda index: index.index_struct.summary_ids),
-)
-
-
-def selecting_of(retriever: Any) -> Selecting | None:
-    """How a retriever is recognised as one of these, if it is."""
-    for row in _ROWS:
-        if isinstance(retriever, row.base):
-            return row if as_written(retriever, row.base, *_METHODS) else None
-    return None
-
-
-def lower_selecting(retriever: Any, query: Leaf, seen: Seen) -> Leaf:
+def _lower_selecting(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
     """One step for all choices of the model. Raises NotLowered."""
-    b, llm = seen.b, retriever._llm
+    query = query_in(value)
+    llm = retriever._llm
     if retriever._format_node_batch_fn is not default_format_node_batch_fn:
         raise NotLowered("its nodes are written by a function of your own")
     if retriever._parse_choice_select_answer_fn is not default_parse_choice_select_answer_fn:
@@ -78,31 +55,31 @@ def lower_selecting(retriever: Any, query: Leaf, seen: Seen) -> Leaf:
         engine=lane(llm),
         effects=Effects(effects.kind, effects.resource, effects.reason, (reads,)),
         kind=DOCUMENTS,
-        how=SELECTING,
+        how="selecting",
+        kernel=_choices,
         foreign=not ours,
         pieces=False,
     )
-    seen.at(part_of(b.leaf, "llm"))
+    b.at(b.under("llm"))
     b.note(
         made.ref.name, True, "the model is asked about all batches of nodes at once, where stock asks for one by one"
     )
     return made
 
 
-def choices(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+def _choices(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
     """Asks the model about every batch of nodes. Its value is nobody's: stock chooses by the answers that it claims."""
     return run.spawn(_each(p, query_text(p, "prompt", args, run), run), p)
 
 
 async def _each(p: Primitive, query: str, run: Execution) -> None:
     retriever = p.component
-    row = selecting_of(retriever)
-    ids = row.ids(retriever._index) if row is not None else ()
+    ids = next((row.ids(retriever._index) for row in ROWS if row.matches(retriever)), ())
     for start in range(0, len(ids), retriever._choice_batch_size):
         wanted = await in_thread(partial(_wanted, retriever, ids[start : start + retriever._choice_batch_size], query))
 
         async def begin(entry: Any, wanted: Request = wanted) -> Any:
-            entry.begun = True
+            entry.running()
             return await ask(retriever._llm, wanted, sync=True)  # as stock does, in async calls in a thread
 
         run.work(p, wanted.key, begin)
@@ -114,11 +91,36 @@ def _wanted(retriever: Any, ids: Sequence[str], query: str) -> Request:
     return request(retriever._llm, retriever._choice_select_prompt, arguments)
 
 
-def shadow_selecting(retriever: Any, place: Place) -> Any:
+def _shadow_selecting(retriever: Any, site: Site) -> Any:
     """A copy of a retriever whose model claims; in async calls it does not block the event loop."""
     made = copy.copy(retriever)
     if model_known(retriever._llm):
-        made._llm = shadow_llm(retriever._llm, place.part("llm").leaf, place.claims, sync=place.sync)
-    if not place.sync:
+        made._llm = shadow_llm(retriever._llm, site.part("llm"))
+    if not site.sync:
         move(made, "_aretrieve")
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Selecting(Row):
+    """A class of such retrievers. ids: of the nodes that the model chooses among, in an index."""
+
+    ids: Callable[[Any], Sequence[str]] = lambda index: ()
+
+
+def _selecting(base: type, ids: Callable[[Any], Sequence[str]]) -> Selecting:
+    return Selecting(
+        base,
+        ("retrieve", "aretrieve", "_retrieve", "_aretrieve"),
+        _lower_selecting,
+        _shadow_selecting,
+        components=lambda retriever: (retriever,),
+        composite=True,
+        ids=ids,
+    )
+
+
+ROWS = (
+    _selecting(SummaryIndexLLMRetriever, lambda index: index.index_struct.nodes),
+    _selecting(DocumentSummaryIndexLLMRetriever, lambda index: index.index_struct.summary_ids),
+)

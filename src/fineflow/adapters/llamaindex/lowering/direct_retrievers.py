@@ -6,20 +6,21 @@ Read: llama-index-core 0.14.25, llama-index-retrievers-bm25 0.8.0.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.indices.keyword_table.retrievers import KeywordTableRAKERetriever, KeywordTableSimpleRetriever
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever, TransformRetriever
 from llama_index.core.schema import QueryBundle
 from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 
-from fineflow.adapters.core.builder import DOCUMENTS, Builder, Leaf
-from fineflow.adapters.core.recognition import NotLowered, believed
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.recognition import NamedRow, NotLowered, believed
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING, is_search, lower_search
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
@@ -38,60 +39,37 @@ _TREES = "llama_index.core.indices.tree"
 _KEYWORDS = (KeywordTableSimpleRetriever, KeywordTableRAKERetriever)  # which open a span inside
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
-    """A class whose ``_retrieve`` only reads, by the text of the query alone, and tells nobody. reads: what."""
-
-    module: str
-    name: str
-    reads: Callable[[Any], Any]
-
-
-_DIRECT = (
-    Direct("llama_index.retrievers.bm25.base", "BM25Retriever", lambda retriever: retriever.bm25),
-    Direct(_LISTS, "SummaryIndexRetriever", lambda retriever: retriever._index.docstore),
-    Direct(f"{_TREES}.all_leaf_retriever", "TreeAllLeafRetriever", lambda retriever: retriever._docstore),
-    Direct(f"{_TREES}.tree_root_retriever", "TreeRootRetriever", lambda retriever: retriever._docstore),
-)
-
-
 def direct_of(retriever: Any) -> Direct | None:
-    """How a retriever is recognised as one that searches by one method, if it is."""
-    for row in _DIRECT:
-        base = getattr(sys.modules.get(row.module), row.name, None)
-        if base is not None and isinstance(retriever, base):
-            return row if as_written(retriever, base, *RETRIEVING) else None
-    return None
+    """Returns the row of a retriever that searches by one method."""
+    return next((row for row in ROWS if row.matches(retriever)), None)
 
 
-def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tuple[Leaf | None, Leaf | None]:
+def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuilder) -> tuple[Leaf | None, Leaf | None]:
     """What of a retriever is searched ahead of stock, and the vector that was made for it; None where that is nothing.
 
     Raises NotLowered for one that may be, or call, user code.
     """
-    b = seen.b
     if (row := direct_of(retriever)) is not None:
-        return _lower_direct(retriever, row, query, seen), None
+        return _lower_direct(retriever, row, query, b), None
     if is_search(retriever):
-        return lower_search(retriever, query, vector, seen)
-    seen.objects[b.leaf] = retriever
-    check_known(retriever, seen)
+        return lower_search(retriever, query, vector, b)
+    b.objects[b.leaf] = retriever
+    check_known(retriever, b)
     if isinstance(retriever, AutoMergingRetriever):
-        with b.inside(MERGED):
-            # Also in async calls it searches by sync methods.
-            return lower_search(retriever._vector_retriever, query, vector, seen.asked(sync=True))
+        with b.inside(MERGED), b.asked(sync=True):  # also in async calls it searches by sync methods
+            return lower_search(retriever._vector_retriever, query, vector, b)
     b.note(b.leaf, False, "stock calls it, and what comes behind it does not wait")
     return None, None
 
 
-def _lower_direct(retriever: Any, row: Direct, query: Leaf, seen: Seen) -> Leaf:
-    b, reads = seen.b, row.reads(retriever)
+def _lower_direct(retriever: Any, row: Direct, query: Leaf, b: IndexBuilder) -> Leaf:
+    reads = row.searches(retriever)
     if row.name == "BM25Retriever":
         if retriever._verbose or type(reads).__module__.partition(".")[0] != "bm25s":
             raise NotLowered("it shows its progress, or searches by an object of your own")
     else:
         believed_class(reads, b)
-    seen.objects[b.leaf] = retriever
+    b.objects[b.leaf] = retriever
     effects = Effects(Effect.READ, b.resource(reads), f"searches {type(retriever).__name__}")
     return b.add(
         Op.SEARCH,
@@ -101,11 +79,15 @@ def _lower_direct(retriever: Any, row: Direct, query: Leaf, seen: Seen) -> Leaf:
         effects=effects,
         kind=DOCUMENTS,
         foreign=True,
-        direct=True,
+        kernel=_retrieve,
     )
 
 
-def _called(retriever: Any, b: Builder) -> Iterator[Any]:
+def _lower_alone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    raise NotLowered("is not recognised: runs through its own methods")  # alone, there is nothing it could overtake
+
+
+def _called(retriever: Any, b: IndexBuilder) -> Iterator[Any]:
     """The components and retrievers that a known retriever calls. Raises NotLowered for one that is not known."""
     if as_written(retriever, RouterRetriever, *RETRIEVING):
         selector = retriever._selector
@@ -125,9 +107,8 @@ def _called(retriever: Any, b: Builder) -> Iterator[Any]:
         raise NotLowered(f"{type(retriever).__name__} is not recognised: runs through its own methods")
 
 
-def check_known(part: Any, seen: Seen) -> None:
+def check_known(part: Any, b: IndexBuilder) -> None:
     """Raises NotLowered unless a retriever or a model does no more than its interface says."""
-    b = seen.b
     if hasattr(part, "predict"):
         model_effects(part, b, "predict")
     elif is_search(part):
@@ -137,13 +118,13 @@ def check_known(part: Any, seen: Seen) -> None:
         check_embedding(part._embed_model, b)
     elif direct_of(part) is None:
         for inner in _called(part, b):
-            check_known(inner, seen)
+            check_known(inner, b)
 
 
 # Running ahead
 
 
-def retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
+def _retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     """What a retriever finds by its one method."""
     retriever, text = p.component, query_text(p, "query", args, run)
     found = method(type(retriever), "_retrieve")
@@ -152,23 +133,54 @@ def retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     function = found.function
 
     async def start(entry: Any) -> Any:
-        entry.begun = True
+        entry.running()
         return await in_thread(lambda: function(retriever, QueryBundle(text)))
 
     return Work(run.work(p, text, start), lambda nodes: nodes)
 
 
-def shadow_direct(retriever: Any, place: Place) -> Any:
+def _shadow_direct(retriever: Any, site: Site) -> Any:
     """A copy of a retriever whose method claims; in async calls it does not block the event loop."""
     made, found = copy.copy(retriever), method(type(retriever), "_retrieve")
     assert found is not None
-    function, leaf, claims = found.function, place.leaf, place.claims
+    function = found.function
 
     def own(_: Any, query_bundle: Any) -> Any:
-        mine = lambda: counted(retriever, leaf, lambda: function(retriever, query_bundle))  # noqa: E731
-        return claims.claim(leaf, query_bundle.query_str, mine)
+        mine = lambda: counted(retriever, site.leaf, lambda: function(retriever, query_bundle))  # noqa: E731
+        return site.claim(query_bundle.query_str, mine)[1]
 
     made.__dict__["_retrieve"] = found.around(made, own)
-    if not place.sync:
+    if not site.sync:
         move(made, "_aretrieve")
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Direct(NamedRow):
+    """A class whose ``_retrieve`` only reads, by the text of the query alone, without events.
+
+    searches: what it reads.
+    """
+
+    searches: Callable[[Any], Any] = lambda retriever: retriever
+
+
+def _direct(module: str, name: str, searches: Callable[[Any], Any]) -> Direct:
+    return Direct(
+        BaseRetriever,
+        RETRIEVING,
+        _lower_alone,
+        _shadow_direct,
+        components=lambda retriever: (retriever,),
+        module=module,
+        name=name,
+        searches=searches,
+    )
+
+
+ROWS = (
+    _direct("llama_index.retrievers.bm25.base", "BM25Retriever", lambda retriever: retriever.bm25),
+    _direct(_LISTS, "SummaryIndexRetriever", lambda retriever: retriever._index.docstore),
+    _direct(f"{_TREES}.all_leaf_retriever", "TreeAllLeafRetriever", lambda retriever: retriever._docstore),
+    _direct(f"{_TREES}.tree_root_retriever", "TreeRootRetriever", lambda retriever: retriever._docstore),
+)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llama_index.core.retrievers import QueryFusionRetriever
 
-from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
+from fineflow.adapters.llamaindex.kernels.written import items_written
 from fineflow.adapters.llamaindex.lowering.containers import container_of
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
 from fineflow.adapters.llamaindex.lowering.direct_retrievers import check_known, direct_of, lower_known
 from fineflow.adapters.llamaindex.lowering.query_vector_order import in_turn, keeps_vector, stay
 from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING
-from fineflow.adapters.llamaindex.methods import as_written
-from fineflow.adapters.llamaindex.models.llms import lower_answer, model_effects, model_known, shadow_llm
-from fineflow.ir import Graph, Op, Ref
+from fineflow.adapters.llamaindex.models.llms import (
+    Request,
+    completion,
+    lower_answer,
+    model_effects,
+    model_known,
+    shadow_llm,
+)
+from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.runtime.call.executor import Execution
 
 _FUSING = (*RETRIEVING, "_get_queries", "_aget_queries")
 _RUNNING = ("_run_nested_async_queries", "_run_async_queries", "_run_sync_queries")
@@ -25,48 +34,51 @@ _RUNNING = ("_run_nested_async_queries", "_run_async_queries", "_run_sync_querie
 
 def is_fusion(retriever: Any) -> bool:
     """Whether an object is a QueryFusionRetriever as LlamaIndex wrote it."""
-    return as_written(retriever, QueryFusionRetriever, *_FUSING, *_RUNNING)
+    return ROWS[0].matches(retriever)
 
 
-def lower_fusion(fusion: Any, query: Leaf, seen: Seen) -> Leaf:
-    seen = seen.asked(sync=False) if fusion.use_async else seen
-    b = seen.b
-    found, whole = _searches(fusion, query, seen)
+def _lower_fusion(fusion: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    with b.asked(sync=b.by_sync and not fusion.use_async):
+        return _lowered(fusion, query_in(value), b)
+
+
+def _lowered(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf:
+    found, whole = _searches(fusion, query, b)
     args = {f"original {i}": leaf.ref for i, leaf in enumerate(found)}
-    if whole and fusion.num_queries > 1 and (queries := lower_queries(fusion, query, seen)) is not None:
-        inner = seen.inside_map()
+    if whole and fusion.num_queries > 1 and (queries := lower_queries(fusion, query, b)) is not None:
+        inner = b.body()
         results, _ = _searches(fusion, Leaf(Ref("item"), TEXT), inner)
         if results:
-            body = Graph(tuple(inner.b.primitives), results[-1].ref, ("item",), tuple(inner.b.notes))
+            body = Graph(tuple(inner.primitives), results[-1].ref, ("item",), tuple(inner.notes))
             mapped = b.add(Op.MAP, {"items": queries.ref}, name="queries", body=body, kind=DOCUMENTS, batched=True)
             args["generated"] = mapped.ref
     if not args:
-        return seen.opaque(fusion, {"query": query.ref}, "none of its parts can be run ahead of it", DOCUMENTS)
+        return b.left_to_stock(fusion, {"query": query.ref}, "none of its parts can be run ahead of it", DOCUMENTS)
     how = str(getattr(fusion.mode, "value", fusion.mode))
     return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how)
 
 
-def _searches(fusion: Any, query: Leaf, seen: Seen) -> tuple[list[Leaf], bool]:
+def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bool]:
     """A search by each of the retrievers, up to one that is not known: it may be user code, which nothing overtakes.
 
     Also whether there was none of these.
     """
     found: list[Leaf] = []
     vector: Leaf | None = None
-    in_turn, told = seen.one_by_one and not fusion.use_async, True
-    staying = not seen.one_by_one and stay(fusion._retrievers)
+    in_turn, told = b.sync and not fusion.use_async, True
+    staying = not b.sync and stay(fusion._retrievers)
     for i, retriever in enumerate(fusion._retrievers):
         told = told and not (staying and keeps_vector(retriever))
-        with seen.b.inside(str(i)):
+        with b.inside(str(i)):
             try:
                 if told or direct_of(retriever) is not None:
-                    found_here, made = lower_known(retriever, query, vector, seen)
+                    found_here, made = lower_known(retriever, query, vector, b)
                 else:  # by which vector it searches is not known, or it claims nothing
-                    check_known(retriever, seen)
+                    check_known(retriever, b)
                     found_here = made = None
             except NotLowered as why:
-                seen.objects[seen.b.leaf] = retriever
-                seen.b.note(seen.b.leaf, False, f"{why}; what comes behind it waits for it")
+                b.objects[b.leaf] = retriever
+                b.note(b.leaf, False, f"{why}; what comes behind it waits for it")
                 return found, False
             if found_here is not None:
                 found.append(found_here)
@@ -76,9 +88,9 @@ def _searches(fusion: Any, query: Leaf, seen: Seen) -> tuple[list[Leaf], bool]:
     return found, True
 
 
-def lower_queries(fusion: Any, query: Leaf, seen: Seen) -> Leaf | None:
+def lower_queries(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
     """The queries that a model writes, one on each line; None where it is left to stock."""
-    b, llm = seen.b, fusion._llm
+    llm = fusion._llm
     try:
         if type(fusion.query_gen_prompt) is not str:
             raise NotLowered("its prompt is no text")
@@ -87,15 +99,24 @@ def lower_queries(fusion: Any, query: Leaf, seen: Seen) -> Leaf | None:
         b.note(b.leaf, False, str(why))
         return None
     with b.inside("llm"):
-        seen.objects[b.leaf] = llm
-        prompt = b.add(Op.RENDER, {"key:query": query.ref}, component=fusion, kind=TEXT)
+        b.objects[b.leaf] = llm
+        prompt = b.add(Op.RENDER, {"key:query": query.ref}, component=fusion, kind=TEXT, kernel=_request)
         written = lower_answer(llm, prompt, b, effects)
-    return b.add(Op.PARSE, {"text": written.ref}, name="lines", component=fusion, kind=VALUE, items="lines")
+    return b.add(
+        Op.PARSE, {"text": written.ref}, name="lines", component=fusion, kind=VALUE, items="lines", kernel=_queries
+    )
 
 
-def query_prompt(fusion: Any, query: str) -> str:
+def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
     """What the model is asked for more queries with."""
-    return str(fusion.query_gen_prompt.format(num_queries=fusion.num_queries - 1, query=query))
+    fusion = p.component
+    prompt = str(fusion.query_gen_prompt.format(num_queries=fusion.num_queries - 1, query=args["key:query"]))
+    return completion(fusion._llm, prompt)
+
+
+def _queries(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+    """The queries that the model has written, each released when it is final."""
+    return items_written(p, args["text"], Queries(p.component), run)
 
 
 def queries_of(fusion: Any, text: str, *, ended: bool = True) -> list[str]:
@@ -122,12 +143,29 @@ class Queries:
         return queries_of(self._fusion, text)
 
 
-def shadow_fusion(fusion: Any, place: Place, shadow: Callable[[Any, Place], Any]) -> Any:
-    """A copy of a fusion whose model and retrievers claim. shadow: makes that of a retriever."""
+def _shadow_fusion(fusion: Any, site: Site) -> Any:
+    """A copy of a fusion whose model and retrievers claim."""
     made = copy.copy(fusion)
-    made._retrievers = [shadow(part, place.part(str(i))) for i, part in enumerate(fusion._retrievers)]
-    if not place.sync:
-        made._retrievers = in_turn(made._retrievers, fusion._retrievers)
+    made._retrievers = [site.of(part, str(i)) for i, part in enumerate(fusion._retrievers)]
+    if not site.sync:
+        made._retrievers = in_turn(made._retrievers, fusion._retrievers, site)
     if model_known(fusion._llm):
-        made._llm = shadow_llm(fusion._llm, place.part("llm").leaf, place.claims, sync=place.sync)
+        made._llm = shadow_llm(fusion._llm, site.part("llm"))
     return made
+
+
+def _components(fusion: Any) -> Iterator[Any]:
+    yield fusion._llm
+    yield from fusion._retrievers
+
+
+ROWS = (
+    Row(
+        QueryFusionRetriever,
+        (*_FUSING, *_RUNNING),
+        _lower_fusion,
+        _shadow_fusion,
+        components=_components,
+        composite=True,
+    ),
+)

@@ -7,14 +7,17 @@ LlamaIndex's own code, in sync calls: code of the user's stands between two prom
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen, part_of
-from fineflow.adapters.llamaindex.lowering.node_requests import Asker, Handed, asker_of
+from fineflow.adapters.llamaindex.lowering.node_requests import ASKERS, Asker, Handed, can_ask
 from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import method
 from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, shadow_llm
@@ -23,22 +26,20 @@ from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
 
-NODES = "nodes"
-"""``how`` of a DECODE that is all answers about nodes."""
 
-
-def lower_asking(processor: Any, row: Asker, nodes: Leaf, query: Leaf, seen: Seen) -> Leaf:
+def _lower_asking(row: Asker, processor: Any, value: Symbol, b: IndexBuilder) -> Leaf:
     """The nodes that stock hands over, one step for all answers about them, and what stock makes of these.
 
     Raises NotLowered.
     """
-    b, llm = seen.b, processor.llm
+    query, nodes = query_in(value), nodes_in(value)
+    llm = processor.llm
     if row.requests is None:
         raise NotLowered("asks its model once, about all nodes")
-    row.check(processor, seen)
+    row.check(processor, b)
     effects = model_effects(llm, b, "predict")
     args = {"query": query.ref, "documents": nodes.ref}
-    handed = seen.fed(processor, args, "handed")
+    handed = b.fed(processor, args, "handed")
     ours = type(llm) is EngineLLM
     engine = lane(llm)
     made = b.add(
@@ -49,24 +50,25 @@ def lower_asking(processor: Any, row: Asker, nodes: Leaf, query: Leaf, seen: See
         engine=engine,
         effects=effects,
         kind=TEXT,
-        how=NODES,
+        how="nodes",
+        kernel=partial(_node_answers, row),
         foreign=not ours,
         pieces=False,
     )
-    seen.at(part_of(b.leaf, "llm"))
+    b.at(b.under("llm"))
     b.note(made.ref.name, True, "all answers about nodes are asked for at once, where stock asks one by one or by four")
     args["answers"] = made.ref
     return b.add(Op.AGGREGATE, args, component=processor, kind=DOCUMENTS, how="answers")
 
 
-def node_answers(p: Primitive, handed: Handed, run: Execution) -> Any:
+def _node_answers(row: Asker, p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
     """Asks for all answers about the nodes. Its value is nobody's: stock reads the answers."""
-    return run.spawn(_ask_all(p, handed, run), p)
+    return run.spawn(_ask_all(row, p, args["prompt"], run), p)
 
 
-async def _ask_all(p: Primitive, handed: Handed, run: Execution) -> None:
-    processor, row = p.component, asker_of(p.component)
-    if row is None or row.requests is None or not known_nodes(handed.nodes):
+async def _ask_all(row: Asker, p: Primitive, handed: Handed, run: Execution) -> None:
+    processor = p.component
+    if row.requests is None or not known_nodes(handed.nodes):
         raise LeftToStock("the nodes are of a class of your own")
     requests = row.requests
     try:
@@ -80,37 +82,58 @@ async def _ask_all(p: Primitive, handed: Handed, run: Execution) -> None:
 
 def _begin(p: Primitive, wanted: Request, run: Execution, sync: bool) -> None:
     async def start(entry: Any) -> Any:
-        entry.begun = True
+        entry.running()
         return await ask(p.component.llm, wanted, sync=sync)
 
     run.work(p, wanted.key, start)
 
 
-def shadow_asking(processor: Any, row: Asker, place: Place) -> Any:
-    """A copy of the postprocessor whose model claims, and which tells the graph what nodes it is given."""
+def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
+    """A copy of the postprocessor whose model claims, and which feeds the graph the nodes that it is given."""
     made = copy.copy(processor)
-    made.__dict__["llm"] = shadow_llm(processor.llm, place.part("llm").leaf, place.claims, sync=place.sync)
+    made.__dict__["llm"] = shadow_llm(processor.llm, site.part("llm"))
     if row.requests is not None:
-        name = "_postprocess_nodes" if place.sync or not row.by_async else "_apostprocess_nodes"
+        name = "_postprocess_nodes" if site.sync or not row.by_async else "_apostprocess_nodes"
         found = method(type(processor), name)
         assert found is not None
-        made.__dict__[name] = found.around(made, _telling(found.function, name.startswith("_a"), place))
+        made.__dict__[name] = found.around(made, _feeding(found.function, name.startswith("_a"), site))
     return made
 
 
-def _telling(function: Callable[..., Any], is_async: bool, place: Place) -> Callable[..., Any]:
-    """A postprocessor's method that tells the graph what it was given."""
+def _feeding(function: Callable[..., Any], is_async: bool, site: Site) -> Callable[..., Any]:
+    """A postprocessor's method that feeds the graph what it was given."""
 
-    def tell(nodes: Any, query_bundle: Any) -> None:
+    def feed(nodes: Any, query_bundle: Any) -> None:
         if query_bundle is not None and nodes:
-            place.claims.feed(place.leaf, Handed(query_bundle.query_str, tuple(nodes)))
+            site.feed(Handed(query_bundle.query_str, tuple(nodes)))
 
     def run(made: Any, nodes: Any, query_bundle: Any = None) -> Any:
-        tell(nodes, query_bundle)
+        feed(nodes, query_bundle)
         return function(made, nodes, query_bundle)
 
     async def arun(made: Any, nodes: Any, query_bundle: Any = None) -> Any:
-        tell(nodes, query_bundle)
+        feed(nodes, query_bundle)
         return await function(made, nodes, query_bundle)
 
     return arun if is_async else run
+
+
+@dataclass(frozen=True, slots=True)
+class _AskerRow(Row):
+    """Recognises a postprocessor whose LLM can be asked ahead."""
+
+    def matches(self, obj: Any) -> bool:
+        return Row(self.base, self.methods, self.lower).matches(obj) and can_ask(obj)
+
+
+def _row(row: Asker) -> Row:
+    return _AskerRow(
+        row.base,
+        row.methods,
+        partial(_lower_asking, row),
+        partial(_shadow_asking, row),
+        components=lambda each: (each, each.llm) if row.by_async else (each,),
+    )
+
+
+ROWS = tuple(map(_row, ASKERS))

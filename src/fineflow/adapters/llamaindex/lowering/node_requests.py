@@ -28,11 +28,11 @@ from llama_index.core.schema import MetadataMode
 from llama_index.core.types import PydanticProgramMode
 
 from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.kernels.answers import refined
-from fineflow.adapters.llamaindex.lowering.context import Seen
 from fineflow.adapters.llamaindex.lowering.prompts import check_packing, check_template
 from fineflow.adapters.llamaindex.lowering.synthesizers import Given
-from fineflow.adapters.llamaindex.methods import as_written, exactly, method, same
+from fineflow.adapters.llamaindex.methods import exactly, method, same
 from fineflow.adapters.llamaindex.models.llms import Request, asked, model_known, request
 from fineflow.declare import Declaration, declared
 from fineflow.runtime.call.query import LeftToStock
@@ -61,17 +61,14 @@ class Asker:
 
     base: type
     methods: tuple[str, ...]
-    check: Callable[[Any, Seen], None]
+    check: Callable[[Any, IndexBuilder], None]
     requests: Callable[[Any, Handed], Iterator[Request]] | None
     by_async: bool
 
 
-def asker_of(processor: Any) -> Asker | None:
-    """How a postprocessor is recognised as one that asks an LLM, if it is."""
-    for row in ASKERS:
-        if as_written(processor, row.base, *row.methods):
-            return row if isinstance(processor.llm, LLM) and model_known(processor.llm) else None
-    return None
+def can_ask(processor: Any) -> bool:
+    """Whether the LLM of a postprocessor is one that can be asked ahead."""
+    return isinstance(processor.llm, LLM) and model_known(processor.llm)
 
 
 # LLMRerank
@@ -83,8 +80,8 @@ def _choices(processor: Any, handed: Handed) -> Iterator[Request]:
         yield request(processor.llm, processor.choice_select_prompt, arguments)
 
 
-def _check_choices(processor: Any, seen: Seen) -> None:
-    _check_functions(processor, seen)
+def _check_choices(processor: Any, b: IndexBuilder) -> None:
+    _check_functions(processor, b)
     template = processor.choice_select_prompt
     parts = [template]
     if exactly(template, SelectorPromptTemplate):
@@ -100,15 +97,15 @@ def _check_choices(processor: Any, seen: Seen) -> None:
             raise NotLowered("a prompt template may do more than to write a prompt")
 
 
-def _check_functions(processor: Any, seen: Seen) -> None:
-    if not _known(processor._format_node_batch_fn, seen):
+def _check_functions(processor: Any, b: IndexBuilder) -> None:
+    if not _known(processor._format_node_batch_fn, b):
         raise NotLowered("nodes are written into prompts by user code")
-    if seen.one_by_one and not _known(processor._parse_choice_select_answer_fn, seen):
+    if b.sync and not _known(processor._parse_choice_select_answer_fn, b):
         raise NotLowered("answers are read by user code, before the next one is asked for")
 
 
-def _known(function: Any, seen: Seen) -> bool:
-    return seen.b.assume_pure or declared(function) == Declaration().effects() or _library(function)
+def _known(function: Any, b: IndexBuilder) -> bool:
+    return b.assume_pure or declared(function) == Declaration().effects() or _library(function)
 
 
 def _library(function: Any) -> bool:
@@ -149,8 +146,8 @@ def _own_predict(llm: LLM) -> FunctionType | None:
     return None if found is None or same(type(llm), LLM, *_STRUCTURED) else found.function
 
 
-def _check_structured(processor: Any, seen: Seen) -> None:
-    _check_functions(processor, seen)
+def _check_structured(processor: Any, b: IndexBuilder) -> None:
+    _check_functions(processor, b)
     llm, template = processor.llm, processor.choice_select_prompt
     if not vars(llm).keys().isdisjoint(_STRUCTURED):
         raise NotLowered("a method has been put on the model")
@@ -162,7 +159,7 @@ def _check_structured(processor: Any, seen: Seen) -> None:
         llm.pydantic_program_mode is not PydanticProgramMode.DEFAULT or llm.metadata.is_function_calling_model
     ):
         raise NotLowered("its model is asked by calling a function")
-    if processor._document_relevance_list_cls is not DocumentRelevanceList and not seen.b.assume_pure:
+    if processor._document_relevance_list_cls is not DocumentRelevanceList and not b.assume_pure:
         raise NotLowered("it asks for objects of a class of your own")
     if type(template) is not PromptTemplate or type(template.output_parser) not in (type(None), PydanticOutputParser):
         raise NotLowered("its prompt template is not recognised")
@@ -190,7 +187,7 @@ def _directions(processor: Any, handed: Handed) -> Iterator[Request]:
         yield request(processor.llm, template, {"context_str": chunks[0]})  # each further one needs the answer before
 
 
-def _check_directions(processor: Any, seen: Seen) -> None:
+def _check_directions(processor: Any, b: IndexBuilder) -> None:
     if not _library(type(processor.docstore)):
         raise NotLowered("nodes are read from a class of your own, before the next answer is asked for")
     if processor.response_mode not in (ResponseMode.COMPACT, ResponseMode.REFINE):
@@ -211,7 +208,7 @@ def _synthesizer(processor: Any) -> Any:
     )
 
 
-def _nothing(processor: Any, seen: Seen) -> None:
+def _nothing(processor: Any, b: IndexBuilder) -> None:
     """Nothing of the user's is in it."""
 
 

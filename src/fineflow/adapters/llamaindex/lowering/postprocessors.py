@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 
-from fineflow.adapters.core.builder import DOCUMENTS, Leaf
-from fineflow.adapters.core.recognition import NotLowered
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
-from fineflow.adapters.llamaindex.lowering.node_prompts import lower_asking, shadow_asking
-from fineflow.adapters.llamaindex.lowering.node_requests import asker_of
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, nodes_in, query_in
+from fineflow.adapters.llamaindex.lowering import node_prompts
 from fineflow.adapters.llamaindex.methods import off_loop
 from fineflow.adapters.llamaindex.models.cross_encoders import scorer_of, shadow_cross_encoder
 from fineflow.adapters.llamaindex.models.llms import in_turn
 from fineflow.ir import Op
 
 
-def lower_postprocessor(processor: Any, nodes: Leaf, query: Leaf, seen: Seen) -> Leaf:
-    """A step of stock's: it needs all that comes before it, and what comes behind needs all of it.
-
-    What it asks an LLM may run ahead inside of it.
-    """
-    args = {"query": query.ref, "documents": nodes.ref}
-    seen.objects[seen.b.leaf] = processor
-    row = asker_of(processor)
-    if row is not None:
-        mark = len(seen.b.primitives)
-        try:
-            return lower_asking(processor, row, nodes, query, seen)
-        except NotLowered as why:
-            del seen.b.primitives[mark:]
-            return seen.opaque(processor, args, str(why), DOCUMENTS)
-    scorer = scorer_of(processor)
-    if scorer is None and "rerank" not in type(processor).__name__.lower():
-        return seen.opaque(processor, args, "may be user code, and runs when stock runs it", DOCUMENTS)
-    held = scorer.engine if scorer is not None else getattr(processor, "engine", None)
-    engine = getattr(held, "name", type(processor).__name__)
-    return seen.b.add(Op.RERANK, args, component=processor, engine=engine, kind=DOCUMENTS, by_stock=True)
+def lower_postprocessors(processors: Sequence[Any], nodes: Symbol, query: Leaf, b: IndexBuilder) -> Symbol:
+    """Appends the postprocessors of an engine; returns the nodes that they leave."""
+    for i, processor in enumerate(processors):
+        with b.inside(f"postprocessor {i}"):
+            nodes = b.lower(processor, asked_for(query, b.whole(nodes)))
+    return nodes
 
 
-def shadow_postprocessors(processors: Sequence[Any], place: Place) -> list[Any]:
+def shadow_postprocessors(processors: Sequence[Any], site: Site) -> list[Any]:
     """Copies of the postprocessors of an engine, whose models are asked ahead or through an engine.
 
     None of them blocks the event loop.
     """
-    return [_shadow(each, place.part(f"postprocessor {i}")) for i, each in enumerate(processors)]
+    return [site.of(each, f"postprocessor {i}") for i, each in enumerate(processors)]
 
 
-def _shadow(processor: Any, place: Place) -> Any:
-    if not isinstance(processor, BaseNodePostprocessor):
-        return processor
-    row = asker_of(processor)
-    if row is not None:
-        return shadow_asking(processor, row, place)
+def _lower(processor: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    """A step of stock's: it needs all that comes before it, and what comes behind needs all of it."""
+    args = {"query": query_in(value).ref, "documents": nodes_in(value).ref}
+    scorer = scorer_of(processor)
+    if scorer is None and "rerank" not in type(processor).__name__.lower():
+        why = "may be user code, and runs when stock runs it"
+        return b.left_to_stock(processor, args, why, DOCUMENTS)
+    held = scorer.engine if scorer is not None else getattr(processor, "engine", None)
+    engine = getattr(held, "name", type(processor).__name__)
+    return b.add(Op.RERANK, args, component=processor, engine=engine, kind=DOCUMENTS, by_stock=True)
+
+
+def _shadow(processor: Any, site: Site) -> Any:
     scorer = scorer_of(processor)
     if scorer is not None:
-        return shadow_cross_encoder(processor, scorer, sync=place.sync)
-    processor = in_turn(processor, place)
-    return processor if place.sync else off_loop(processor, "_apostprocess_nodes")
+        return shadow_cross_encoder(processor, scorer, site)
+    processor = in_turn(processor, site)
+    return processor if site.sync else off_loop(processor, "_apostprocess_nodes")
 
 
 def queued(processor: Any) -> bool:
@@ -67,10 +59,7 @@ def queued(processor: Any) -> bool:
     return scorer_of(processor) is not None
 
 
-def called_in(processors: Iterable[Any]) -> Iterator[Any]:
-    """What may be called by the async methods of postprocessors: themselves, and their LLMs."""
-    for processor in processors:
-        yield processor
-        row = asker_of(processor)
-        if row is not None and row.by_async:
-            yield processor.llm
+ROWS: tuple[Row, ...] = (
+    *node_prompts.ROWS,
+    Row(BaseNodePostprocessor, (), _lower, _shadow, components=lambda each: (each,)),
+)

@@ -8,6 +8,7 @@ the others wait.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.retrievers import TransformRetriever
 
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.direct_retrievers import direct_of
 from fineflow.adapters.llamaindex.lowering.vector_search import is_auto, is_search
@@ -40,30 +42,39 @@ def stay(retrievers: Sequence[Any]) -> bool:
     )
 
 
-def in_turn(shadows: Sequence[Any], retrievers: Sequence[Any]) -> list[Any]:
+def in_turn(shadows: Sequence[Any], retrievers: Sequence[Any], site: Site) -> list[Any]:
     """The shadows of retrievers for an async call; each waits for those called before it that leave a vector."""
     if not any(map(keeps_vector, retrievers)):
         return list(shadows)
     pairs = list(zip(shadows, retrievers, strict=True))
     if stay(retrievers):
         return [retriever if keeps_vector(retriever) else made for made, retriever in pairs]
-    under_way: dict[int, list[asyncio.Event]] = {}  # by query, of those that leave a vector: whether it has ended
     free = [direct_of(each) is not None or not isinstance(each, BaseRetriever) for each in retrievers]
     return [
-        made if alone else _InTurn(made, under_way, keeps_vector(retriever))
+        made if alone else _InTurn(made, site, keeps_vector(retriever))
         for (made, retriever), alone in zip(pairs, free, strict=True)
     ]
+
+
+class _UnderWay(defaultdict[Any, list[asyncio.Event]]):
+    """Of one call, by place and query: the searches that leave a vector; set when they have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
 
 
 class _InTurn(wrapt.ObjectProxy[Any]):
     """A retriever that waits for others that were called before it with the same query."""
 
-    def __init__(self, retriever: Any, under_way: dict[int, list[asyncio.Event]], keeps: bool) -> None:
+    def __init__(self, retriever: Any, site: Site, keeps: bool) -> None:
         super().__init__(retriever)
-        self._self_under_way, self._self_keeps = under_way, keeps
+        self._self_site, self._self_keeps = site, keeps
 
     def aretrieve(self, query: Any) -> Any:
-        known, ended = self._self_under_way.setdefault(id(query), []), asyncio.Event()
+        here = self._self_site.here
+        if here is None:
+            return self.__wrapped__.aretrieve(query)
+        known, ended = here.call.memory(_UnderWay)[self._self_site.leaf, id(query)], asyncio.Event()
         before = tuple(known)
         if self._self_keeps:
             known.append(ended)

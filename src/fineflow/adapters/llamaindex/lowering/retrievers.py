@@ -1,29 +1,35 @@
-"""Retrievers, and what comes behind them in an engine: which primitives they are, and their shadows."""
+"""Retrievers: the rows of all of them, and what is common to their shadows."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever
 
-from fineflow.adapters.core.builder import DOCUMENTS, Leaf
-from fineflow.adapters.core.recognition import NotLowered
-from fineflow.adapters.llamaindex.lowering.choice_retrievers import lower_selecting, selecting_of, shadow_selecting
-from fineflow.adapters.llamaindex.lowering.containers import container_of, shadow_container
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
-from fineflow.adapters.llamaindex.lowering.direct_retrievers import MERGED, direct_of, shadow_direct
-from fineflow.adapters.llamaindex.lowering.fusion import is_fusion, lower_fusion, shadow_fusion
-from fineflow.adapters.llamaindex.lowering.node_embeddings import comparing_of, shadow_comparing
-from fineflow.adapters.llamaindex.lowering.postprocessors import lower_postprocessor, shadow_postprocessors
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for
+from fineflow.adapters.llamaindex.lowering import (
+    choice_retrievers,
+    containers,
+    direct_retrievers,
+    fusion,
+    node_embeddings,
+    vector_search,
+)
+from fineflow.adapters.llamaindex.lowering.containers import shadow_container
+from fineflow.adapters.llamaindex.lowering.direct_retrievers import MERGED
+from fineflow.adapters.llamaindex.lowering.postprocessors import lower_postprocessors, shadow_postprocessors
 from fineflow.adapters.llamaindex.lowering.query_vector_order import in_turn
-from fineflow.adapters.llamaindex.lowering.vector_search import is_auto, is_search, lone_search, shadow_search
 from fineflow.adapters.llamaindex.methods import as_written, method, off_loop
-from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.runtime.queues.permits import limited
@@ -31,68 +37,84 @@ from fineflow.runtime.queues.permits import limited
 _OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 
 
-def lower_retriever(retriever: Any, query: Leaf, seen: Seen) -> Leaf:
-    """The primitives of a retriever; those of one search after another are stock's, which has nothing to wait for."""
-    b = seen.b
-    seen.objects[b.leaf] = retriever
-    if is_fusion(retriever):
-        return lower_fusion(retriever, query, seen)
-    if is_search(retriever):
-        return lone_search(retriever, query, seen)
-    why = "is not recognised: runs through its own methods"
-    if container_of(retriever) is not None:
-        why = "its parts run sooner by themselves"
-    elif comparing_of(retriever) is not None:
-        why = "texts of nodes are embedded side by side, when stock gets to them"
-    elif selecting_of(retriever) is not None:
-        try:
-            return lower_selecting(retriever, query, seen)
-        except NotLowered as reason:
-            why = str(reason)
-    return seen.opaque(retriever, {"query": query.ref}, why, DOCUMENTS)
+def lower_retrieval(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
+    """Appends the retriever of an engine, and its postprocessors."""
+    with b.inside("retriever"):
+        nodes = b.lower(engine._retriever, asked_for(query))
+    return b.whole(lower_postprocessors(engine._node_postprocessors, nodes, query, b))
 
 
-def sooner_inside(retriever: Any) -> bool:
-    """Whether parts of a retriever run sooner that a plan does not show."""
-    if container_of(retriever) is not None or comparing_of(retriever) is not None:
+def shadow_retrieval(made: Any, engine: Any, site: Site) -> None:
+    """Puts their shadows into ``made``, the shadow of the engine."""
+    made._retriever = site.of(engine._retriever, "retriever")
+    made._node_postprocessors = shadow_postprocessors(engine._node_postprocessors, site)
+
+
+def _shadow_merging(retriever: Any, site: Site) -> Any:
+    made, merged = shadow_container(retriever, site), site.part(MERGED)
+    if merged.any_ahead():  # searched ahead in this call
+        made._vector_retriever = merged.of(retriever._vector_retriever)
+    return made
+
+
+def _shadow_router(retriever: Any, site: Site) -> Any:
+    made = shadow_container(retriever, site)
+    if not site.sync:
+        made._retrievers = in_turn(made._retrievers, retriever._retrievers, site)
+    return made
+
+
+def _lower_other(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    return b.opaque(retriever, value, "is not recognised: runs through its own methods", kind=DOCUMENTS)
+
+
+def _shadow_other(retriever: Any, site: Site) -> Any:
+    return retriever if site.sync or stays(retriever) else off_loop(retriever, "_aretrieve")
+
+
+_SHADOWS: dict[type, Callable[[Any, Site], Any]] = {
+    AutoMergingRetriever: _shadow_merging,
+    RouterRetriever: _shadow_router,
+}
+
+
+def _shadow(own: Callable[[Any, Site], Any], whole: bool, retriever: Any, site: Site) -> Any:
+    """A copy of a retriever whose parts claim; in async calls none of them blocks the event loop.
+
+    whole: stock calls it as it is, so that a limit of the retriever counts.
+    """
+    made = _with_objects(own(retriever, site), retriever, site)
+    return _Counted(made, retriever, site.leaf) if whole and limited(retriever) else made
+
+
+def _row(row: Row) -> Row:
+    whole = not row.composite and row not in direct_retrievers.ROWS
+    return replace(row, shadow=partial(_shadow, _SHADOWS.get(row.base, row.shadow), whole))
+
+
+ROWS = tuple(
+    _row(row)
+    for row in (
+        *fusion.ROWS,
+        *vector_search.ROWS,
+        *containers.RETRIEVERS,
+        *node_embeddings.ROWS,
+        *choice_retrievers.ROWS,
+        *direct_retrievers.ROWS,
+        Row(BaseRetriever, (), _lower_other, _shadow_other, components=lambda each: (each,)),
+    )
+)
+
+
+def parts_run_ahead(obj: Any) -> bool:
+    """Whether parts of a retriever run ahead that its plan does not show."""
+    if any(row.matches(obj) for row in (*containers.RETRIEVERS, *node_embeddings.ROWS)):
         return True
-    return isinstance(retriever, BaseRetriever) and bool(getattr(retriever, "object_map", None))
-
-
-def called_by(retriever: Any) -> Iterator[Any]:
-    """What may be called when a retriever is: components, and what they hold."""
-    if is_search(retriever):
-        yield from (retriever._vector_store, retriever._embed_model)
-    elif is_auto(retriever):
-        yield from (retriever._llm, retriever._index.vector_store, retriever._index._embed_model)
-    elif is_fusion(retriever):
-        yield retriever._llm
-        for part in retriever._retrievers:
-            yield from called_by(part)
-    else:
-        yield retriever
-
-
-def shadow_retriever(retriever: Any, place: Place) -> Any:
-    """A copy of a retriever whose parts claim; in async calls none of them blocks the event loop."""
-    made = _with_objects(_shadow(retriever, place), retriever, place)
-    return _Counted(made, retriever, place.leaf) if called_whole(retriever) and limited(retriever) else made
-
-
-def taken_apart(retriever: Any) -> bool:
-    """Whether what a retriever is made of is called in its place."""
-    known = (is_fusion(retriever), is_search(retriever), is_auto(retriever))
-    rows = (container_of(retriever), comparing_of(retriever), selecting_of(retriever))
-    return any(known) or any(row is not None for row in rows)
-
-
-def called_whole(retriever: Any) -> bool:
-    """Whether it is stock that calls a retriever, as it is."""
-    return isinstance(retriever, BaseRetriever) and not taken_apart(retriever) and direct_of(retriever) is None
+    return isinstance(obj, BaseRetriever) and bool(getattr(obj, "object_map", None))
 
 
 class _Counted(wrapt.ObjectProxy[Any]):
-    """A retriever whose calls count as a whole, each in a place. known: the user's, which may have a limit."""
+    """A retriever whose calls count as a whole, each with a permit. known: the user's, which may have a limit."""
 
     def __init__(self, retriever: Any, known: Any, leaf: str) -> None:
         super().__init__(retriever)
@@ -105,51 +127,8 @@ class _Counted(wrapt.ObjectProxy[Any]):
         return await acounted(self._self_known, self._self_leaf, lambda: self.__wrapped__.aretrieve(query))
 
 
-def _shadow(retriever: Any, place: Place) -> Any:
-    if is_fusion(retriever):
-        return shadow_fusion(retriever, place, shadow_retriever)
-    if is_search(retriever):
-        return shadow_search(retriever, place)
-    if is_auto(retriever):
-        return _shadow_auto(retriever, place)
-    if (row := container_of(retriever)) is not None:
-        made = shadow_container(retriever, row, place)
-        merged = place.part(MERGED)
-        if row.base is AutoMergingRetriever and place.claims.any_at(merged.leaf):  # searched ahead in this call
-            made._vector_retriever = shadow_retriever(retriever._vector_retriever, merged)
-        if row.base is RouterRetriever and not place.sync:
-            made._retrievers = in_turn(made._retrievers, retriever._retrievers)
-        return made
-    if (comparing := comparing_of(retriever)) is not None:
-        return shadow_comparing(retriever, comparing, place)
-    if selecting_of(retriever) is not None:
-        return shadow_selecting(retriever, place)
-    if direct_of(retriever) is not None:
-        return shadow_direct(retriever, place)
-    if isinstance(retriever, BaseRetriever) and not place.sync and not stays(retriever):
-        return off_loop(retriever, "_aretrieve")
-    return retriever
-
-
-def _shadow_auto(retriever: Any, place: Place) -> Any:
-    """A copy of a retriever that makes another one for each query; that one's parts do not block the event loop."""
-    made = copy.copy(retriever)
-    if model_known(retriever._llm):
-        made._llm = shadow_llm(retriever._llm, place.part("llm").leaf, place.claims, sync=place.sync)
-    found = method(type(retriever), "_build_retriever_from_spec")
-    assert found is not None
-    own = found.function
-
-    def build(_: Any, *args: Any, **kwargs: Any) -> Any:
-        built, bundle = own(made, *args, **kwargs)
-        return shadow_retriever(built, place.part("built")), bundle
-
-    made.__dict__["_build_retriever_from_spec"] = found.around(made, build)
-    return made
-
-
-def _with_objects(made: Any, retriever: Any, place: Place) -> Any:
-    """Has the query engines and retrievers that found nodes stand for run sooner by themselves."""
+def _with_objects(made: Any, retriever: Any, site: Site) -> Any:
+    """Has the query engines and retrievers that found nodes refer to run ahead by themselves."""
     objects = list((getattr(retriever, "object_map", None) or {}).values())
     if not objects or not as_written(retriever, BaseRetriever, *_OBJECTS):
         return made
@@ -157,13 +136,13 @@ def _with_objects(made: Any, retriever: Any, place: Place) -> Any:
     for name in _OBJECTS:
         found = method(BaseRetriever, name)
         assert found is not None
-        made.__dict__[name] = found.around(made, _sooner(made, found.function, objects, place))
+        made.__dict__[name] = found.around(made, _nested(made, found.function, objects, site))
     return made
 
 
-def _sooner(made: Any, own: Any, objects: list[Any], place: Place) -> Any:
+def _nested(made: Any, own: Any, objects: list[Any], site: Site) -> Any:
     def of(obj: Any) -> Any:
-        return place.nested(obj) if any(obj is each for each in objects) else obj
+        return site.nested(obj) if any(obj is each for each in objects) else obj
 
     def retrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         return own(made, of(obj), *args, **kwargs)
@@ -172,19 +151,3 @@ def _sooner(made: Any, own: Any, objects: list[Any], place: Place) -> Any:
         return await own(made, of(obj), *args, **kwargs)
 
     return aretrieve if inspect.iscoroutinefunction(own) else retrieve
-
-
-def lower_retrieval(engine: Any, query: Leaf, seen: Seen) -> Leaf:
-    """The retriever of an engine, and its postprocessors."""
-    with seen.b.inside("retriever"):
-        nodes = lower_retriever(engine._retriever, query, seen)
-    for i, processor in enumerate(engine._node_postprocessors):
-        with seen.b.inside(f"postprocessor {i}"):
-            nodes = lower_postprocessor(processor, nodes, query, seen)
-    return nodes
-
-
-def shadow_retrieval(made: Any, engine: Any, place: Place) -> None:
-    """Puts them into ``made``, the shadow of the engine."""
-    made._retriever = shadow_retriever(engine._retriever, place.part("retriever"))
-    made._node_postprocessors = shadow_postprocessors(engine._node_postprocessors, place)

@@ -6,8 +6,9 @@ engine that is known from end to end is searched and answered ahead, as soon as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from llama_index.core.output_parsers.selection import SelectionOutputParser
@@ -15,12 +16,11 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 from llama_index.core.selectors.llm_selectors import _build_choices_text
 
-from fineflow.adapters.core.builder import TEXT, VALUE, Leaf
+from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered
-from fineflow.adapters.llamaindex.lowering.containers import SUMMARIZER
-from fineflow.adapters.llamaindex.lowering.context import Seen, part_of
-from fineflow.adapters.llamaindex.lowering.subquestions import TOOL, lower_tool
-from fineflow.adapters.llamaindex.lowering.synthesizers import lower_synthesizer
+from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
+from fineflow.adapters.llamaindex.lowering.containers import ROUTER, SUMMARIZER
+from fineflow.adapters.llamaindex.lowering.subquestions import TOOL, lower_tool, shadow_with_tools
 from fineflow.adapters.llamaindex.lowering.vector_search import is_search
 from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.adapters.llamaindex.models.embeddings import lower_vector, query_text
@@ -50,31 +50,29 @@ class _Format:
         return str(found.function(SelectionOutputParser(), text))
 
 
-def lower_router(router: Any, query: Leaf, seen: Seen, around: Sequence[str]) -> Leaf:
-    """The primitives of what is chosen, as far as it can be run ahead, and of what sums it up. around: methods of a
-    query engine.
-    """
-    found = _lower_choices(router, query, seen, around)
+def _lower_router(router: Any, value: Symbol, b: IndexBuilder) -> Symbol:
+    """The primitives of what is chosen, as far as it can be run ahead, and of what sums it up."""
+    query = query_in(value)
+    found = _lower_choices(router, query, b)
     if found is None:
-        found = seen.opaque(router, {"query": query.ref}, "its parts run sooner by themselves")
-    with seen.b.inside(SUMMARIZER):
-        return lower_synthesizer(router._summarizer, found, query, seen)
+        found = b.left_to_stock(router, {"query": query.ref}, "its parts run ahead by themselves")
+    with b.inside(SUMMARIZER):
+        return b.lower(router._summarizer, asked_for(query, found))
 
 
-def _lower_choices(router: Any, query: Leaf, seen: Seen, around: Sequence[str]) -> Leaf | None:
-    b = seen.b
+def _lower_choices(router: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
     mark = len(b.primitives)
     try:
-        vector = _vector(router, query, seen)
-        written = _selected(router, query, seen)
+        vector = _vector(router, query, b)
+        written = _selected(router, query, b)
         found: dict[str, Ref] = {}
         for i, part in enumerate(router._query_engines):
             with b.inside(f"{TOOL}{i}"):
-                seen.objects[b.leaf] = part
+                b.objects[b.leaf] = part
                 args = {"text": written.ref, "query": query.ref}
                 choice = Choice(i, len(router._query_engines))
-                question = b.add(Op.PARSE, args, name="chosen", component=choice, kind=TEXT)
-                found[str(i)] = lower_tool(part, question, vector, seen, around).ref
+                question = b.add(Op.PARSE, args, name="chosen", component=choice, kind=TEXT, kernel=_chosen)
+                found[str(i)] = lower_tool(part, question, vector, b).ref
     except NotLowered as why:
         del b.primitives[mark:]
         b.note(b.leaf, False, f"{why}; what is chosen runs when stock calls it")
@@ -82,9 +80,9 @@ def _lower_choices(router: Any, query: Leaf, seen: Seen, around: Sequence[str]) 
     return b.add(Op.AGGREGATE, found, component=router, kind=TEXT, how="chosen")
 
 
-def _vector(router: Any, query: Leaf, seen: Seen) -> Leaf | None:
+def _vector(router: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
     """The vector of the query, which stock keeps with it: the engines that are called later search by the first's."""
-    if not seen.one_by_one:
+    if not b.sync:
         raise NotLowered("stock's async method calls all that is chosen at once")
     retrievers = [getattr(part, "_retriever", None) for part in router._query_engines]
     if not retrievers or not all(map(is_search, retrievers)):
@@ -94,13 +92,13 @@ def _vector(router: Any, query: Leaf, seen: Seen) -> Leaf | None:
         return None
     if len(models) != len(retrievers) or any(model is not models[0] for model in models):
         raise NotLowered("its engines search by vectors of different models")
-    with seen.b.inside(f"{TOOL}0"), seen.b.inside("retriever"):
-        return lower_vector(models[0], query, seen)
+    with b.inside(f"{TOOL}0"), b.inside("retriever"):
+        return lower_vector(models[0], query, b)
 
 
-def _selected(router: Any, query: Leaf, seen: Seen) -> Leaf:
+def _selected(router: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     """The model that chooses."""
-    b, selector = seen.b, router._selector
+    selector = router._selector
     base = next((each for each in _SELECTORS if isinstance(selector, each)), None)
     if base is None or not as_written(selector, base, "select", "_select"):
         raise NotLowered(f"{type(selector).__name__} is not recognised: what it chooses is known when it returns")
@@ -112,18 +110,19 @@ def _selected(router: Any, query: Leaf, seen: Seen) -> Leaf:
     llm = selector._llm
     effects = model_effects(llm, b, "predict")
     with b.inside(SELECTS):
-        seen.objects[b.leaf] = selector
-        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=router, kind=VALUE)
+        b.objects[b.leaf] = selector
+        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=router, kind=VALUE, kernel=_request)
         written = lower_answer(llm, made, b, effects)
-        seen.at(part_of(b.leaf, "llm"))
+        b.at(b.under("llm"))
     return written
 
 
 # Running ahead
 
 
-def choice_request(router: Any, query: str) -> Request:
+def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
     """What stock will ask the selector's model."""
+    router, query = p.component, args["key:query_str"]
     selector, choices = router._selector, router._metadatas
     arguments: dict[str, Any] = {
         "num_choices": len(choices),
@@ -136,7 +135,7 @@ def choice_request(router: Any, query: str) -> Request:
     return request(selector._llm, prompt, arguments)
 
 
-def chosen(p: Primitive, args: Mapping[str, Any], run: Execution) -> str:
+def _chosen(p: Primitive, args: Mapping[str, Any], run: Execution) -> str:
     """The query, if the engine is chosen. Raises LeftToStock if it is not, and what the parser raises."""
     query, choice = query_text(p, "query", args, run), p.component
     parse = method(SelectionOutputParser, "parse")
@@ -146,3 +145,6 @@ def chosen(p: Primitive, args: Mapping[str, Any], run: Execution) -> str:
         if range(choice.count)[answer.choice - 1] == choice.index:  # which counts from the end where stock's list does
             return query
     raise LeftToStock("it is not chosen")
+
+
+ROWS = (replace(ROUTER, lower=_lower_router, shadow=partial(shadow_with_tools, SELECTS)),)

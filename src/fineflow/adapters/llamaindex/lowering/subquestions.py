@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from llama_index.core.postprocessor import (
@@ -28,15 +29,20 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
-from fineflow.adapters.core.builder import TEXT, VALUE, Leaf
+from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen, part_of
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
+from fineflow.adapters.llamaindex.kernels.written import items_written
+from fineflow.adapters.llamaindex.lowering.containers import SUB_QUESTIONS, shadow_container
+from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
 from fineflow.adapters.llamaindex.lowering.synthesizers import Given, kind_of, lower_answers
 from fineflow.adapters.llamaindex.lowering.vector_search import lower_search
 from fineflow.adapters.llamaindex.methods import as_written, exactly, method
 from fineflow.adapters.llamaindex.models.llms import Request, lower_answer, model_effects, request, shadow_llm
 from fineflow.adapters.text.json_items import JsonItems
-from fineflow.ir import Effect, Effects, Graph, Op, Ref
+from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
+from fineflow.runtime.call.executor import Execution
 
 TOOL, ASKS = "tool ", "_question_gen"
 _FILTERS = (SimilarityPostprocessor, LongContextReorder, MetadataReplacementPostProcessor)
@@ -53,44 +59,46 @@ class Tool:
     name: str
 
 
-def lower_sub_questions(engine: Any, query: Leaf, seen: Seen, around: Sequence[str]) -> Leaf | None:
-    """The primitives of what can be run ahead; None where that is nothing. around: methods of a query engine."""
-    b, generator = seen.b, engine._question_gen
-    mark = len(b.primitives)
+def _lower_sub_questions(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    """The primitives of what can be run ahead. Raises NotLowered where that is nothing."""
     try:
-        written = _asked(engine, generator, query, seen)
+        return _lowered(engine, query_in(value), b)
     except NotLowered as why:
-        b.note(b.leaf, False, str(why))
-        return None
+        raise NotLowered(f"its parts run ahead by themselves ({why})") from why
+
+
+def _lowered(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
+    written = _asked(engine, engine._question_gen, query, b)
     found: dict[str, Ref] = {}
     for tool, part in engine._query_engines.items():
         name = str(tool)
         with b.inside(f"{TOOL}{name}"):
-            seen.objects[b.leaf] = part
-            inner = seen.inside_map()
-            inner = inner.asked(sync=False) if engine._use_async else inner
+            b.objects[b.leaf] = part
+            inner = b.body(by_sync=b.by_sync and not engine._use_async)
             try:
-                output = lower_tool(part, Leaf(Ref("item"), TEXT), None, inner, around)
+                output = lower_tool(part, Leaf(Ref("item"), TEXT), None, inner)
             except NotLowered as why:
                 # It may be user code, which nothing overtakes; and which questions come first is not known here.
-                del b.primitives[mark:]
-                b.note(b.leaf, False, f"{why}; so all questions are stock's")
-                return None
+                raise NotLowered(f"{why}; so all questions are stock's") from why
             questions = b.add(
-                Op.PARSE, {"text": written.ref}, name="questions", component=Tool(name), kind=VALUE, items="questions"
+                Op.PARSE,
+                {"text": written.ref},
+                name="questions",
+                component=Tool(name),
+                kind=VALUE,
+                items="questions",
+                kernel=_questions,
             )
-            body = Graph(tuple(inner.b.primitives), output.ref, ("item",), tuple(inner.b.notes))
+            body = Graph(tuple(inner.primitives), output.ref, ("item",), tuple(inner.notes))
             mapped = b.add(Op.MAP, {"items": questions.ref}, name="each", body=body, kind=TEXT)
             found[name] = mapped.ref
     if not found:
-        del b.primitives[mark:]
-        return None
+        raise NotLowered("it has no tools")
     return b.add(Op.AGGREGATE, found, component=engine, kind=TEXT, how="sub-questions")
 
 
-def _asked(engine: Any, generator: Any, query: Leaf, seen: Seen) -> Leaf:
+def _asked(engine: Any, generator: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     """The model that writes the questions."""
-    b = seen.b
     if not as_written(generator, LLMQuestionGenerator, *_GENERATING):
         raise NotLowered(f"{type(generator).__name__} is not recognised: its questions are known when it returns them")
     prompt = generator._prompt
@@ -101,29 +109,28 @@ def _asked(engine: Any, generator: Any, query: Leaf, seen: Seen) -> Leaf:
     llm = generator._llm
     effects = model_effects(llm, b, "predict")
     with b.inside(ASKS):
-        seen.objects[b.leaf] = generator
-        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=engine, kind=VALUE)
+        b.objects[b.leaf] = generator
+        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=engine, kind=VALUE, kernel=_request)
         written = lower_answer(llm, made, b, effects)
-        seen.at(part_of(b.leaf, "llm"))
+        b.at(b.under("llm"))
     return written
 
 
-def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, seen: Seen, around: Sequence[str]) -> Leaf:
+def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, b: IndexBuilder) -> Leaf:
     """Search and answers for one question. vector: of the question, where there is one.
 
     Raises NotLowered where the engine is not known from end to end.
     """
-    b = seen.b
-    if not as_written(engine, RetrieverQueryEngine, *around):
+    if not as_written(engine, RetrieverQueryEngine, *ENGINE_METHODS):
         raise NotLowered(f"{type(engine).__name__} is not known from end to end")
     for i, processor in enumerate(engine._node_postprocessors):
         if not any(as_written(processor, base, *_PROCESSING) for base in _FILTERS):
             raise NotLowered(f"{type(processor).__name__} behind its search is not known from end to end")
         with b.inside(f"postprocessor {i}"):
-            seen.objects[b.leaf] = processor
+            b.objects[b.leaf] = processor
     retriever, synthesizer = engine._retriever, engine._response_synthesizer
     with b.inside("retriever"):
-        found, _ = lower_search(retriever, question, vector, seen)
+        found, _ = lower_search(retriever, question, vector, b)
         if not as_written(retriever, VectorIndexRetriever, *_RETRIEVED) or retriever.object_map:
             raise NotLowered("its retriever makes its own of what it has found")
         store = retriever._docstore
@@ -131,34 +138,37 @@ def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, seen: Seen, aro
             raise NotLowered(f"nodes are read from {type(store).__name__}, once more than stock reads them")
         effects = Effects(Effect.READ, b.resource(store), "reads nodes")
         args = {"found": found.ref, "query": question.ref}
-        texts = b.add(Op.PARSE, args, name="texts", component=engine, effects=effects, kind=VALUE)
+        texts = b.add(Op.PARSE, args, name="texts", component=engine, effects=effects, kind=VALUE, kernel=_texts)
     with b.inside("synthesizer"):
         kind = kind_of(synthesizer)
         if kind is None or synthesizer._streaming:
             raise NotLowered("its synthesizer streams, or is not recognised")
-        return lower_answers(synthesizer, kind, texts, seen)
+        return lower_answers(synthesizer, kind, texts, b)
 
 
-def shadow_tools(made: Any, obj: Any, asks: str, place: Place, shadow: Callable[[Any, Place], Any]) -> None:
-    """Has the engines in a shadow claim what was answered ahead, where the graph answers for them.
+def shadow_with_tools(asks: str, obj: Any, site: Site) -> Any:
+    """A copy of a container whose engines claim what was answered ahead, where the graph answers for them.
 
-    made: the shadow. asks: the attribute of ``obj`` whose model says what each is asked. shadow: makes that of a part.
+    asks: the attribute of ``obj`` whose model says what each engine is asked.
     """
+    made = shadow_container(obj, site)
     parts = obj._query_engines
     for name, engine in parts.items() if isinstance(parts, dict) else enumerate(parts):
-        tool = place.part(f"{TOOL}{name}")
-        if place.claims.any_at(tool.part("synthesizer").leaf):
-            made._query_engines[name] = shadow(engine, tool)
-    if place.claims.any_at(asked := place.part(asks).leaf):
+        tool = site.part(f"{TOOL}{name}")
+        if tool.part("synthesizer").any_ahead():
+            made._query_engines[name] = tool.of(engine)
+    if (asked := site.part(asks)).any_ahead():
         holder = made.__dict__[asks] = copy.copy(getattr(obj, asks))
-        holder._llm = shadow_llm(holder._llm, part_of(asked, "llm"), place.claims, sync=place.sync)
+        holder._llm = shadow_llm(holder._llm, asked.part("llm"))
+    return made
 
 
 # Running ahead
 
 
-def question_request(engine: Any, query: str) -> Request:
+def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
     """What stock will ask the model for."""
+    engine, query = p.component, args["key:query_str"]
     generator = engine._question_gen
     arguments = {"tools_str": build_tools_text(engine._metadatas), "query_str": query}
     prompt = generator._prompt.model_copy(update={"output_parser": None})  # which adds nothing, but opens a span
@@ -198,6 +208,15 @@ def _for(tool: Tool, items: list[Any]) -> list[str]:
     return [item["sub_question"] for item in asked if isinstance(item.get("sub_question"), str)]
 
 
+def _questions(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+    """The questions for one tool in what the model has written, each released when it is final."""
+    return items_written(p, args["text"], Questions(p.component), run)
+
+
+def _texts(p: Primitive, args: Mapping[str, Any], run: Execution) -> Given | None:
+    return texts_of(p.component, args["query"], args["found"])
+
+
 def texts_of(engine: Any, query: str, result: Any) -> Given | None:
     """What stock will hand the synthesizer for what a store has found; None where it is left to stock.
 
@@ -222,7 +241,7 @@ def texts_of(engine: Any, query: str, result: Any) -> Given | None:
 
 
 def _processed(processors: Sequence[Any], scored: list[NodeWithScore], query: str) -> list[NodeWithScore]:
-    """What the postprocessors leave, of copies, as some change nodes in place."""
+    """What the postprocessors leave, of copies, as some change nodes in site."""
     if processors:
         scored = [NodeWithScore(node=each.node.model_copy(), score=each.score) for each in scored]
     for processor in processors:
@@ -230,3 +249,6 @@ def _processed(processors: Sequence[Any], scored: list[NodeWithScore], query: st
         assert inner is not None
         scored = inner.function(processor, scored, QueryBundle(query))
     return scored
+
+
+ROWS = (replace(SUB_QUESTIONS, lower=_lower_sub_questions, shadow=partial(shadow_with_tools, ASKS)),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,11 @@ from llama_index.core.response_synthesizers import (
 )
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 
-from fineflow.adapters.core.builder import TEXT, UNKNOWN, Builder, Leaf
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen, part_of
 from fineflow.adapters.llamaindex.lowering.prompts import (
     check_packing,
     check_template,
@@ -31,7 +32,7 @@ from fineflow.adapters.llamaindex.lowering.prompts import (
     segments,
     selected,
 )
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop, same
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop
 from fineflow.adapters.llamaindex.models.llms import in_turn, lane, model_effects, model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import check_store
 from fineflow.ir import Effect, Op, Primitive, Ref
@@ -44,26 +45,6 @@ _REFINING = (
     *("_run_refine_loop", "_arun_refine_loop"),
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A class of synthesizers that is recognised by its methods. templates: its attributes that hold prompts."""
-
-    base: type
-    how: str
-    methods: tuple[str, ...]
-    templates: tuple[str, ...]
-
-
-_TWO = ("_text_qa_template", "_refine_template")
-KINDS = (
-    Kind(CompactAndRefine, REFINE, (*_REFINING, "_make_compact_text_chunks"), _TWO),
-    Kind(Refine, REFINE, _REFINING, _TWO),
-    Kind(TreeSummarize, TREE, _RESPONDING, ("_summary_template",)),
-    Kind(SimpleSummarize, SIMPLE, _RESPONDING, ("_text_qa_template",)),
-    Kind(CompactAndAccumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
-    Kind(Accumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
-)
 
 _DONE = {
     ACCUMULATE: "all answers are asked for at once, where stock's sync methods ask one by one",
@@ -85,67 +66,62 @@ class Given:
     by: Any = None
 
 
+def is_synthesizer(obj: Any) -> bool:
+    """Whether an object is one of LlamaIndex's response synthesizers."""
+    return isinstance(obj, BaseSynthesizer)
+
+
 def kind_of(synthesizer: Any) -> Kind | None:
-    """How a synthesizer is recognised, if it is."""
-    for kind in KINDS:
-        if isinstance(synthesizer, kind.base):
-            known = vars(synthesizer).keys().isdisjoint(kind.methods) and same(
-                type(synthesizer), kind.base, *kind.methods
-            )
-            return kind if known else None
-    return None
+    """Returns how a synthesizer is recognised, if it is."""
+    return next((row for row in KINDS if row.matches(synthesizer)), None)
 
 
 # Lowering
 
 
-def lower_synthesizer(synthesizer: Any, nodes: Leaf, query: Leaf, seen: Seen) -> Leaf:
-    """The texts that stock hands over, the prompts made of them, and one step for all answers of the model."""
-    b = seen.b
-    seen.objects[b.leaf] = synthesizer
+def _lower_synthesizer(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    """The texts that stock hands over, the prompts made of them, and one step for all answers of the model.
+
+    Raises NotLowered.
+    """
+    query, nodes = query_in(value), nodes_in(value)
     args = {"query": query.ref, "nodes": nodes.ref}
     kind = kind_of(synthesizer)
-    if kind is None:
-        return seen.opaque(synthesizer, args, "is not recognised: runs through its own methods")
+    assert kind is not None
     llm = synthesizer._llm
-    mark = len(b.primitives)
-    try:
-        _check(synthesizer, kind)
-        effects = model_effects(llm, b, "predict")
-        engine, known = lane(llm), prefix_cache(llm)
-        texts = seen.fed(synthesizer, args, "texts")
-        template = selected(getattr(synthesizer, kind.templates[0]), llm)
-        cache = _prompt(template, query, texts, llm, engine, effects, known, seen)
-        ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known)
-        made = b.add(
-            Op.DECODE,
-            {"cache": cache.ref},
-            name="answers",
-            component=synthesizer,
-            engine=engine,
-            effects=effects,
-            kind=TEXT,
-            how=kind.how,
-            several=kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async,
-            foreign=type(llm) is not EngineLLM,
-            pieces=False,
-            by_stock=not ahead,
-        )
-        seen.at(part_of(b.leaf, "llm"))
-        if ahead:
-            b.note(made.ref.name, True, _DONE[kind.how])
-        return made
-    except NotLowered as why:
-        del b.primitives[mark:]
-        return seen.opaque(synthesizer, args, str(why))
-
-
-def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf:
-    """All answers for texts that are known ahead of stock. Raises NotLowered."""
-    b, llm = seen.b, synthesizer._llm
     _check(synthesizer, kind)
     effects = model_effects(llm, b, "predict")
-    seen.objects[b.leaf] = synthesizer
+    engine, known = lane(llm), prefix_cache(llm)
+    texts = b.fed(synthesizer, args, "texts")
+    template = selected(getattr(synthesizer, kind.templates[0]), llm)
+    cache = _prompt(template, query, texts, llm, engine, effects, known, b)
+    ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known)
+    made = b.add(
+        Op.DECODE,
+        {"cache": cache.ref},
+        name="answers",
+        component=synthesizer,
+        engine=engine,
+        effects=effects,
+        kind=TEXT,
+        how=kind.how,
+        several=kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async,
+        foreign=type(llm) is not EngineLLM,
+        pieces=False,
+        by_stock=not ahead,
+    )
+    b.at(b.under("llm"))
+    if ahead:
+        b.note(made.ref.name, True, _DONE[kind.how])
+    return made
+
+
+def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, b: IndexBuilder) -> Leaf:
+    """All answers for texts that are known ahead of stock. Raises NotLowered."""
+    llm = synthesizer._llm
+    _check(synthesizer, kind)
+    effects = model_effects(llm, b, "predict")
+    b.objects[b.leaf] = synthesizer
     ours = type(llm) is EngineLLM
     made = b.add(
         Op.DECODE,
@@ -159,14 +135,13 @@ def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, seen: Seen) -> Leaf
         foreign=not ours,
         pieces=False,
     )
-    seen.at(part_of(b.leaf, "llm"))
+    b.at(b.under("llm"))
     return made
 
 
 def _prompt(
-    template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, known: Any, seen: Seen
+    template: Any, query: Leaf, texts: Leaf, llm: Any, engine: str, effects: Any, known: Any, b: IndexBuilder
 ) -> Leaf:
-    b = seen.b
     parts = segments(template)
     late = {name: Ref(texts.ref.name) for kind, name in parts if kind == "variable" and name != "query_str"}
     args = {f"key:{name}": ref for name, ref in late.items()} or {"key:context_str": texts.ref}
@@ -180,7 +155,7 @@ def _prompt(
     return b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **known)
 
 
-def _is_library(p: Primitive, b: Builder) -> bool:
+def _is_library(p: Primitive, b: IndexBuilder) -> bool:
     """Whether a step of stock's is made of classes of LlamaIndex's, or of declared ones."""
     if p.effects.kind is Effect.OPAQUE:
         return False
@@ -214,14 +189,13 @@ def _default_program(synthesizer: Any) -> bool:
 # Shadows
 
 
-def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
-    """A copy of a synthesizer whose model claims, and which tells the graph what texts it is given."""
+def _shadow_synthesizer(synthesizer: Any, site: Site) -> Any:
+    """A copy of a synthesizer whose model claims, and which feeds the graph the texts that it is given."""
     kind = kind_of(synthesizer)
     if kind is None or not model_known(synthesizer._llm):
-        found = in_turn(synthesizer, place)
-        return found if place.sync else _unheld(found, place)
+        return _shadow_other(synthesizer, site)
     made = copy.copy(synthesizer)
-    made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=place.sync)
+    made._llm = shadow_llm(synthesizer._llm, site.part("llm"))
     with suppress(NotLowered):
         check_packing(synthesizer._prompt_helper)
         made._prompt_helper = quick(synthesizer._prompt_helper)
@@ -230,40 +204,80 @@ def shadow_synthesizer(synthesizer: Any, place: Place) -> Any:
     for name in ("get_response", "aget_response"):
         found = method(type(synthesizer), name)
         assert found is not None
-        made.__dict__[name] = _told(getattr(made, name), name.startswith("a"), place, made)
+        made.__dict__[name] = _feeding(getattr(made, name), name.startswith("a"), site, made)
     return made
 
 
-def _unheld(synthesizer: Any, place: Place) -> Any:
-    """One that is not recognised as one of many answers, for an async call: it does not block the event loop."""
-    if not as_written(synthesizer, Generation, *_RESPONDING) or not model_known(synthesizer._llm):
-        return off_loop(synthesizer, "aget_response")
-    made = copy.copy(synthesizer)
-    made._llm = shadow_llm(synthesizer._llm, place.part("llm").leaf, place.claims, sync=False)
+def _shadow_other(synthesizer: Any, site: Site) -> Any:
+    """A synthesizer that is not recognised as one of many answers: in async calls it does not block the event loop."""
+    found = in_turn(synthesizer, site)
+    if site.sync:
+        return found
+    if not as_written(found, Generation, *_RESPONDING) or not model_known(found._llm):
+        return off_loop(found, "aget_response")
+    made = copy.copy(found)
+    made._llm = shadow_llm(found._llm, site.part("llm"))
     return made
 
 
-def _told(own: Callable[..., Any], is_async: bool, place: Place, by: Any) -> Callable[..., Any]:
-    """A method of the synthesizer that tells the graph what it was given, the first time: a tree calls it again."""
-    told = False
+def _feeding(own: Callable[..., Any], is_async: bool, site: Site, by: Any) -> Callable[..., Any]:
+    """A method of the synthesizer that feeds the graph what it was given, the first time: a tree calls it again."""
 
-    def tell(query_str: str, text_chunks: Any, arguments: Mapping[str, Any]) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            place.claims.feed(place.leaf, Given(query_str, tuple(text_chunks), arguments, by))
+    def feed(query_str: str, text_chunks: Any, arguments: Mapping[str, Any]) -> None:
+        site.feed(Given(query_str, tuple(text_chunks), arguments, by), once=True)
 
     def get_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
-        tell(query_str, text_chunks, arguments)
+        feed(query_str, text_chunks, arguments)
         return own(query_str=query_str, text_chunks=text_chunks, **arguments)
 
     async def aget_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
-        tell(query_str, text_chunks, arguments)
+        feed(query_str, text_chunks, arguments)
         return await own(query_str=query_str, text_chunks=text_chunks, **arguments)
 
     return aget_response if is_async else get_response
 
 
-def is_synthesizer(obj: Any) -> bool:
-    """Whether it is one of LlamaIndex's response synthesizers."""
-    return isinstance(obj, BaseSynthesizer)
+def _lower_other(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    raise NotLowered("is not recognised: runs through its own methods")
+
+
+def _components(synthesizer: Any) -> Iterator[Any]:
+    yield from (synthesizer, synthesizer._llm)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Row):
+    """A class of synthesizers by its methods.
+
+    how: its answers depend on each other. templates: attributes with prompts.
+    """
+
+    how: str = ""
+    templates: tuple[str, ...] = ()
+
+
+def _kind(base: type, how: str, methods: tuple[str, ...], templates: tuple[str, ...]) -> Kind:
+    return Kind(
+        base,
+        methods,
+        _lower_synthesizer,
+        _shadow_synthesizer,
+        components=_components,
+        how=how,
+        templates=templates,
+    )
+
+
+_TWO = ("_text_qa_template", "_refine_template")
+KINDS = (
+    _kind(CompactAndRefine, REFINE, (*_REFINING, "_make_compact_text_chunks"), _TWO),
+    _kind(Refine, REFINE, _REFINING, _TWO),
+    _kind(TreeSummarize, TREE, _RESPONDING, ("_summary_template",)),
+    _kind(SimpleSummarize, SIMPLE, _RESPONDING, ("_text_qa_template",)),
+    _kind(CompactAndAccumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
+    _kind(Accumulate, ACCUMULATE, _ACCUMULATING, ("_text_qa_template",)),
+)
+ROWS: tuple[Row, ...] = (
+    *KINDS,
+    Row(BaseSynthesizer, (), _lower_other, _shadow_other, components=_components),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,12 +13,13 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexAutoRetr
 from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import QueryBundle
 
-from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Builder, Leaf
-from fineflow.adapters.core.recognition import NotLowered, believed
-from fineflow.adapters.llamaindex.claiming import Claiming
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, unblocked
+from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, unblocked
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
+from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import (
     acounted,
     asearched,
@@ -34,21 +36,20 @@ from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.component_calls import placed
 
-LATE = "late retrievers"
-"""Key of ``Call.tables``: what tells which retrievers search that stock has not made yet (``documents.Late``)."""
-
 RETRIEVING = ("retrieve", "aretrieve", "_retrieve", "_aretrieve")
 _AUTO = (
     *(*RETRIEVING, "generate_retrieval_spec", "agenerate_retrieval_spec", "_build_retriever_from_spec"),
     *("_get_query_bundle", "_parse_generated_spec"),
 )
-_QUERYING = (*RETRIEVING, "_needs_embedding", "_build_vector_store_query")
-_NODES = ("_get_nodes_with_embeddings", "_aget_nodes_with_embeddings")
+_SEARCHING = (
+    *(*RETRIEVING, "_needs_embedding", "_build_vector_store_query"),
+    *("_get_nodes_with_embeddings", "_aget_nodes_with_embeddings"),
+)
 
 
 def is_search(retriever: Any) -> bool:
     """Whether an object is a VectorIndexRetriever as LlamaIndex wrote it."""
-    return as_written(retriever, VectorIndexRetriever, *_QUERYING, *_NODES)
+    return as_written(retriever, VectorIndexRetriever, *_SEARCHING)
 
 
 def is_auto(retriever: Any) -> bool:
@@ -56,7 +57,7 @@ def is_auto(retriever: Any) -> bool:
     return as_written(retriever, VectorIndexAutoRetriever, *_AUTO)
 
 
-def stock_search(retriever: Any, query: Leaf, b: Builder) -> Leaf:
+def _stock_search(retriever: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     args = {"query": query.ref}
     store = retriever._vector_store
     if retriever._needs_embedding():
@@ -83,29 +84,29 @@ def stock_search(retriever: Any, query: Leaf, b: Builder) -> Leaf:
     )
 
 
-def lone_search(retriever: Any, query: Leaf, seen: Seen) -> Leaf:
+def _lower_lone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
     """One search by itself: stock's, unless there is time before it."""
-    if seen.early:
+    query = query_in(value)
+    if b.early:
         try:
-            return lower_search(retriever, query, None, seen)[0]
+            return lower_search(retriever, query, None, b)[0]
         except NotLowered as why:
-            seen.b.note(seen.b.leaf, False, str(why))
-    return stock_search(retriever, query, seen.b)
+            b.note(b.leaf, False, str(why))
+    return _stock_search(retriever, query, b)
 
 
-def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -> tuple[Leaf, Leaf | None]:
+def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuilder) -> tuple[Leaf, Leaf | None]:
     """EMBED and SEARCH, run ahead of stock; the vector too, where one was made. Raises NotLowered."""
-    b = seen.b
     if not is_search(retriever):
         raise NotLowered(f"{type(retriever).__name__} is not recognised: runs through its own methods")
     store, args = retriever._vector_store, {"query": query.ref}
     believed_class(store, b)
     believed(store, ("query", "aquery"), b)
     check_store(store, b)
-    seen.objects[b.leaf] = retriever
+    b.objects[b.leaf] = retriever
     if retriever._needs_embedding():
         if vector is None:
-            vector = lower_vector(retriever._embed_model, query, seen)
+            vector = lower_vector(retriever._embed_model, query, b)
         args["vector"] = vector.ref
     effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
     found = b.add(
@@ -116,19 +117,47 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, seen: Seen) -
         effects=effects,
         kind=DOCUMENTS,
         foreign=True,
-        by_sync=seen.by_sync,
+        by_sync=b.by_sync,
+        late=b.early,
     )
     return found, vector
 
 
+class LateRetrievers:
+    """The retrievers of one call that stock makes during the call, by path. On the loop of the call."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[str, Any] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def there(self, found: Mapping[str, Any]) -> None:
+        """Stock has made them."""
+        self._found = found
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def component(self, leaf: str) -> Any:
+        """Returns the retriever at a path, once it is there. Raises LeftToStock if there will be none."""
+        if self._found is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+        assert self._found is not None
+        if leaf not in self._found:
+            raise LeftToStock("another engine was made")
+        return self._found[leaf]
+
+
 def search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """What a vector store finds for a query, as its retriever asks; or the one that stock will make in its place."""
-    late = run.call.tables.get(LATE)
-    return _search(p, args, run) if late is None else run.spawn(_later(p, late, args, run), p)
+    """What a vector store finds for a query, as its retriever asks; or the one that stock will make in its site."""
+    return run.spawn(_later(p, args, run), p) if p.meta.get("late") else _search(p, args, run)
 
 
-async def _later(p: Primitive, late: Any, args: Mapping[str, Any], run: Execution) -> Any:
-    work = _search(p.with_(component=await late.component(p.leaf)), args, run)
+async def _later(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
+    component = await run.call.memory(LateRetrievers).component(p.leaf)
+    work = _search(p.with_(component=component), args, run)
     await work.entry.wait()
     return work.view(work.entry.result())
 
@@ -144,11 +173,11 @@ def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     other = sync and not by_sync and not blocks(type(store), "aquery")
 
     async def start(entry: Any) -> Any:
-        entry.begun = True
+        entry.running()
         given = replace(wanted)
 
         async def alone() -> Any:
-            async with run.place(p, entry), placed(connections(store) if sync else None):
+            async with run.slot(p, entry), placed(connections(store) if sync else None):
                 try:
                     return await called(store, "query", given, sync=sync, **settings)
                 except Exception as error:
@@ -160,36 +189,76 @@ def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
 
     measured = engine_of(store) is not None  # by the queue in front of it
     started = p.with_(meta={**p.meta, "foreign": False}) if measured else p
-    return Work(run.work(started, (wanted, settings), start, placed=False), lambda found: found)
+    return Work(run.work(started, (wanted, settings), start, in_slot=False), lambda found: found)
 
 
-def shadow_search(retriever: Any, place: Place) -> Any:
+def shadow_search(retriever: Any, site: Site) -> Any:
     """A copy of a retriever whose embedding model and store claim."""
     made = copy.copy(retriever)
-    made._embed_model = shadow_embedding(retriever._embed_model, place)
-    made._vector_store = shadow_store(retriever._vector_store, place)
+    made._embed_model = shadow_embedding(retriever._embed_model, site)
+    made._vector_store = shadow_store(retriever._vector_store, site)
     return made
 
 
-def shadow_store(store: Any, place: Place) -> Any:
+def shadow_store(store: Any, site: Site) -> Any:
     """A vector store whose searches claim, and go through the queue of the store; none blocks the event loop."""
-    return _Store(store, place.leaf, place.claims)
+    return _Store(store, site)
+
+
+def _shadow_auto(retriever: Any, site: Site) -> Any:
+    """A copy of a retriever that makes another one for each query; that one's parts do not block the event loop."""
+    made = copy.copy(retriever)
+    if model_known(retriever._llm):
+        made._llm = shadow_llm(retriever._llm, site.part("llm"))
+    found = method(type(retriever), "_build_retriever_from_spec")
+    assert found is not None
+    own = found.function
+
+    def build(_: Any, *args: Any, **kwargs: Any) -> Any:
+        built, bundle = own(made, *args, **kwargs)
+        return site.of(built, "built"), bundle
+
+    made.__dict__["_build_retriever_from_spec"] = found.around(made, build)
+    return made
+
+
+def _lower_auto(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    raise NotLowered("is not recognised: runs through its own methods")
+
+
+ROWS = (
+    Row(
+        VectorIndexRetriever,
+        _SEARCHING,
+        _lower_lone,
+        shadow_search,
+        components=lambda retriever: (retriever._vector_store, retriever._embed_model),
+        composite=True,
+    ),
+    Row(
+        VectorIndexAutoRetriever,
+        _AUTO,
+        _lower_auto,
+        _shadow_auto,
+        components=lambda each: (each._llm, each._index.vector_store, each._index._embed_model),
+        composite=True,
+    ),
+)
 
 
 class _Store(wrapt.ObjectProxy[Any]):
     """A vector store whose searches claim what was searched ahead."""
 
-    def __init__(self, store: Any, leaf: str, claims: Claiming) -> None:
+    def __init__(self, store: Any, site: Site) -> None:
         super().__init__(store)
-        self._self_leaf = leaf
-        self._self_claims = claims
+        self._self_site = site
 
     def query(self, query: Any, **kwargs: Any) -> Any:
-        store, leaf = self.__wrapped__, self._self_leaf
-        return self._self_claims.claim(leaf, (query, kwargs), lambda: searched(store, query, kwargs, leaf))
+        store, site = self.__wrapped__, self._self_site
+        return site.claim((query, kwargs), lambda: searched(store, query, kwargs, site.leaf))[1]
 
     async def aquery(self, query: Any, **kwargs: Any) -> Any:
-        store, leaf = self.__wrapped__, self._self_leaf
+        store, site = self.__wrapped__, self._self_site
         own = store.aquery
 
         async def call() -> Any:
@@ -197,6 +266,6 @@ class _Store(wrapt.ObjectProxy[Any]):
                 await in_thread(prepare)
             return await (unblocked(own, query, **kwargs) if blocks(type(store), "aquery") else own(query, **kwargs))
 
-        alone = lambda: acounted(store, leaf, call)  # noqa: E731
+        alone = lambda: acounted(store, site.leaf, call)  # noqa: E731
         ask = lambda: asearched(store, query, kwargs, alone)  # noqa: E731
-        return await self._self_claims.aclaim(leaf, (query, kwargs), ask)
+        return (await site.aclaim((query, kwargs), ask))[1]

@@ -17,6 +17,7 @@ import wrapt
 from llama_index.core.postprocessor import SentenceTransformerRerank
 from llama_index.core.schema import MetadataMode
 
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.backends.loaded import Failed, PerObject, refusal
@@ -77,11 +78,11 @@ def _local(component: Any, model: Any) -> LocalReranker | None:
     return LocalReranker(model, _engines.of(model, lambda: LoadedReranker(model, name=name)))
 
 
-def shadow_cross_encoder(processor: Any, scorer: LocalReranker, *, sync: bool) -> Any:
+def shadow_cross_encoder(processor: Any, scorer: LocalReranker, site: Site) -> Any:
     """A copy of the component whose model is asked through its engine; in async calls no thread waits for it."""
     made = copy.copy(processor)
-    model = made._model = _Queued(processor._model, scorer)
-    if not sync:
+    model = made._model = _Queued(processor._model, scorer, site)
+    if not site.sync:
         made.__dict__["_apostprocess_nodes"] = _scoring_first(made._apostprocess_nodes, model)
     return made
 
@@ -96,29 +97,36 @@ def _scoring_first(own: Callable[..., Any], model: _Queued) -> Callable[..., Any
     return run
 
 
+class _Ready(list[tuple[_Pairs, Any]]):
+    """Scores of one call that were awaited before stock asks for them."""
+
+
 class _Queued(wrapt.ObjectProxy[Any]):
     """A cross-encoder that predicts through the queue of its engine."""
 
-    def __init__(self, model: Any, scorer: LocalReranker) -> None:
+    def __init__(self, model: Any, scorer: LocalReranker, site: Site) -> None:
         super().__init__(model)
         self._self_scorer = scorer
-        self._self_ready: list[tuple[_Pairs, Any]] = []
+        self._self_site = site
 
     async def prepare(self, nodes: Any, query_bundle: Any) -> None:
         """Has the scores there that stock is going to ask for, where it is known what these are."""
-        if not nodes or query_bundle is None or not known_nodes(nodes):
+        here = self._self_site.here
+        if here is None or not nodes or query_bundle is None or not known_nodes(nodes):
             return
         query = query_bundle.query_str
         with suppress(Exception):  # which stock will meet by itself
             pairs = [(query, each.node.get_content(metadata_mode=MetadataMode.EMBED)) for each in nodes]
-            self._self_ready.append((pairs, await self._self_scorer.ascore(pairs)))
+            here.call.memory(_Ready).append((pairs, await self._self_scorer.ascore(pairs)))
 
     def predict(self, inputs: Any, **settings: Any) -> Any:
         """What the model predicts, from its own thread. Raises what the model raises."""
         if settings:
             return self.__wrapped__.predict(inputs, **settings)
-        place = next((i for i, (pairs, _) in enumerate(self._self_ready) if pairs == inputs), None)
-        found = self._self_scorer.score(inputs) if place is None else self._self_ready.pop(place)[1]
+        here = self._self_site.here
+        ready = [] if here is None else here.call.memory(_Ready)
+        place = next((i for i, (pairs, _) in enumerate(ready) if pairs == inputs), None)
+        found = self._self_scorer.score(inputs) if place is None else ready.pop(place)[1]
         if isinstance(found, Failed):
             raise found.error
         return found

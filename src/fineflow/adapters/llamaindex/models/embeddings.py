@@ -10,19 +10,16 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import QueryBundle
 
-from fineflow.adapters.core.builder import VALUE, Builder, Leaf
+from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.recognition import NotLowered, believed
-from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
-from fineflow.adapters.llamaindex.lowering.context import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, quiet, unblocked
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
-
-PLAIN = "plain query"
-"""Key of ``Call.tables``: whether the query came as text, with nothing about how it is embedded."""
 
 _TEXT = "_get_text_embedding"
 _EMBEDDING = ("_get_query_embedding", "_aget_query_embedding")
@@ -35,11 +32,11 @@ def several(query: Any) -> bool:
     return isinstance(query, QueryBundle) and query.embedding is None and len(query.custom_embedding_strs or ()) > 1
 
 
-def lower_vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
-    _check(model, _EMBEDDING, seen.b)
+def lower_vector(model: Any, query: Leaf, b: IndexBuilder) -> Leaf:
+    _check(model, _EMBEDDING, b)
     ours, local = type(model) is EngineEmbedding, encoder_of(model)
     effects = PURE if ours else Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
-    made = seen.b.add(
+    made = b.add(
         Op.EMBED,
         {"texts": query.ref},
         component=model,
@@ -48,18 +45,18 @@ def lower_vector(model: Any, query: Leaf, seen: Seen) -> Leaf:
         kind=VALUE,
         of="query",
         foreign=not ours and local is None,
-        by_sync=seen.by_sync,
+        by_sync=b.by_sync,
     )
-    seen.at(seen.shared(model))
+    b.at(b.shared_leaf(model))
     return made
 
 
-def check_embedding(model: Any, b: Builder) -> None:
+def check_embedding(model: Any, b: IndexBuilder) -> None:
     """Raises NotLowered where it is not known that a model does no more than embed queries."""
     _check(model, _EMBEDDING, b)
 
 
-def _check(model: Any, names: tuple[str, ...], b: Builder) -> None:
+def _check(model: Any, names: tuple[str, ...], b: IndexBuilder) -> None:
     """Raises NotLowered where it is not known that a model's methods ``names`` do no more than embed."""
     if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or not vars(model).keys().isdisjoint(names):
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
@@ -95,7 +92,7 @@ def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
     sync = run.call.sync or p.meta["by_sync"]
 
     async def start(entry: Any) -> Any:
-        entry.begun = True
+        entry.running()
         if local is not None:
             return await local.aembed_query(text)
         return await called(model, "_get_query_embedding", text, sync=sync and not ours)
@@ -105,18 +102,19 @@ def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
 
 def query_text(p: Primitive, arg: str, args: Mapping[str, Any], run: Execution) -> str:
     value = args[arg]
-    if type(value) is not str or (p.args[arg].name == "input" and not run.call.tables[PLAIN]):
+    if type(value) is not str or (p.args[arg].name == "input" and not run.call.facts.plain):
         raise LeftToStock("the query is more than a text")
     if not value:
         raise LeftToStock("the query is empty, which stock does not embed")
     return value
 
 
-def shadow_embedding(model: Any, place: Place) -> Any:
+def shadow_embedding(model: Any, site: Site) -> Any:
     """A copy of an embedding model that claims queries and texts; several queries for one vector, side by side."""
     if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING):
         return model
-    leaf, claims = place.shared(model), place.claims
+    at = site.shared(model)
+    site.reads(model)
     made, held = model.model_copy(), {}
     # That of a local model calls the sync one, in a thread and with a span of its own: it claims there.
     names = _EMBEDDING if encoder_of(model) is None else _EMBEDDING[:1]
@@ -126,41 +124,42 @@ def shadow_embedding(model: Any, place: Place) -> Any:
             continue
         function = found.function
         claiming = _claiming_async if name.startswith("_a") else _claiming_sync
-        held[name] = found.around(made, claiming(model, name, function, leaf, claims))
+        held[name] = found.around(made, claiming(model, name, function, at))
     for name in _AGGREGATING:
         found = method(type(model), name)
         assert found is not None
-        held[name] = found.around(made, _aggregating(model, made, found.function, leaf, claims))
+        held[name] = found.around(made, _aggregating(model, made, found.function, at))
     made.__dict__.update(held)
     return made
 
 
-def _aggregating(model: Any, made: Any, own: Any, leaf: str, claims: Claiming) -> Any:
+def _aggregating(model: Any, made: Any, own: Any, site: Site) -> Any:
     """A method that makes one vector of those of several queries, which stock embeds one after the other."""
     sync = not inspect.iscoroutinefunction(own)
 
     def aggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin(model, "query", list(queries), leaf, claims, sync=sync)
+        _begin(model, "query", list(queries), site, sync=sync)
         return own(made, queries, *args, **kwargs)
 
     async def aaggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin(model, "query", list(queries), leaf, claims, sync=sync)
+        _begin(model, "query", list(queries), site, sync=sync)
         return await own(made, queries, *args, **kwargs)
 
     return aggregate if sync else aaggregate
 
 
-def begin_texts(model: Any, texts: Sequence[str], place: Place) -> None:
+def begin_texts(model: Any, texts: Sequence[str], site: Site) -> None:
     """Has texts of nodes embedded side by side that stock is about to embed one after the other, synchronously."""
-    _begin(model, "text", texts, place.shared(model), place.claims, sync=True)
+    _begin(model, "text", texts, site.shared(model), sync=True)
 
 
-def _begin(model: Any, kind: str, texts: Sequence[str], leaf: str, claims: Claiming, *, sync: bool) -> None:
+def _begin(model: Any, kind: str, texts: Sequence[str], site: Site, *, sync: bool) -> None:
     names = _EMBEDDING if kind == "query" else (_TEXT,)
-    if len(texts) < 2:
+    here = site.here
+    if here is None or len(texts) < 2:
         return
     try:
-        _check(model, names, Builder(()))
+        _check(model, names, IndexBuilder(()))
     except NotLowered:
         return
     ours, local = type(model) is EngineEmbedding, encoder_of(model)
@@ -172,26 +171,26 @@ def _begin(model: Any, kind: str, texts: Sequence[str], leaf: str, claims: Claim
 
     whole = {"query": "aembed_queries", "text": "_aget_text_embeddings"}[kind]
     if ours:
-        claims.begin(leaf, [([(kind, text) for text in texts], lambda: getattr(model, whole)(list(texts)))])
+        here.begin(site.leaf, [([(kind, text) for text in texts], lambda: getattr(model, whole)(list(texts)))])
     else:
-        claims.begin(leaf, [([(kind, text)], partial(one, text)) for text in texts])
+        here.begin(site.leaf, [([(kind, text)], partial(one, text)) for text in texts])
 
 
-def _claiming_sync(model: Any, name: str, function: Any, leaf: str, claims: Claiming) -> Any:
+def _claiming_sync(model: Any, name: str, function: Any, site: Site) -> Any:
     kind, given = ("text", "text") if name == _TEXT else ("query", "query")
 
     def embed(_: Any, *args: Any, **kwargs: Any) -> Any:
         text = args[0] if args else kwargs[given]
-        return claims.claim(leaf, (kind, text), lambda: function(model, text))
+        return site.claim((kind, text), lambda: function(model, text))[1]
 
     return embed
 
 
-def _claiming_async(model: Any, name: str, function: Any, leaf: str, claims: Claiming) -> Any:
+def _claiming_async(model: Any, name: str, function: Any, site: Site) -> Any:
     async def own(query: str) -> Any:
         return await (unblocked(function, model, query) if blocks(type(model), name) else function(model, query))
 
     async def embed_query(_: Any, query: str) -> Any:
-        return await claims.aclaim(leaf, ("query", query), lambda: own(query))
+        return (await site.aclaim(("query", query), lambda: own(query)))[1]
 
     return embed_query

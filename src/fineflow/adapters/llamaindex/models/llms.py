@@ -13,9 +13,8 @@ from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.recognition import NotLowered, believed
-from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.lowering.context import Place
 from fineflow.adapters.llamaindex.methods import believed_class, blocks, library_class, method, quiet, same, unblocked
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
@@ -167,15 +166,16 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     return await function(llm, *args, **kwargs)
 
 
-def shadow_llm(llm: Any, leaf: str, claims: Claiming, *, sync: bool) -> Any:
+def shadow_llm(llm: Any, site: Site) -> Any:
     """A copy of an LLM whose methods claim what was asked ahead; none of its async methods blocks the event loop.
 
     One that takes one call at a time stays where it is: blocking is what keeps its calls apart.
     """
     if one_at_a_time(llm):
         return llm
+    site.reads(llm)
     if servers.speaks(llm):
-        return servers.shadow(llm, leaf, claims)
+        return servers.shadow(llm, site)
     made = llm.model_copy()
     kind, held = type(llm), {}
     for name in ASKING:
@@ -184,11 +184,11 @@ def shadow_llm(llm: Any, leaf: str, claims: Claiming, *, sync: bool) -> Any:
             continue
         if asked(kind, name) == name:
             claiming = _aclaiming if name.startswith("a") else _claiming
-            held[name] = found.around(made, claiming(llm, leaf, name, found.function, claims))
-        elif not sync and blocks(kind, name):
+            held[name] = found.around(made, claiming(llm, name, found.function, site))
+        elif not site.sync and blocks(kind, name):
             held[name] = found.around(made, _in_thread(made, found.function))
     for name in _STREAMING:
-        if issubclass(kind, CustomLLM) and same(kind, CustomLLM, name) and not sync:
+        if issubclass(kind, CustomLLM) and same(kind, CustomLLM, name) and not site.sync:
             found = method(kind, name)
             assert found is not None
             held[name] = found.around(made, _streaming(made, name.removeprefix("a")))
@@ -207,18 +207,18 @@ def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return "complete", given.get("prompt"), given.get("formatted", False), rest
 
 
-def _claiming(llm: Any, leaf: str, name: str, function: Callable[..., Any], claims: Claiming) -> Callable[..., Any]:
+def _claiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
     def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return claims.claim(leaf, _key(name, args, kwargs), lambda: function(llm, *args, **kwargs))
+        return site.claim(_key(name, args, kwargs), lambda: function(llm, *args, **kwargs))[1]
 
     return call
 
 
-def _aclaiming(llm: Any, leaf: str, name: str, function: Callable[..., Any], claims: Claiming) -> Callable[..., Any]:
+def _aclaiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
     own = unblocked if blocks(type(llm), name) else _plainly
 
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await claims.aclaim(leaf, _key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs))
+        return (await site.aclaim(_key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs)))[1]
 
     return call
 
@@ -253,14 +253,15 @@ def _streaming(llm: Any, name: str) -> Callable[..., Any]:
     return call
 
 
-def in_turn(holder: Any, place: Place) -> Any:
+def in_turn(holder: Any, site: Site) -> Any:
     """What stock has ask a model: a copy whose requests wait for their turn, where the model's server has a limit."""
     known = getattr(holder, "__dict__", {})
     name = next((each for each in ("_llm", "llm") if isinstance(known.get(each), LLM)), "")
     if not name or servers.bound(known[name]) is None or not library_class(type(holder)):
         return holder
+    site.reads(holder)
     made = copy.copy(holder)
-    made.__dict__[name] = shadow_llm(known[name], place.part("llm").leaf, place.claims, sync=place.sync)
+    made.__dict__[name] = shadow_llm(known[name], site.part("llm"))
     return made
 
 

@@ -133,7 +133,7 @@ def _known(component: Any) -> bool:
 
 
 def _as_written(base: type, name: str) -> bool:
-    """Whether a method is the library's own: nothing put in its place, and no wrapper of somebody else around it."""
+    """Whether a method is the library's own: nothing put in its site, and no wrapper of somebody else around it."""
     if name == _RETRIED:
         found = inspect.getattr_static(base, name)
         return hasattr(found, "retry") and plain(base, name).__module__ == _MODULE

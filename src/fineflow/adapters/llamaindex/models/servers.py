@@ -20,7 +20,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core import server_requests
-from fineflow.adapters.llamaindex.claiming import Claiming
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.methods import same
 from fineflow.runtime import servers
 from fineflow.runtime.loop.workers import in_thread
@@ -144,13 +144,13 @@ def _with_client(llm: Any, function: Callable[..., Any], *args: Any, **kwargs: A
 # Shadows
 
 
-def shadow(llm: Any, leaf: str, claims: Claiming) -> Any:
+def shadow(llm: Any, site: Site) -> Any:
     """A copy whose inner methods claim, or are the model's own, so that it asks by the model's clients."""
     copy, held = llm.model_copy(), dict[str, Any]()
     for name in INNER:
-        held[name] = (_aclaiming if name.startswith("_a") else _claiming)(llm, leaf, name, claims)
+        held[name] = (_aclaiming if name.startswith("_a") else _claiming)(llm, name, site)
     for name in _STREAMS:
-        held[name] = (_astreaming if name.startswith("_a") else _streaming)(llm, leaf, name)
+        held[name] = (_astreaming if name.startswith("_a") else _streaming)(llm, site.leaf, name)
     copy.__dict__.update(held)
     return copy
 
@@ -160,26 +160,26 @@ def _key(name: str, prompt: Any, kwargs: dict[str, Any]) -> Any:
     return ("chat", prompt, kwargs) if name.endswith("chat") else ("complete", prompt, True, kwargs)
 
 
-def _claiming(llm: Any, leaf: str, name: str, claims: Claiming) -> Callable[..., Any]:
+def _claiming(llm: Any, name: str, site: Site) -> Callable[..., Any]:
     def call(prompt: Any, **kwargs: Any) -> Any:
         def own() -> Any:
             component, ask = bound(llm), partial(_with_client, llm, getattr(llm, name), prompt, **kwargs)
-            return ask() if component is None else called(lane(llm), leaf, component, ask)
+            return ask() if component is None else called(lane(llm), site.leaf, component, ask)
 
-        return claims.claim(leaf, _key(name, prompt, kwargs), own)
+        return site.claim(_key(name, prompt, kwargs), own)[1]
 
     return call
 
 
-def _aclaiming(llm: Any, leaf: str, name: str, claims: Claiming) -> Callable[..., Any]:
+def _aclaiming(llm: Any, name: str, site: Site) -> Callable[..., Any]:
     async def call(prompt: Any, **kwargs: Any) -> Any:
         async def own() -> Any:
             component, ask = bound(llm), getattr(llm, name)
             if component is None:
                 return await ask(prompt, **kwargs)
-            return await acalled(lane(llm), leaf, component, lambda: ask(prompt, **kwargs))
+            return await acalled(lane(llm), site.leaf, component, lambda: ask(prompt, **kwargs))
 
-        return await claims.aclaim(leaf, _key(name, prompt, kwargs), own)
+        return (await site.aclaim(_key(name, prompt, kwargs), own))[1]
 
     return call
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from fineflow.adapters.registry import component_of
 from fineflow.protocols import BatchEngine, LLMEngine
 from fineflow.runtime import servers
 from fineflow.runtime.queues import registry
@@ -32,7 +32,7 @@ def limit(obj: Any, *, at_once: int | None) -> None:
         raise ValueError(f"limit(at_once=...) must be at least 1, got {at_once}")
     if _is_engine(obj):
         raise TypeError(f"{type(obj).__name__} is an engine, which has a queue of its own: set max_batch or capacity")
-    _standing(obj).limit(at_once)
+    component_of(obj).limit(at_once)
 
 
 def set_policy(obj: Any, policy: Policy | str) -> None:
@@ -47,23 +47,10 @@ def set_policy(obj: Any, policy: Policy | str) -> None:
     Raises: ValueError for a name that is not one of these; TypeError for what is no engine and cannot be limited,
     and for a policy that is neither.
     """
-    registry.set_policy(obj if _is_engine(obj) else _standing(obj), policy)
+    registry.set_policy(obj if _is_engine(obj) else component_of(obj), policy)
     if _is_engine(obj) and (server := servers.component_of(obj)) is not None:
         registry.set_policy(server, policy)
 
 
 def _is_engine(obj: Any) -> bool:
     return isinstance(obj, (BatchEngine, LLMEngine))
-
-
-def _standing(obj: Any) -> Any:
-    kind = obj if isinstance(obj, type) else obj.__class__  # of what is optimized: the user's
-    if any(each.__module__.startswith("llama_index.core.") for each in kind.__mro__):
-        from fineflow.adapters.llamaindex.resources import standing as standing_for_llamaindex
-
-        return standing_for_llamaindex(obj)
-    if "langchain_core" not in sys.modules:
-        raise TypeError(f"expected an engine or a component of LangChain or LlamaIndex, got {type(obj).__name__}")
-    from fineflow.adapters.langchain.resources import standing
-
-    return standing(obj)

@@ -1,0 +1,279 @@
+"""Stock's side of one call: how its components take results of the graph, and what happens where there are none.
+
+Shadows are shared by calls. A shadow finds the call that it is used in by a context variable (``under_way``), which the
+frameworks hand on to their tasks and threads; where it finds none, its components are the user's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
+from fineflow.runtime.call.executor import Call
+from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.scopes import check
+from fineflow.runtime.queues.component_calls import Pieces
+
+T = TypeVar("T")
+
+Usable = Callable[[Entry], bool]
+"""Whether a claim may take an entry, as far as is known now."""
+
+Ahead = tuple[Sequence[Any], Callable[[], Awaitable[Sequence[Any]]]]
+"""Several calls of stock that are made as one: the key of each, and what returns their results in order."""
+
+_END: Any = object()
+
+
+def always(entry: Entry) -> bool:
+    """Every entry may be claimed."""
+    return True
+
+
+def never(entry: Entry) -> bool:
+    """No entry may be claimed: stock does the work itself."""
+    return False
+
+
+class Claiming:
+    """Stock's side of one call.
+
+    shadows: those that stock runs in this call. outer: the call inside of which this one is made, if any.
+    """
+
+    __slots__ = ("_bridge", "_fed", "_leaves", "call", "outer", "shadows", "start")
+
+    def __init__(self, call: Call, shadows: Any, leaves: frozenset[str], outer: Claiming | None = None) -> None:
+        self.call = call
+        self.shadows = shadows
+        self.outer = outer
+        self.start: Callable[[], None] | None = None  # starts the graph, which waits for ``opened``
+        self._leaves = leaves
+        self._fed: set[str] = set()
+        self._bridge: Bridge | None = None
+
+    def opened(self) -> None:
+        """Starts the graph if it waits for this: stock has opened the outermost run, in the current context."""
+        start, self.start = self.start, None
+        if start is not None:
+            start()
+
+    @property
+    def bridge(self) -> Bridge:
+        """The way from stock's threads to the loop of the call."""
+        if self._bridge is None:
+            self._bridge = Bridge(self.call)
+        return self._bridge
+
+    # Claims. ``own`` is stock's own call of the component.
+
+    def claim(self, leaf: str, key: Any, own: Callable[[], T], usable: Usable) -> tuple[Entry, T]:
+        """Returns the graph's result for these arguments, or that of ``own()``, which the graph may then use.
+
+        For sync leaves, from a thread.
+        """
+        check()
+        if leaf not in self._leaves or self.bridge.here:  # the loop's thread may not wait for itself
+            return self.nobodys_entry(), own()
+        entry, mine = None, True
+        with suppress(Unreachable):
+            entry, mine = self.bridge.outcome(self._take(leaf, key, usable))
+        if not mine:
+            assert entry is not None
+            raise_stop(entry.error)
+            return entry, cast(T, entry.result())
+        check()  # the wait may have ended because the call was stopped
+        if entry is None:  # the loop cannot be reached: the component's result concerns nobody else
+            return self.nobodys_entry(), own()
+        try:
+            with self.bridge.place():
+                result = own()
+        except BaseException:
+            # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
+            self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
+            raise
+        self.bridge.post(entry.finish, result)
+        return entry, result
+
+    async def aclaim(self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable) -> tuple[Entry, Any]:
+        """``claim`` for async leaves, on any event loop."""
+        if leaf not in self._leaves:
+            return self.nobodys_entry(), await own()
+        if not self.bridge.here:
+            return await self._claim_from_elsewhere(leaf, key, own, usable)
+        entry, mine = await self._take(leaf, key, usable)
+        if not mine or entry.over:  # or the call has ended meanwhile
+            return entry, entry.result()
+        try:
+            result = await self.call.for_stock(own)
+        except BaseException as error:
+            entry.fail(error)
+            raise
+        entry.finish(result)
+        return entry, result
+
+    async def _claim_from_elsewhere(
+        self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable
+    ) -> tuple[Entry, Any]:
+        taking = self._take(leaf, key, usable)
+        try:
+            entry, mine = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self.call.loop))
+        except RuntimeError:  # that loop is closed
+            taking.close()
+            return self.nobodys_entry(), await own()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self.nobodys_entry(), await own()  # that loop was shut down
+        if not mine:
+            return entry, entry.result()
+        try:
+            result = await own()
+        except BaseException:
+            self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
+            raise
+        self.bridge.post(entry.finish, result)
+        return entry, result
+
+    async def _take(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
+        """Returns the entry for a call that stock makes, over if it is the graph's; whether stock has to do the work.
+
+        On the loop of the call.
+        """
+        claims, wanted = self.call.claims, self.shadows.arguments(key)
+        entry, mine = claims.claim(leaf, wanted, usable)
+        if not mine:
+            await entry.wait()
+            if isinstance(entry.error, asyncio.CancelledError) and claims.closed:
+                return entry, True
+            if not entry.for_claims or not usable(entry):  # asked again: only now it may have turned out
+                return claims.own(leaf, wanted), True
+        return entry, mine
+
+    # Streams.
+
+    def claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
+        """Returns the entry for a call that stock streams, and whether stock has to do the work. From a thread."""
+        if self.bridge.here:  # what the graph gets could not come while this thread waits for it
+            return self.nobodys_entry(), True
+        try:
+            return self.bridge.run(lambda: self.aclaim_stream(leaf, key, usable))
+        except Unreachable:
+            return self.nobodys_entry(), True
+
+    def aclaim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
+        """``claim_stream`` on the event loop of the call."""
+        return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
+
+    def paced(self, chunks: Iterator[T], pieces: Pieces | None = None) -> Iterator[T]:
+        """Yields what stock streams itself, in a slot for each piece: between pieces the reader decides who works.
+
+        pieces: of a component that has a limit of its own.
+        """
+        chunks = iter(chunks)
+        while True:
+            check()
+            with self.bridge.place():
+                chunk = next(chunks, _END) if pieces is None else pieces.next(chunks, _END)
+            if chunk is _END:
+                return
+            yield cast(T, chunk)
+
+    async def apaced(self, chunks: AsyncIterator[T], pieces: Pieces | None = None) -> AsyncGenerator[T, None]:
+        """``paced`` for async leaves. To be closed, which closes what it reads."""
+        chunks, take = aiter(chunks), anext if pieces is None else pieces.anext
+        try:
+            while True:
+                check()
+                chunk = await self.call.for_stock(lambda: take(chunks, _END))
+                if chunk is _END:
+                    return
+                yield cast(T, chunk)
+        finally:
+            if hasattr(chunks, "aclose"):
+                await chunks.aclose()
+
+    def own_entry(self, leaf: str, key: Any) -> Entry:
+        """Returns an entry for work that stock does itself, whatever the graph has. On the query's event loop."""
+        return self.call.claims.own(leaf, self.shadows.arguments(key))
+
+    def nobodys_entry(self) -> Entry:
+        """Returns an entry for work that stock does itself, and that the graph will not hear of."""
+        return Entry(None, self.call.loop, shared=False)
+
+    # What stock does itself.
+
+    def begins(self, leaf: str) -> None:
+        """Notes that stock is about to run the opaque step ``leaf``. Raises CancelledError after the deadline."""
+        self.call.begins(leaf)
+
+    def changed(self, leaf: str) -> None:
+        """Notes that the step ``leaf`` has changed its input in place: what others read of it, too."""
+        self.call.changed = leaf
+
+    def feed(self, leaf: str, value: Any, *, once: bool = False) -> None:
+        """Feeds the graph the value of a step that stock ran. From any thread.
+
+        From another thread it waits until the graph has dispatched what it can, so that the graph reaches the next
+        leaf before stock does. once: values after the first of the leaf are ignored.
+        """
+        if leaf not in self._leaves or (once and leaf in self._fed):
+            return
+        self._fed.add(leaf)
+        if self.bridge.here:
+            self.call.feed(leaf, value)
+            return
+        with suppress(Unreachable):
+            self.bridge.run(lambda: self.call.feed(leaf, value))
+
+    def post(self, function: Callable[..., Any], *args: Any) -> None:
+        """Calls a function on the loop of the call, in the order of such calls from one thread. From any thread."""
+        if self.bridge.here:
+            function(*args)
+        else:
+            self.bridge.post(function, *args)
+
+    def begin(self, leaf: str, works: Sequence[Ahead]) -> None:
+        """Starts calls concurrently that stock is about to make one after the other. From any thread."""
+        call = self.call
+        self._leaves |= {leaf}
+
+        def expect() -> None:
+            for keys, work in works:
+                entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
+                for entry in entries:
+                    entry.worker = Side.GRAPH
+                    entry.running()
+                call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)
+
+        with suppress(Unreachable):
+            self.bridge.run(expect)
+
+
+async def _do(call: Call, leaf: str, entries: Sequence[Entry], work: Callable[[], Awaitable[Sequence[Any]]]) -> None:
+    try:
+        async with call.slot():
+            done = list(zip(entries, await work(), strict=True))
+    except BaseException as error:
+        for entry in entries:  # of several calls made as one it is not known which failed: stock makes each alone
+            entry.fail(error, own=len(entries) == 1)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        return
+    for entry, result in done:
+        entry.finish(result)
+        call.claims.forget(leaf, entry)
+
+
+under_way: ContextVar[Claiming | None] = ContextVar("fineflow_claiming", default=None)
+"""The innermost call that stock is in here."""
+
+
+def nobodys() -> Entry:
+    """Returns an entry for work that belongs to no call."""
+    return Entry(None, cast(Any, None), shared=False)

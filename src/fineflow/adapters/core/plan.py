@@ -1,0 +1,89 @@
+"""Plans: how the calls of one object run, decided from its p-graph and e-graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.ir import Graph, Op, Primitive
+from fineflow.ir.primitive import FED
+from fineflow.ir.spec import bodies
+
+if TYPE_CHECKING:
+    from fineflow.adapters.core.shadows import Shadows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one object runs when it is called in some way.
+
+    entries: the methods it is about. pays: those of them for which running ahead is expected to gain. follows: those
+    whose calls follow the plan even so: because a part runs ahead by itself, or work has to leave the event loop, or a
+    component has a limit. remarks: sentences on what the graphs do not show. objects: what was planned at which path.
+    shared: components that several parts share, in the order in which lowering met them. touched: the paths that the
+    shadow copies; None: all. leaves: the paths at which the graph may have a result for stock, or waits for a value.
+    tapped: opaque steps among them. per_call: whether a shadow serves one call only. batched: whether a batch may run
+    as one call per input. snapshot: what the objects were like. shadows: those made so far, by whether they serve sync
+    calls.
+    """
+
+    way: Any
+    p_graph: Graph
+    e_graph: Graph
+    entries: tuple[str, ...]
+    pays: frozenset[str]
+    objects: Mapping[str, Any]
+    snapshot: Snapshot
+    touched: frozenset[str] | None = None
+    leaves: frozenset[str] = frozenset()
+    tapped: frozenset[str] = frozenset()
+    follows: frozenset[str] = frozenset()
+    remarks: tuple[str, ...] = ()
+    shared: Sequence[Any] = ()
+    per_call: bool = False
+    batched: bool = True
+    shadows: dict[tuple[bool, bool], Shadows] = field(default_factory=dict, compare=False, repr=False)
+    bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
+
+    def ahead(self, *, eager: bool = False) -> tuple[str, ...]:
+        """Returns the methods whose calls follow the plan; the others run as stock on the user's object."""
+        return tuple(entry for entry in self.entries if self.follows_for(entry, eager=eager))
+
+    def follows_for(self, entry: str, *, eager: bool) -> bool:
+        """Whether a call of the method follows the plan. eager: also where no gain is expected."""
+        return entry in self.pays or entry in self.follows or (eager and self.touched != frozenset())
+
+    def bounding(self, leaves: frozenset[str]) -> Plan:
+        """Returns the plan that all calls follow, with shadows between stock and the components at these paths, too."""
+        found = self.bounded.get(leaves)
+        if found is None:
+            assert self.touched is not None
+            opaque = {p.leaf for p in running(self.e_graph) if p.op in FED and p.by_stock}
+            touched = self.touched | (with_containers(leaves) & self.objects.keys())
+            tapped = self.tapped | (leaves & opaque)
+            pays = frozenset(entry for entry in self.entries if self.batched or not entry.endswith("batch"))
+            found = replace(self, pays=pays, touched=touched, leaves=touched, tapped=tapped, shadows={}, bounded={})
+            self.bounded[leaves] = found
+        return found
+
+
+def with_containers(leaves: Iterable[str]) -> frozenset[str]:
+    """Returns paths together with those of all objects that they are inside of."""
+    return frozenset("/".join(leaf.split("/")[:i]) for leaf in leaves for i in range(len(leaf.split("/")) + 1))
+
+
+def running(graph: Graph) -> Iterator[Primitive]:
+    """Yields the primitives of a graph, and those in bodies of what the graph runs itself."""
+    for p in graph:
+        yield p
+        if not p.by_stock:
+            for _, body in bodies(p):
+                yield from running(body)
+
+
+def asked(graph: Graph) -> int:
+    """Counts requests to stores and their embeddings; stages, and searches that copy an equal one, make none."""
+    asking = [p for p in running(graph) if p.op in (Op.EMBED, Op.SEARCH) and not p.params.get("stage")]
+    return len([p for p in asking if "same" not in p.params])

@@ -1,0 +1,231 @@
+"""Shadows: the copy of the user's object that stock runs, whose components claim results of the graph.
+
+Only what the plan touches is copied, shallowly. A shadow serves any number of calls, also concurrent ones: its parts
+look for the call that they are used in (``claiming.under_way``). Attributes that the user changes between calls are
+read when a call starts: ``Shadows.hold`` compares what was copied, and the next call makes a new shadow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from fineflow.adapters.core.claiming import Claiming, Usable, always, nobodys, under_way
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.recognition import Row, find
+from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.ir import Graph, Ref
+from fineflow.runtime.call.claims import Entry
+
+T = TypeVar("T")
+
+
+class Stale(Exception):
+    """The user's object is no longer the one that was planned."""
+
+
+class Shadows:
+    """The shadow of one object, for sync or for async calls.
+
+    rows: recognised constructs. nested: returns for a part of the object one that runs ahead by itself. arguments:
+    wraps the arguments of a component call so that two calls can be compared. tap: makes the shadow of an opaque step.
+    finish: completes the shadow of the whole. ahead: whether the graph runs in calls of this shadow; else it only moves
+    work, or counts calls.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rows: Sequence[Row],
+        *,
+        sync: bool,
+        ahead: bool = True,
+        nested: Callable[[Any], Any] = lambda part: part,
+        arguments: Callable[[Any], Any] = lambda key: key,
+        tap: Callable[[Any, Site, bool], Any] | None = None,
+        finish: Callable[[Any, Site], None] = lambda shadow, site: None,
+    ) -> None:
+        self.plan = plan
+        self.rows = rows
+        self.sync = sync
+        self.nested = nested
+        self.arguments = arguments
+        self.leaves = plan.leaves if ahead else frozenset[str]()
+        self.shadow: Any = None
+        self.opens: frozenset[str] = frozenset()  # methods in which stock says when its outermost run is open
+        self._tap = tap
+        self._finish = finish
+        self._shared = list(plan.shared)
+        self._built = False  # what is copied during calls is not part of the shadow
+        self._read: list[Any] = []
+        self._methods: list[tuple[type, str]] = []
+        self._promises: list[Callable[[], bool]] = []
+
+    def build(self, obj: Any) -> Shadows:
+        """Makes ``shadow``, the copy of ``obj``. Raises Stale; whatever the objects raise when they are copied."""
+        site = Site(self, "")
+        self.shadow = site.of(obj)
+        self._finish(self.shadow, site)
+        self._same = Snapshot([(each, None) for each in self._read], self._methods, parts=False, apart=True)
+        self._built = True
+        return self
+
+    def hold(self, obj: Any) -> bool:
+        """Whether the shadow is still what a new one would be."""
+        return self.plan.objects.get("") is obj and self._same.holds() and all(promise() for promise in self._promises)
+
+    @property
+    def here(self) -> Claiming | None:
+        """The call of this shadow that the caller is in; None if there is none."""
+        found = under_way.get()
+        while found is not None and found.shadows is not self:
+            found = found.outer
+        return found
+
+    def _of(self, obj: Any, site: Site) -> Any:
+        leaf, plan = site.leaf, self.plan
+        if plan.touched is not None:
+            if leaf not in plan.touched:
+                return obj
+            if plan.objects.get(leaf) is not obj:
+                raise Stale(leaf)
+        row = find(self.rows, obj)
+        if plan.touched is None and row is None:  # nothing is known of it, and nothing is planned there
+            return obj
+        site.reads(obj)
+        if self._tap is not None and leaf in plan.tapped and not self._has_parts(leaf):
+            tapped = self._tap(obj, site, True)
+            if tapped is not None:
+                return tapped
+        if row is None:  # a method has been put on it since
+            raise Stale(leaf)
+        if self._built:
+            pass
+        elif type(row) is not Row:
+            self._promises.append(partial(row.matches, obj))
+        elif type(obj) is not row.base:
+            self._methods += [(type(obj), name) for name in row.methods]
+        shadow = row.shadow(obj, site)
+        if self._tap is not None and leaf in plan.tapped:
+            return self._tap(shadow, site, False)
+        return shadow
+
+    def _has_parts(self, leaf: str) -> bool:
+        prefix = f"{leaf}/" if leaf else ""
+        return any(other != leaf and other.startswith(prefix) for other in self.plan.touched or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the object whose shadow is being made: what the shadow of a construct needs to claim and to feed."""
+
+    shadows: Shadows
+    leaf: str
+
+    # Building.
+
+    def part(self, name: str) -> Site:
+        """Returns the site of a part."""
+        return Site(self.shadows, f"{self.leaf}/{name}" if self.leaf else name)
+
+    def at(self, leaf: str) -> Site:
+        """Returns the site at another path."""
+        return Site(self.shadows, leaf)
+
+    def of(self, obj: Any, *steps: str) -> Any:
+        """Returns the shadow of a part, or the part itself where the plan changes nothing. Raises Stale."""
+        site = self
+        for step in steps:
+            site = site.part(step)
+        return self.shadows._of(obj, site)
+
+    def shared(self, component: Any) -> Site:
+        """Returns the site of a component that several parts may share."""
+        return self.at(shared_leaf(component, self.shadows._shared))
+
+    def reads(self, obj: Any) -> None:
+        """Makes the shadow depend on the attributes of ``obj``, which it has copied."""
+        if not self.shadows._built:
+            self.shadows._read.append(obj)
+
+    def holds_while(self, promise: Callable[[], bool]) -> None:
+        """Makes the shadow depend on ``promise()``, which is asked before every call."""
+        self.shadows._promises.append(promise)
+
+    def opens(self, *methods: str) -> None:
+        """Says that the shadow calls ``opened`` in these methods when stock has opened its outermost run."""
+        self.shadows.opens |= frozenset(methods)
+
+    @property
+    def planned(self) -> Any:
+        """The object planned here, if the plan changes anything here; else None."""
+        plan = self.shadows.plan
+        return plan.objects.get(self.leaf) if plan.touched is None or self.leaf in plan.touched else None
+
+    @property
+    def tapped(self) -> bool:
+        """Whether stock alone runs the current object, and feeds its value."""
+        return self.leaf in self.shadows.plan.tapped
+
+    @property
+    def sync(self) -> bool:
+        """Whether the shadow serves sync calls."""
+        return self.shadows.sync
+
+    @property
+    def graph(self) -> Graph:
+        """The p-graph of the plan."""
+        return self.shadows.plan.p_graph
+
+    def nested(self, part: Any) -> Any:
+        """Returns a part as one that runs ahead by itself, in calls of its own."""
+        return self.shadows.nested(part)
+
+    def any_ahead(self) -> bool:
+        """Whether the graph may have a result at this path or below it."""
+        return any(each == self.leaf or each.startswith(f"{self.leaf}/") for each in self.shadows.leaves)
+
+    # In calls.
+
+    @property
+    def here(self) -> Claiming | None:
+        """The call that the caller is in; None if there is none, and the shadow is no more than the user's object."""
+        return self.shadows.here
+
+    def opened(self) -> None:
+        """Tells the call that stock has opened the outermost run."""
+        if (here := self.here) is not None:
+            here.opened()
+
+    def claim(self, key: Any, own: Callable[[], T], usable: Usable = always) -> tuple[Entry, T]:
+        """Returns the graph's result for these arguments, or that of ``own()``, from a thread."""
+        here = self.here
+        return (nobodys(), own()) if here is None else here.claim(self.leaf, key, own, usable)
+
+    async def aclaim(self, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable = always) -> tuple[Entry, Any]:
+        """``claim`` for coroutines, on any event loop."""
+        here = self.here
+        return (nobodys(), await own()) if here is None else await here.aclaim(self.leaf, key, own, usable)
+
+    def feed(self, value: Any, *, once: bool = False) -> None:
+        """Feeds the graph the value of the step that stock ran here. From any thread."""
+        if (here := self.here) is not None:
+            here.feed(self.leaf, value, once=once)
+
+
+def shared_leaf(component: Any, known: list[Any]) -> str:
+    """Returns the path of a component among those met so far, the same for plan and shadow if met in one order."""
+    for i, other in enumerate(known):
+        if other is component:
+            return f"shared {i}"
+    known.append(component)
+    return f"shared {len(known) - 1}"
+
+
+def unclaimed(*, sync: bool) -> Site:
+    """Returns a site outside of every call: what is copied there claims nothing."""
+    empty = Graph((), Ref("input"))
+    plan = Plan(None, empty, empty, (), frozenset(), {}, Snapshot(()))
+    return Site(Shadows(plan, (), sync=sync), "")

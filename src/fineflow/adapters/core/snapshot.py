@@ -1,0 +1,93 @@
+"""Plan staleness: attributes of user objects and methods of their classes as they were, compared by identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from operator import attrgetter, is_
+from typing import Any
+
+MOST = 1000
+"""Parts of a container that are compared. What has more holds data, not components; walking it takes long."""
+
+_DICT = attrgetter("__dict__")
+_APART = ("__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")  # kept apart by pydantic
+
+
+class Snapshot:
+    """Attributes of some objects, the parts of their lists and dicts, and methods of classes, as they are now.
+
+    Every call asks whether it still holds, so it is kept flat and compared by a few loops that run in C.
+    """
+
+    def __init__(
+        self,
+        watched: Iterable[tuple[Any, Sequence[str] | None]],
+        methods: Iterable[tuple[type, str]] = (),
+        counters: Sequence[Callable[[], int]] = (),
+        *,
+        parts: bool = True,
+        apart: bool = False,
+    ) -> None:
+        """watched: objects, each with the attributes that count; None: all that are in its ``__dict__``.
+
+        counters: numbers of changes made elsewhere, which must stay what they are. parts: also compares up to ``MOST``
+        parts of lists, tuples and dicts. apart: also compares what pydantic keeps outside of ``__dict__``.
+        """
+        self._counters = tuple(counters)
+        self._counts = [count() for count in self._counters]
+        given = [(obj, names) for obj, names in watched if hasattr(obj, "__dict__")]
+        self._objects = [obj for obj, _ in given]
+        self._dicts = [obj.__dict__ for obj in self._objects]
+        slots = [(obj, name) for obj in self._objects for name in _APART if hasattr(obj, name)] if apart else []
+        self._holders = [obj for obj, _ in slots]
+        self._slots = [name for _, name in slots]
+        self._held = list(map(getattr, self._holders, self._slots))
+        whole = [known for (_, names), known in zip(given, self._dicts, strict=True) if names is None]
+        self._whole = [*whole, *(each for each in self._held if type(each) is dict)]
+        self._names = list(chain.from_iterable(self._whole))
+        self._values = list(chain.from_iterable(map(dict.values, self._whole)))
+        some = [(known, names) for (_, names), known in zip(given, self._dicts, strict=True) if names is not None]
+        read = [(known, name) for known, names in some for name in names if name in known]
+        self._owners = [known for known, _ in read]
+        self._keys = [name for _, name in read]
+        self._read = [known[name] for known, name in read]
+        found = (*self._values, *self._read) if parts else ()
+        self._lists = [value for value in found if type(value) in (list, tuple, dict)]
+        self._sets = [each for each in self._held if type(each) is set]
+        self._lengths = list(map(len, chain(self._whole, self._lists, self._sets)))
+        self._parts = list(_parts(self._lists))
+        called = [(kind, name) for kind, name in methods if hasattr(kind, name)]
+        self._kinds = [kind for kind, _ in called]
+        self._methods = [name for _, name in called]
+        self._functions = list(map(getattr, self._kinds, self._methods))
+
+    def holds(self) -> bool:
+        """Whether all of it is still the same."""
+        try:
+            return [count() for count in self._counters] == self._counts and self._same()
+        except AttributeError:  # an inherited attribute was deleted
+            return False
+        except RuntimeError:  # another thread is changing one of the dicts
+            return False
+
+    def _same(self) -> bool:
+        return (
+            all(map(is_, map(_DICT, self._objects), self._dicts))  # pydantic may put another one in its place
+            and all(map(is_, map(getattr, self._holders, self._slots), self._held))
+            and list(map(len, chain(self._whole, self._lists, self._sets))) == self._lengths
+            and all(map(is_, chain.from_iterable(map(dict.values, self._whole)), self._values))
+            and list(chain.from_iterable(self._whole)) == self._names
+            and all(map(is_, map(dict.get, self._owners, self._keys), self._read))
+            and all(map(is_, _parts(self._lists), self._parts))
+            and all(map(is_, map(getattr, self._kinds, self._methods), self._functions))
+        )
+
+
+def _parts(containers: Iterable[Any]) -> Iterable[Any]:
+    for each in containers:
+        if type(each) is dict:
+            yield from islice(each, MOST)
+            yield from islice(each.values(), MOST)
+        else:
+            yield from islice(each, MOST)

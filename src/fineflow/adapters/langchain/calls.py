@@ -1,0 +1,124 @@
+"""One call of an optimized runnable: what its input and its config say to planning, to kernels and to queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT, ensure_config, var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
+
+from fineflow.adapters.core.invocation import Invocation
+
+TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
+"""Keys of ``config["metadata"]``."""
+
+_CONSTANT = (str, int, float, bool, bytes, type(None))
+
+
+class Facts(NamedTuple):
+    """What kernels need to know of a call. streams_models: a handler makes stock stream chat models in ``invoke``."""
+
+    streams_models: bool
+
+
+class ChainCall(Invocation):
+    """One call of a runnable. limit: the bound of the batch that it belongs to."""
+
+    __slots__ = ("_config", "_input", "_limit", "_runnable", "_streams_models")
+
+    def __init__(
+        self,
+        entry: str,
+        runnable: Any,
+        input: Any,
+        config: Any,
+        stock: Callable[[Any], Any],
+        *,
+        sync: bool,
+        streaming: bool = False,
+        streams_models: bool = False,
+        method: str = "",
+        limit: asyncio.Semaphore | None = None,
+        plannable: bool = True,
+    ) -> None:
+        super().__init__(
+            entry, is_constant(input), stock, sync=sync, streaming=streaming, method=method, plannable=plannable
+        )
+        self._runnable = runnable
+        self._input = input
+        self._config = config
+        self._limit = limit
+        self._streams_models = streams_models
+
+    def inputs(self) -> Mapping[str, Any]:
+        return {"input": dict(self._input) if type(self._input) is dict else self._input}
+
+    def facts(self) -> Facts:
+        return Facts(self._streams_models or _streaming_handlers(self._config))
+
+    def limit(self) -> asyncio.Semaphore | None:
+        return self._limit or semaphore(_max_concurrency(self._runnable, self._config))
+
+    def identity(self) -> tuple[str | None, int | None]:
+        return identity(self._config, self._runnable)
+
+    def prepare(self) -> None:
+        var_child_runnable_config.set(_visible(self._config))
+
+
+def identity(config: Any, runnable: Any) -> tuple[str | None, int | None]:
+    """Returns the tenant and the priority that a config, or one around it, says. Raises ValueError for invalid ones."""
+    tenant: Any = None
+    priority: Any = None
+    first = config[0] if isinstance(config, list) and config else config
+    for found in (first, getattr(runnable, "config", None), var_child_runnable_config.get()):
+        metadata = found.get("metadata") if isinstance(found, Mapping) else None
+        if metadata:
+            tenant = metadata.get(TENANT) if tenant is None else tenant
+            priority = metadata.get(PRIORITY) if priority is None else priority
+    if tenant is not None and not isinstance(tenant, str):
+        raise ValueError(f"metadata[{TENANT!r}] is the name of a tenant, a string; got {tenant!r}")
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise ValueError(f"metadata[{PRIORITY!r}] is a whole number, higher ones first; got {priority!r}")
+    return tenant, priority
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is text or numbers, or a dict of such: what user code cannot change under a reader."""
+    if isinstance(value, _CONSTANT):
+        return True
+    return type(value) is dict and all(isinstance(part, _CONSTANT) for part in value.values())
+
+
+def semaphore(limit: int | None) -> asyncio.Semaphore | None:
+    """Returns the bound for a ``max_concurrency``; it belongs to the loop on which it is first waited for."""
+    return asyncio.Semaphore(limit) if limit else None
+
+
+def _visible(config: RunnableConfig | None) -> RunnableConfig:
+    """The config as components see it: its handlers are for stock only."""
+    if not config and not var_child_runnable_config.get():
+        # What LangChain makes of that, without the way through all that there could be.
+        limit = DEFAULT_RECURSION_LIMIT
+        return {"tags": [], "metadata": {}, "callbacks": None, "recursion_limit": limit, "configurable": {}}
+    return {**ensure_config(config), "callbacks": None}
+
+
+def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None:
+    for found in (config, getattr(runnable, "config", None), var_child_runnable_config.get()):
+        limit = found.get("max_concurrency") if isinstance(found, Mapping) else None
+        if limit:
+            return int(limit)
+    return None
+
+
+def _streaming_handlers(config: RunnableConfig | None) -> bool:
+    """Whether a handler is attached that makes chat models stream inside ``invoke``."""
+    for found in (config, var_child_runnable_config.get()):
+        callbacks: Any = (found or {}).get("callbacks") or ()
+        if any(isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)):
+            return True
+    return False

@@ -1,0 +1,172 @@
+"""From a runnable to a plan: its p-graph, what its shadow has to replace, and whether running ahead pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache
+from typing import Any
+
+from langchain_core.runnables import Runnable
+
+from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf
+from fineflow.adapters.core.framework import Lowered
+from fineflow.adapters.core.plan import Plan, asked, running, with_containers
+from fineflow.adapters.core.recognition import Row, find
+from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.langchain.batch_semantics import steps_meet
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.lowering import (
+    branches,
+    compressors,
+    functions,
+    history,
+    models,
+    parsers,
+    prompts,
+    retriever_lists,
+    retrievers,
+    structure,
+    tools,
+)
+from fineflow.adapters.langchain.run_recorder import lessons
+from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
+from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir.primitive import FED
+from fineflow.ir.spec import bodies
+from fineflow.ir.traverse import ending
+from fineflow.ir.weights import critical_path
+from fineflow.options import Options
+from fineflow.runtime import servers
+
+ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Returns all recognised constructs; of langchain-classic only what is installed, which the first call imports."""
+    return (
+        *structure.ROWS,
+        *functions.ROWS,
+        *history.ROWS,
+        *tools.ROWS,
+        *branches.ROWS,
+        *prompts.ROWS,
+        *models.ROWS,
+        *parsers.ROWS,
+        *parsers.classic_rows(),
+        *retrievers.ROWS,
+        *retrievers.classic_rows(),
+        *retriever_lists.classic_rows(),
+        *compressors.ROWS,
+        *compressors.classic_rows(),
+        *compressors.LAST,
+    )
+
+
+def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool) -> tuple[Graph, Lowered]:
+    """Returns the p-graph of a runnable, and what was read of it.
+
+    text_input: the input is text or numbers, or a dict of such, which no step can change under a reader.
+    """
+    b = ChainBuilder(rows(), options.assume_pure, contents=contents)
+    value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
+    output = b.whole(value)
+    graph = Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes))
+    return graph, Lowered(runnable, text_input, options, b)
+
+
+def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+    """Decides what the shadow of a call has to replace, and for which entry points running ahead pays."""
+    objects = lowered.builder.objects
+    leaves = {p.leaf for p in running(e_graph) if _meets_stock(p)}
+    tapped = _wanted(e_graph, ended=False)
+    leaves -= {p.leaf for p in running(e_graph) if p.op in FED and p.by_stock} - tapped
+    touched = with_containers(leaves) & objects.keys()
+    batched = _batched(p_graph, e_graph, objects)
+    return Plan(
+        lowered.way,
+        p_graph,
+        e_graph,
+        ENTRIES,
+        _paying(p_graph, e_graph, batched) if touched else frozenset(),
+        objects,
+        _snapshot(objects),
+        touched,
+        touched,
+        tapped,
+        batched=batched,
+    )
+
+
+def _batched(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> bool:
+    """Whether a batch may run as one call per input, where stock's runs each step for all inputs."""
+    own = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
+    # Stock's batch writes for all inputs before it goes on with any.
+    return not (own or any(p.effects.writes for p in e_graph) or steps_meet(p_graph, objects))
+
+
+def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
+    """The entry points whose calls are expected to take less time than stock's."""
+    sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
+        p.op is Op.PARTIAL_PREFILL for p in running(e_graph)
+    )
+    written = [p for p in running(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
+    sooner = sooner or any(not p.meta.get("only_streamed") for p in written) or asked(e_graph) < asked(p_graph)
+    serial = any(_one_by_one(p) for p in running(e_graph))
+    streamed = any(not p.meta.get("invoked") for p in written)
+    found = set[str]()
+    for prefix, gain in (("", sooner or serial), ("a", sooner)):
+        found |= {f"{prefix}invoke"} if gain else set()
+        found |= {f"{prefix}stream"} if gain or streamed else set()
+        found |= {f"{prefix}batch"} if gain and batched else set()
+    return frozenset(found)
+
+
+def _snapshot(objects: Mapping[str, Any]) -> Snapshot:
+    """What of the objects makes the plan stale when it changes.
+
+    What a component reads when it runs (``search_kwargs``, ``top_n``, a temperature) is not part of it: it is read when
+    it runs in the graph, too.
+    """
+    planned = [(obj, find(rows(), obj)) for obj in objects.values()]
+    watched = [(obj, row.reads if row is not None else ()) for obj, row in planned]
+    return Snapshot(watched, _called(planned), (lessons, servers.told))
+
+
+def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, str]]:
+    """Methods of components that the graph calls, of each class once."""
+    kinds: list[tuple[type, tuple[str, ...]]] = []
+    for obj, row in planned:
+        if row is None:
+            kinds.append((type(obj), EMBEDS))  # the embeddings of a store that is written to
+        elif row.calls:
+            kinds += [(type(each), row.calls) for each in (obj, *row.components(obj))]
+    yield from dict.fromkeys((kind, name) for kind, names in kinds for name in names)
+
+
+def _one_by_one(p: Primitive) -> bool:
+    """Whether stock's sync methods do one by one what the graph does concurrently."""
+    return (p.op is Op.MAP and not p.meta.get("batched")) or (p.op is Op.AGGREGATE and len(p.args) > 1)
+
+
+def _meets_stock(p: Primitive) -> bool:
+    if p.by_stock:
+        return p.op in FED
+    claimable = p.meta.get("claimed") or p.op in (Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK)
+    return bool(claimable) and not p.params.get("stage")
+
+
+def _wanted(graph: Graph, *, ended: bool) -> frozenset[str]:
+    """Leaves of steps by stock whose value or success somebody in the graph waits for.
+
+    ended: whether somebody waits for the end of the graph as a whole.
+    """
+    own = [p for p in graph if not p.by_stock]
+    names = {r.name for p in own for r in p.args.values()} | {n for p in own for n in p.after}
+    names |= ending(graph) if ended else set()
+    found = {p.leaf for p in graph if p.name in names and p.op in FED and p.by_stock}
+    return frozenset(found).union(*(_wanted(body, ended=_waited(p, at, names)) for p in own for at, body in bodies(p)))
+
+
+def _waited(p: Primitive, label: str, names: Set[str]) -> bool:
+    return p.name in names or label.startswith("if ")

@@ -1,0 +1,77 @@
+"""Query engines: the one that retrieves and answers, and all that are made of others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
+
+from fineflow.adapters.core.builder import Leaf, Symbol
+from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.builder import (
+    QUERY,
+    RETRIEVE,
+    SYNTHESIZE,
+    IndexBuilder,
+    asked_for,
+    nodes_in,
+    query_in,
+)
+from fineflow.adapters.llamaindex.lowering import containers, routers, subquestions
+from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
+from fineflow.adapters.llamaindex.lowering.retrievers import lower_retrieval, shadow_retrieval
+from fineflow.adapters.llamaindex.methods import off_loop
+
+
+def _lower_engine(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
+    part = QUERY if b.path else b.way.part  # parts of another object are asked as a whole
+    query = query_in(value)
+    nodes = nodes_in(value) if part == SYNTHESIZE else lower_retrieval(engine, query, b)
+    if part == RETRIEVE:
+        return nodes
+    with b.inside("synthesizer"):
+        return b.lower(engine._response_synthesizer, asked_for(query, nodes))
+
+
+def _shadow_engine(engine: Any, site: Site) -> Any:
+    made = copy.copy(engine)
+    shadow_retrieval(made, engine, site)
+    made._response_synthesizer = site.of(engine._response_synthesizer, "synthesizer")
+    return made
+
+
+def engine_components(engine: Any, part: str = QUERY) -> Iterator[Any]:
+    """Yields what is called in a call of a part of a ``RetrieverQueryEngine``."""
+    if part != SYNTHESIZE:
+        yield from (engine._retriever, *engine._node_postprocessors)
+    if part != RETRIEVE:
+        yield engine._response_synthesizer
+
+
+def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    raise NotLowered("is not recognised: runs through its own methods")
+
+
+def _shadow_other(engine: Any, site: Site) -> Any:
+    """An engine that is not recognised, whose async method does not block the event loop."""
+    return (
+        engine if site.sync else off_loop(engine, _OWN_ASYNC if not isinstance(engine, CustomQueryEngine) else _CUSTOM)
+    )
+
+
+_OWN_ASYNC, _CUSTOM = "_aquery", "acustom_query"
+
+RETRIEVER_ENGINE = Row(
+    RetrieverQueryEngine, ENGINE_METHODS, _lower_engine, _shadow_engine, components=engine_components
+)
+ROWS: tuple[Row, ...] = (
+    RETRIEVER_ENGINE,
+    *subquestions.ROWS,
+    *routers.ROWS,
+    *containers.ENGINES,
+    Row(BaseQueryEngine, (), _lower_other, _shadow_other, components=lambda engine: (engine,)),
+)

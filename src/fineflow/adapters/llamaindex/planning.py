@@ -1,0 +1,171 @@
+"""From an object of LlamaIndex to a plan: its graphs, what of it was read, and whether running it ahead pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.chat_engine.types import BaseChatEngine
+
+from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf
+from fineflow.adapters.core.framework import Lowered
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.recognition import Row, components_of, find
+from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, SYNTHESIZE, IndexBuilder, Way, asked_for
+from fineflow.adapters.llamaindex.ingestion import document_qa, indexing
+from fineflow.adapters.llamaindex.ingestion.indexing import ingesting_part, ingests
+from fineflow.adapters.llamaindex.ingestion.text_vectors import BATCHES
+from fineflow.adapters.llamaindex.lowering import chat_engines, engines, postprocessors, retrievers, synthesizers
+from fineflow.adapters.llamaindex.lowering.containers import container_of
+from fineflow.adapters.llamaindex.lowering.engines import RETRIEVER_ENGINE, engine_components
+from fineflow.adapters.llamaindex.lowering.postprocessors import queued
+from fineflow.adapters.llamaindex.lowering.retrievers import parts_run_ahead
+from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, is_synthesizer
+from fineflow.adapters.llamaindex.methods import blocks
+from fineflow.adapters.llamaindex.models.llms import ASKING
+from fineflow.adapters.llamaindex.stores.searches import resource_of
+from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir.spec import bodies
+from fineflow.options import Options
+from fineflow.runtime import servers
+from fineflow.runtime.queues import permits
+from fineflow.runtime.queues.permits import limited
+
+ROWS: tuple[Row, ...] = (
+    *indexing.ROWS,
+    *document_qa.ROWS,
+    *retrievers.ROWS,
+    *synthesizers.ROWS,
+    *engines.ROWS,
+    *chat_engines.ROWS,
+    *postprocessors.ROWS,
+)
+
+_ASYNC = (
+    *("_aquery", "acustom_query", "_aretrieve", "_aget_query_embedding", "aquery", "_apostprocess_nodes"),
+    *("aget_response", *(name for name in ASKING if name[0] == "a"), *chat_engines.REMEMBERING),
+)
+_INGESTING = ("acall", "_aparse_nodes", "_aget_text_embedding", "_aget_text_embeddings", "async_add")
+"""Async methods of components that an async call uses."""
+
+_REMARKS = {
+    "parts": "Stock calls its parts in its own order, and each of them runs ahead by itself.",
+    "threads": "What {entry} of stock does on the event loop, and so holds up everybody, is done in threads.",
+    "queues": (
+        "Nodes are scored by cross-encoders in engines, which take the calls of all queries one after the other."
+    ),
+    "limits": "Requests to servers that have a limit, and calls of components that have one, wait for their turn.",
+}
+
+
+def main_part(obj: Any) -> str:
+    """Returns the part that is the whole of an object."""
+    if ingests(obj):
+        return ingesting_part(obj)
+    if isinstance(obj, BaseRetriever):
+        return RETRIEVE
+    if isinstance(obj, BaseChatEngine):
+        return CHAT
+    return SYNTHESIZE if is_synthesizer(obj) else QUERY
+
+
+def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
+    """Returns the p-graph of a part of an object, and what was read of the object."""
+    b = IndexBuilder(ROWS, options.assume_pure, contents=resource_of, way=way, by_sync=way.sync)
+    given = way.part == SYNTHESIZE and (is_synthesizer(obj) or RETRIEVER_ENGINE.matches(obj))
+    value = asked_for(Leaf(Ref("input"), TEXT), Leaf(Ref("nodes"), DOCUMENTS) if given else None)
+    output = b.whole(b.lower(obj, value))
+    inputs = ("input", "nodes") if given else ("input",)
+    return Graph(tuple(b.primitives), output.ref, inputs, tuple(b.notes)), Lowered(obj, way, options, b)
+
+
+def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+    """Decides whether running ahead is expected to pay, and what else calls have to follow the plan for."""
+    obj, way, objects = lowered.obj, lowered.way, list(lowered.builder.objects.values())
+    gain = any(_pays(p, way.sync) for p in _running(e_graph))
+    used = list(_components(obj, way.part))
+    parts = any(container_of(each) is not None for each in (obj, getattr(obj, "_query_engine", None)))
+    follows = {
+        "parts": parts or any(map(parts_run_ahead, objects)),
+        "threads": not way.sync and _blocking(obj, used),
+        "queues": any(map(queued, used)),
+        "limits": any(map(limited, used)),
+    }
+    rows = [find(ROWS, each) for each in objects]
+    return Plan(
+        way,
+        p_graph,
+        e_graph,
+        (way.entry,),
+        frozenset({way.entry} if gain else ()),
+        lowered.builder.objects,
+        snapshot((*objects, *_models(objects))),
+        leaves=_leaves(e_graph),
+        follows=frozenset({way.entry} if any(follows.values()) else ()),
+        remarks=_remarks(follows, gain, way.entry),
+        shared=tuple(lowered.builder.shared),
+        per_call=any(row is not None and row.per_call for row in rows),
+    )
+
+
+def with_parts(plan: Plan) -> Plan:
+    """Returns the plan of an object whose parts run ahead by themselves, without a gain of its own."""
+    return replace(plan, follows=frozenset(plan.entries), remarks=(_REMARKS["parts"],))
+
+
+def snapshot(objects: Iterable[Any]) -> Snapshot:
+    """Returns what makes a plan of these objects stale: a change of any attribute, of servers, or of limits."""
+    return Snapshot([(obj, None) for obj in objects], (), (servers.told, permits.changes))
+
+
+def _remarks(follows: Mapping[str, bool], gain: bool, entry: str) -> tuple[str, ...]:
+    shown = [name for name, holds in follows.items() if holds and not (name == "parts" and gain)]
+    return tuple(_REMARKS[name].format(entry=entry) for name in shown)
+
+
+def _components(obj: Any, part: str) -> Iterator[Any]:
+    """What may be called in a call of this part: components, and what they hold."""
+    if not RETRIEVER_ENGINE.matches(obj):
+        yield from components_of(ROWS, obj)
+        return
+    for each in engine_components(obj, part):
+        yield from components_of(ROWS, each)
+
+
+def _blocking(obj: Any, used: Iterable[Any]) -> bool:
+    """Whether an async call would hold the event loop."""
+    names = (*_ASYNC, *_INGESTING) if ingests(obj) else _ASYNC
+    return any(blocks(type(each), name) for each in used for name in names)
+
+
+def _pays(p: Primitive, sync: bool) -> bool:
+    if p.op is Op.DECODE and p.params.get("how") == ACCUMULATE:
+        return sync and not bool(p.component._use_async)  # async methods of stock ask for all at once
+    if p.op is Op.DECODE and "how" in p.params:
+        return True  # in a tree, parents do not wait for a whole level; texts that refine an answer are prefilled
+    return p.op in (Op.PARTIAL_PREFILL, Op.SEARCH) or p.params.get("of") == BATCHES
+
+
+def _running(graph: Graph) -> Iterator[Primitive]:
+    for p in graph:
+        if not p.by_stock:
+            yield p
+            for _, body in bodies(p):
+                yield from _running(body)
+
+
+def _leaves(e_graph: Graph) -> frozenset[str]:
+    running = list(_running(e_graph))
+    read = {ref.name for p in running for ref in p.args.values()}.union(*(p.after for p in running))
+    fed = frozenset(p.leaf for p in e_graph if p.op is Op.CALL and p.name in read)
+    return fed.union(p.leaf for p in running)
+
+
+def _models(objects: Iterable[Any]) -> Iterator[Any]:
+    for obj in objects:
+        for name in ("_llm", "llm", "_embed_model"):
+            if (held := getattr(obj, "__dict__", {}).get(name)) is not None:
+                yield held

@@ -1,0 +1,90 @@
+"""The frameworks: which there are, and which one an object belongs to.
+
+A framework is one folder with a module that has a ``FRAMEWORK``, and one entry here (or a call of ``register``).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+from fineflow.adapters.core.framework import Framework
+from fineflow.runtime.queues.permits import Component
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One framework.
+
+    library: dotted name of a module that is imported wherever objects of the framework exist. adapter: dotted name of
+    a module with a ``FRAMEWORK``, imported when the library is. taken: what ``optimize`` takes of it, for messages.
+    """
+
+    library: str
+    adapter: str
+    taken: str
+
+
+_REGISTERED: dict[str, Registration] = {
+    "langchain": Registration(
+        "langchain_core.runnables",
+        "fineflow.adapters.langchain.framework",
+        "a LangChain Runnable",
+    ),
+    "llamaindex": Registration(
+        "llama_index.core",
+        "fineflow.adapters.llamaindex.framework",
+        "one of the objects of LlamaIndex that are supported (docs/llamaindex.md)",
+    ),
+}
+
+
+def register(name: str, library: str, adapter: str, taken: str) -> None:
+    """Adds a framework, or replaces the one of that name; see ``Registration`` for the arguments."""
+    _REGISTERED[name] = Registration(library, adapter, taken)
+
+
+def unregister(name: str) -> None:
+    """Removes a framework. Objects that were optimized already stay optimized."""
+    _REGISTERED.pop(name, None)
+
+
+def frameworks() -> list[Framework]:
+    """Returns the frameworks whose libraries are imported in this process."""
+    found = []
+    for each in tuple(_REGISTERED.values()):
+        if sys.modules.get(each.library) is not None:
+            try:
+                found.append(cast(Framework, import_module(each.adapter).FRAMEWORK))
+            except ImportError:  # a version that is laid out in another way: its objects run as stock
+                continue
+    return found
+
+
+def framework_of(obj: Any) -> Framework | None:
+    """Returns the framework that takes an object; None if there is none."""
+    return next((each for each in frameworks() if each.knows(obj)), None)
+
+
+def taken() -> str:
+    """Describes what ``optimize`` takes, for error messages."""
+    return " or ".join(each.taken for each in _REGISTERED.values())
+
+
+def component_of(obj: Any) -> Component:
+    """Returns the entry of a component among the limited ones, whatever its framework.
+
+    Raises: TypeError for an object that no framework can limit.
+    """
+    kind = obj if isinstance(obj, type) else obj.__class__  # of an optimized object: the user's class
+    packages = {each.__module__.partition(".")[0] for each in kind.__mro__}
+    found = frameworks()
+    refusal = TypeError(f"expected an engine, or a component of a supported framework, got {type(obj).__name__}")
+    for framework in [each for each in found if each.package in packages] or found:
+        try:
+            return framework.component(obj)
+        except TypeError as error:
+            refusal = error
+    raise refusal

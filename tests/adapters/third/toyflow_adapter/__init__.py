@@ -1,0 +1,1 @@
+"""All that fineflow needs to know of toyflow."""
