@@ -27,8 +27,8 @@ from llama_index.core.tools import QueryEngineTool
 from llama_index.core.utilities.token_counting import TokenCounter
 
 import fineflow
-from fineflow.adapters.llamaindex.planning import snapshot
 from fineflow.adapters.core.snapshot import MOST
+from fineflow.adapters.llamaindex.planning import snapshot
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.llamaindex import EngineLLM, EngineReranker
 from fineflow.testing.engines import GatedBatches, GatedLLM

@@ -150,6 +150,11 @@ class Site:
         if not self.shadows._built:
             self.shadows._read.append(obj)
 
+    def calls(self, kind: type, *methods: str) -> None:
+        """Makes the shadow depend on methods of a class, whose functions it calls."""
+        if not self.shadows._built:
+            self.shadows._methods += [(kind, name) for name in methods]
+
     def holds_while(self, promise: Callable[[], bool]) -> None:
         """Makes the shadow depend on ``promise()``, which is asked before every call."""
         self.shadows._promises.append(promise)

@@ -176,6 +176,7 @@ def _chat(base: type, methods: tuple[str, ...], *, retrieves: bool = False, cond
         components=_components,
         retrieves=retrieves,
         condenses=condenses,
+        per_call=condenses and not retrieves,  # it sets attributes of its query engine's synthesizer in a call
     )
 
 

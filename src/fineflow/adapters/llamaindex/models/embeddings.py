@@ -118,6 +118,7 @@ def shadow_embedding(model: Any, site: Site) -> Any:
     made, held = model.model_copy(), {}
     # That of a local model calls the sync one, in a thread and with a span of its own: it claims there.
     names = _EMBEDDING if encoder_of(model) is None else _EMBEDDING[:1]
+    site.calls(type(model), *names, _TEXT, *_AGGREGATING)
     for name in (*names, _TEXT):
         found = method(type(model), name)
         if found is None or name in vars(model):

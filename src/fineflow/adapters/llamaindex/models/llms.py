@@ -178,6 +178,7 @@ def shadow_llm(llm: Any, site: Site) -> Any:
         return servers.shadow(llm, site)
     made = llm.model_copy()
     kind, held = type(llm), {}
+    site.calls(kind, *ASKING, *_STREAMING)
     for name in ASKING:
         found = method(kind, name)
         if found is None or name in vars(llm):

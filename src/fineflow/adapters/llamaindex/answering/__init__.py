@@ -1,1 +1,0 @@
-"""Answers from nodes: synthesizers, and the query engines that are made of others."""

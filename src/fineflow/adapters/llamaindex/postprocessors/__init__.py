@@ -1,1 +1,0 @@
-"""Node postprocessors: which are recognised, and what each asks models about nodes."""
