@@ -1,6 +1,6 @@
 """What comes with the demo: a small chat model, and a corpus with questions.
 
-The chat model has 4.1 million parameters and was trained from scratch on the synthetic world of ``world.py``: it
+The chat model has 4.6 million parameters and was trained from scratch on the synthetic world of ``world.py``: it
 knows nothing outside of it. The corpus uses names that it never saw in training, so it has to read.
 """
 
