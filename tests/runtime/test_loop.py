@@ -15,14 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fineflow.runtime.loop.runtime_loop import (
-    engine_loop,
-    iterate_async,
-    iterate_sync,
-    on_engine_loop,
-    run_async,
-    run_sync,
-)
+from fineflow.runtime.loop.channel import iterate_async, iterate_sync
+from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.submission import run_async, run_sync
 
 WAIT = 10  # seconds; only a failing test waits this long
 
@@ -322,7 +317,7 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
 def test_the_interpreter_exits_cleanly_with_work_under_way() -> None:
     program = """
 import asyncio, threading
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 started = threading.Event()
 async def hang():
     try:

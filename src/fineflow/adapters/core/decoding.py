@@ -12,7 +12,8 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime.call.streams import AHEAD
-from fineflow.runtime.loop.runtime_loop import iterate_async, iterate_sync, run_async
+from fineflow.runtime.loop.channel import iterate_async, iterate_sync
+from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues.llm_queue import admission_of
 
 _LEAST = 64

@@ -11,7 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.langchain.claiming import Claiming, under_way
 from fineflow.runtime.call import lifecycle
-from fineflow.runtime.loop.bridge import Chunks
+from fineflow.runtime.loop.bridge import AbandonableStream
 
 TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
 """Keys of ``config["metadata"]``."""
@@ -61,7 +61,7 @@ def _metadata(config: Any, runnable: Any) -> tuple[str | None, int | None]:
 class Steps(Iterator[Any]):
     """The chunks of a stream, each made under the marks of its call, which the reader's code does not see."""
 
-    def __init__(self, chunks: Chunks[Any], marks: Entered) -> None:
+    def __init__(self, chunks: AbandonableStream[Any], marks: Entered) -> None:
         self._chunks = chunks
         self._marks = marks
 

@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.runtime.call.claims import Entry, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
-from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
+from fineflow.runtime.loop.submission import Unreachable
 from fineflow.runtime.queues.component_calls import Pieces
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class Claiming:
         entry: Entry | None = None
         mine = True
         with suppress(Unreachable):
-            entry, mine = self.bridge.outcome(take())
+            entry, mine = self.bridge.outcome(take)
         if mine:  # the wait may have ended because the call was stopped
             check()
         if entry is None:  # what the component raises has nothing to do with that

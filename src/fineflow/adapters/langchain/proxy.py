@@ -23,7 +23,7 @@ from fineflow.runtime.call.cancellation import stopping
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.lifecycle import InThread
 from fineflow.runtime.loop import deadline
-from fineflow.runtime.loop.bridge import Chunks
+from fineflow.runtime.loop.bridge import AbandonableStream
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import governed
@@ -120,7 +120,7 @@ class Optimized(Planned):
                 return
             with self._self_session.sync(plan, input, config, marks, streaming=True) as shadow:
                 chunks = shadow.stream(input, config)
-                yield from Steps(Chunks(chunks), marks)
+                yield from Steps(AbandonableStream(chunks), marks)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         plan = self._self_plan(input, kwargs, sync=False, streaming=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +31,8 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call import completion
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution
-from fineflow.runtime.loop.runtime_loop import engine_loop, exiting
+from fineflow.runtime.loop.interpreter_exit import hold_daemon_thread
+from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
 
 _numbers = itertools.count(1)
@@ -88,10 +88,7 @@ class Session:
             with on_stop(partial(completion.stop, call)):
                 yield shadows.shadow
         except BaseException:
-            if exiting() and threading.current_thread().daemon:
-                # The end of the process came before the end of the call. Stock would be stuck in a component until the
-                # process is gone; what it would say of the end of our loop is of no use to anybody.
-                threading.Event().wait()
+            hold_daemon_thread()
             raise
         finally:
             self.last = summary = completion.close(call)

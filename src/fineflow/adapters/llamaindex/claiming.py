@@ -13,8 +13,9 @@ from typing import Any
 
 from fineflow.runtime.call.claims import Entry, StockFailed, raise_stop
 from fineflow.runtime.call.query import Call, LeftToStock
-from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
+from fineflow.runtime.loop.submission import Unreachable
 
 Ahead = tuple[Sequence[Any], Callable[[], Awaitable[Sequence[Any]]]]
 """Calls of stock's that are done as one: the key of each, and what returns their results."""
@@ -38,7 +39,7 @@ class Claiming:
         if leaf not in self._leaves or self._bridge.here:  # which may not wait for itself
             return own()
         try:
-            entry, mine = self._bridge.outcome(self._take(leaf, key))
+            entry, mine = self._bridge.outcome(lambda: self._take(leaf, key))
         except Unreachable:
             check()
             return own()

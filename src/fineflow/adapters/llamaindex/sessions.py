@@ -29,6 +29,7 @@ from fineflow.runtime.call import completion
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution
 from fineflow.runtime.loop import scopes
+from fineflow.runtime.loop.interpreter_exit import hold_daemon_thread
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
 _numbers = itertools.count(1)
@@ -64,6 +65,9 @@ class Session:
                 _begin(call, runs, name, lambda: completion.post(loop, run.start))
             with scopes.on_stop(partial(completion.stop, call)):
                 yield runs
+        except BaseException:
+            hold_daemon_thread()
+            raise
         finally:
             summary = completion.close(call)
             self.ended(summary)
