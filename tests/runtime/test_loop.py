@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fineflow.runtime.loop.channel import iterate_async, iterate_sync
+from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
 from fineflow.runtime.loop.submission import run_async, run_sync
 

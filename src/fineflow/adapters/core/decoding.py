@@ -12,7 +12,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime.call.streams import AHEAD
-from fineflow.runtime.loop.channel import iterate_async, iterate_sync
+from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues.llm_queue import admission_of
 

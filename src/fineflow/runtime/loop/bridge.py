@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fineflow.runtime.call.query import Call
-from fineflow.runtime.loop.channel import Channel, end_with, pump
+from fineflow.runtime.loop.channel import Channel, pump
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import Submission, Unreachable
@@ -54,7 +54,7 @@ class Bridge:
             self._loop.call_soon_threadsafe(function, *args)
 
     def outcome(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Returns what ``make()`` returns, awaited on the loop. Raises what that raises, the same object, and Unreachable."""
+        """Awaits ``make()`` on the loop and returns the result. Raises what it raises, the same object; Unreachable."""
         work = Submission(make, self._loop)
         with silent_at_exit:
             try:
@@ -67,13 +67,13 @@ class Bridge:
                     work.cancel()
 
     def items(self, source: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Yields the items of an iterator on the loop. Raises what it raises, the same object, and Unreachable.
+        """Yields the items of an iterator on the loop. Raises what it raises, the same object; Unreachable.
 
         The iterator is read at most ``_BUFFER`` items ahead.
         """
         channel: Channel[T] = Channel(_BUFFER)
         work = Submission(partial(pump, source, channel), self._loop)
-        end_with(channel, work)
+        channel.end_with(work.outcome)
         with silent_at_exit:
             try:
                 work.start()

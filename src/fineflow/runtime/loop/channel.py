@@ -1,7 +1,6 @@
 """A channel carries items from one producer to one consumer, each of them a thread or a coroutine on any event loop.
 
-``iterate_sync`` and ``iterate_async`` read an async iterator on the runtime's loop from elsewhere;
-``iterate_in_thread`` reads a blocking iterator in a worker thread from a coroutine.
+``iteration`` has its users that start a producer; ``pump`` is the producer that reads an async iterator.
 
 A channel takes no lock: Python may collect an abandoned consumer wherever it allocates something, also inside of the
 channel's own methods on the same thread. Single operations on a deque are atomic. A side that waits first leaves a
@@ -11,18 +10,14 @@ function that wakes it and then looks again; the other side first changes the st
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import queue
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fineflow.runtime.loop import scopes
-from fineflow.runtime.loop.interpreter_exit import silent_at_exit
-from fineflow.runtime.loop.runtime_loop import on_engine_loop, refuse_blocking
-from fineflow.runtime.loop.submission import RuntimeSubmission, Submission, poll, set_done
-from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.loop.submission import poll, set_done
 
 T = TypeVar("T")
 
@@ -109,6 +104,10 @@ class Channel(Generic[T]):
         self._error, self._ended = error, True
         self._consumer.wake()
 
+    def end_with(self, outcome: Future[None]) -> None:
+        """Ends the channel when ``outcome`` is set, which is that of its producer."""
+        outcome.add_done_callback(lambda outcome: self.end(outcome.exception()))
+
     @property
     def full(self) -> bool:
         """Whether the producer must wait, or stop: no room is left, or the consumer has left."""
@@ -191,122 +190,11 @@ async def pump(make: Callable[[], AsyncIterator[T]], channel: Channel[T]) -> Non
             if channel.full and not await channel.wait_for_room_async():
                 return
     finally:
-        await _aclose(source)
+        await aclose(source)
 
 
-async def _aclose(source: AsyncIterator[Any]) -> None:
+async def aclose(source: AsyncIterator[Any]) -> None:
+    """Closes an async iterator, if it can be closed."""
     close = getattr(source, "aclose", None)
     if close is not None:
         await close()
-
-
-def end_with(channel: Channel[T], work: Submission[None]) -> None:
-    """Has the end of ``work``, which fills the channel, end it."""
-    work.outcome.add_done_callback(lambda outcome: channel.end(outcome.exception()))
-
-
-class _OnCollection:
-    """Calls a function when the generator that holds this is collected: without its loop it is not closed any more."""
-
-    __slots__ = ("_leave",)
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave = leave
-
-    def __del__(self) -> None:
-        self._leave()
-
-
-def iterate_sync(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> Iterator[T]:
-    """Iterates ``make()``, which runs on the runtime's loop, from a thread.
-
-    The source starts at the first ``next()`` and then runs ahead, by at most ``buffer`` items if that is not 0.
-    Closing or abandoning the iterator closes the source and waits for that. Raises what the source raises, the same
-    object; RuntimeError on the runtime's own thread.
-    """
-    refuse_blocking("iterate_sync", "iterate_async")
-    scopes.check()
-    return _iterate_sync(make, buffer, contextvars.copy_context())
-
-
-def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: contextvars.Context) -> Iterator[T]:
-    channel: Channel[T] = Channel(buffer)
-    with silent_at_exit:
-        work = RuntimeSubmission(partial(pump, make, channel), context)
-        end_with(channel, work)
-        try:
-            with scopes.on_stop(work.cancel):
-                work.start()
-                while channel.wait_for_item():
-                    yield channel.take()
-        finally:
-            channel.close()
-            if not work.outcome.done():
-                work.stop()
-
-
-async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> AsyncIterator[T]:
-    """Iterates ``make()``, which runs on the runtime's loop, from a coroutine on any event loop.
-
-    As ``iterate_sync``. On the runtime's own loop the source is iterated directly.
-    """
-    if on_engine_loop():
-        source = make()
-        try:
-            async for item in source:
-                yield item
-        finally:
-            await _aclose(source)
-        return
-    channel: Channel[T] = Channel(buffer)
-    async with silent_at_exit:
-        work = RuntimeSubmission(partial(pump, make, channel))
-        end_with(channel, work)
-
-        def leave() -> None:
-            channel.close()
-            if not work.outcome.done():
-                work.cancel()
-
-        _abandoned = _OnCollection(leave)
-        try:
-            work.start()
-            while await channel.wait_for_item_async():
-                yield channel.take()
-        finally:
-            channel.close()
-            if not work.outcome.done():
-                await work.stop_async()
-
-
-async def iterate_in_thread(make: Callable[[], Iterator[T]], *, buffer: int) -> AsyncGenerator[T, None]:
-    """Iterates ``make()``, which blocks, in one worker thread, from a coroutine.
-
-    The thread runs at most ``buffer`` items ahead. It cannot be interrupted: closing or abandoning the iterator, or
-    cancelling the caller, returns at once, and the thread stops and closes the source at its next item. Raises what the
-    source raises, the same object.
-    """
-    channel: Channel[T] = Channel(buffer)
-
-    def pull() -> None:
-        source = make()
-        try:
-            for item in source:
-                channel.put(item)
-                if channel.full and not channel.wait_for_room():
-                    return
-        finally:
-            getattr(source, "close", lambda: None)()
-
-    def end(pulling: asyncio.Future[None]) -> None:
-        channel.end(asyncio.CancelledError() if pulling.cancelled() else pulling.exception())
-
-    pulling = asyncio.ensure_future(in_thread(pull))
-    pulling.add_done_callback(end)
-    _abandoned = _OnCollection(channel.close)
-    try:
-        while await channel.wait_for_item_async():
-            yield channel.take()
-    finally:
-        channel.close()
-        pulling.cancel()

@@ -1,7 +1,7 @@
 """The runtime's event loop: one per process, on its own daemon thread, started when it is first needed.
 
 Engines and their queues live on this loop, so that queries from any thread and any event loop share batches.
-``submission`` carries single calls to the loop and back, ``channel`` carries streams of items.
+``submission`` carries single calls to the loop and back, ``iteration`` carries streams of items.
 """
 
 from __future__ import annotations

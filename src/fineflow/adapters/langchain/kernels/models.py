@@ -26,7 +26,7 @@ from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import Place
 from fineflow.runtime.call.streams import AHEAD
-from fineflow.runtime.loop.channel import iterate_in_thread
+from fineflow.runtime.loop.iteration import iterate_in_thread
 from fineflow.runtime.loop.workers import in_thread, run_to_completion
 
 
