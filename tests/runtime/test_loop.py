@@ -143,6 +143,7 @@ def test_a_keyboard_interrupt_inside_the_work_leaves_the_loop_alive() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_wait_cancels_the_work() -> None:
     hang = Hang()
     main = threading.get_ident()
