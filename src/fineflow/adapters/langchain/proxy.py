@@ -24,6 +24,7 @@ from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.lifecycle import InThread
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.bridge import AbandonableStream
+from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import governed
@@ -198,7 +199,8 @@ class Optimized(Planned):
                 return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch: Any = Batch(self, configs[0].get("max_concurrency"))
-        return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
+        with silent_at_exit:
+            return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
         batches = self._self_batches(inputs, kwargs, sync=False)
