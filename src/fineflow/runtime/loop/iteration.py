@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from fineflow.runtime.loop.channel import Channel, aclose, pump
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.runtime_loop import on_engine_loop, refuse_blocking
 from fineflow.runtime.loop.submission import RuntimeSubmission
-from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.loop.workers import submit
 
 T = TypeVar("T")
 
@@ -111,15 +112,25 @@ async def iterate_in_thread(make: Callable[[], Iterator[T]], *, buffer: int) -> 
         finally:
             getattr(source, "close", lambda: None)()
 
-    def end(pulling: asyncio.Future[None]) -> None:
-        channel.end(asyncio.CancelledError() if pulling.cancelled() else pulling.exception())
+    context = contextvars.copy_context()
 
-    pulling = asyncio.ensure_future(in_thread(pull))
-    pulling.add_done_callback(end)
+    def work() -> None:
+        try:
+            if not channel.closed:
+                context.run(pull)
+        except BaseException as error:  # also a SystemExit: it is the reader's, and must not end this thread
+            channel.end(error)
+        else:
+            channel.end()
+
+    submit(work)
+    waiting = getattr(asyncio.get_running_loop(), "outside", nullcontext)  # stops the clock of a loop in virtual time
     _abandoned = _OnCollection(channel.close)
     try:
-        while await channel.wait_for_item_async():
+        while True:
+            with waiting():
+                if not await channel.wait_for_item_async():
+                    return
             yield channel.take()
     finally:
         channel.close()
-        pulling.cancel()

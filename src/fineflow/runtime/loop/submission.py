@@ -97,8 +97,13 @@ class Submission(Generic[T]):
             _raise_failure(self.outcome.exception())
 
     async def stop_async(self) -> None:
-        """Does the same on any event loop. Cancelling the caller does not shorten the wait."""
+        """Does the same on any event loop. Cancelling the caller does not shorten the wait.
+
+        Does not wait where none is running: there Python closes an async generator whose loop is gone.
+        """
         self.cancel()
+        if asyncio._get_running_loop() is None:
+            return
         done = self._done()
         while not self.outcome.done():
             with suppress(asyncio.CancelledError):
