@@ -31,7 +31,7 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call import completion
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution
-from fineflow.runtime.loop.interpreter_exit import hold_daemon_thread
+from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon_thread
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
 
@@ -184,6 +184,8 @@ class OnLoop:
         self._session.last = summary
         if error is None:
             completion.tell(summary, self._session.runnable, self._session.strict)
+        elif isinstance(error, Exception):
+            await hold_daemon_task()
 
     async def __aenter__(self) -> Runnable[Any, Any]:
         try:

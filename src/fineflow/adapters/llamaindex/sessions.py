@@ -29,7 +29,7 @@ from fineflow.runtime.call import completion
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution
 from fineflow.runtime.loop import scopes
-from fineflow.runtime.loop.interpreter_exit import hold_daemon_thread
+from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon_thread
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
 _numbers = itertools.count(1)
@@ -83,6 +83,9 @@ class Session:
                 _begin(call, runs, name, Execution(self.plan.e_graph, call, _inputs(query)).start)
             with scopes.on_stop(partial(completion.stop, call)):
                 yield runs
+        except Exception:
+            await hold_daemon_task()
+            raise
         finally:
             summary = await call.aclose()
             self.ended(summary)

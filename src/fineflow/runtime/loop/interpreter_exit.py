@@ -34,6 +34,12 @@ def hold_daemon_thread() -> None:
         threading.Event().wait(pause)
 
 
+async def hold_daemon_task() -> None:
+    """Does the same for a coroutine on a loop in such a thread."""
+    for pause in _pauses():
+        await asyncio.sleep(pause)
+
+
 def _pauses() -> Iterator[float]:
     thread = threading.current_thread()
     if thread.daemon and not thread.name.startswith("fineflow-"):  # ours report to others
@@ -57,8 +63,7 @@ class _SilentAtExit:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None and kind is not GeneratorExit:  # a coroutine that Python closes may not await
-            for pause in _pauses():
-                await asyncio.sleep(pause)
+            await hold_daemon_task()
 
 
 silent_at_exit = _SilentAtExit()
