@@ -315,6 +315,38 @@ def test_a_thread_is_abandoned_with_the_loop_of_its_reader(ask: Callable[..., An
     assert source.closed.wait(WAIT)
 
 
+class Leisurely(Endless):
+    """Needs several turns of its loop to be closed."""
+
+    async def on_loop(self) -> AsyncIterator[int]:
+        try:
+            while True:
+                self.produced += 1
+                yield self.produced
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0.0001)
+            self.closed.set()
+
+
+async def test_closing_an_iterator_lets_its_source_close_in_peace() -> None:
+    for _ in range(20):
+        source = Leisurely()
+        items: Any = iterate_async(source.on_loop, buffer=1)
+        assert await anext(items) == 1
+        await items.aclose()
+        assert source.closed.is_set()
+
+
+def test_closing_an_iterator_of_a_thread_does_so_too() -> None:
+    for _ in range(20):
+        source = Leisurely()
+        items: Any = iterate_sync(source.on_loop, buffer=1)
+        assert next(items) == 1
+        items.close()
+        assert source.closed.is_set()
+
+
 @pytest.mark.parametrize("stuck", [False, True])
 def test_an_iterator_collected_on_the_runtimes_thread_does_not_block_it(stuck: bool) -> None:
     source = Endless(stuck=stuck)

@@ -80,7 +80,6 @@ class Bridge:
                 while channel.wait_for_item(self._lost):
                     yield channel.take()
             finally:
-                channel.close()
                 if not work.outcome.done():
                     work.cancel()
 

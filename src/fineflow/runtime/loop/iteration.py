@@ -53,8 +53,7 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
                 work.start()
                 while channel.wait_for_item():
                     yield channel.take()
-        finally:
-            channel.close()
+        finally:  # by cancelling alone: a closed channel would have the source closed, which that would interrupt
             if not work.outcome.done():
                 work.stop()
 
@@ -78,7 +77,6 @@ async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0
         channel.end_with(work.outcome)
 
         def leave() -> None:
-            channel.close()
             if not work.outcome.done():
                 work.cancel()
 
@@ -88,7 +86,6 @@ async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0
             while await channel.wait_for_item_async():
                 yield channel.take()
         finally:
-            channel.close()
             if not work.outcome.done():
                 await work.stop_async()
 
