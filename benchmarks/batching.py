@@ -28,7 +28,7 @@ from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.engines import SentenceTransformerEngine, bundled_minilm
 from fineflow.langchain import EngineEmbeddings
 from fineflow.runtime import events
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 
 QUERIES = 64
 ELAPSED, USED = 0, 1  # kinds of time

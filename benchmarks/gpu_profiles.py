@@ -42,7 +42,7 @@ from fineflow import profiling
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.ir import Op
 from fineflow.protocols import Sampling
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 
 ROUNDINGS = 16  # a token that does not belong there lies several hundred below the best in bfloat16
 LENGTHS = (7, 64, 300, 700)  # tokens of the prompts that are compared

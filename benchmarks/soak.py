@@ -1,7 +1,7 @@
 """A soak: mixed load on shared engines for minutes, with random cancellations and faults; nothing may grow or be left.
 
 Chains: a retrieval pipeline on emulated engines (embedding, reranker, LLM), a pipeline of fakes, and one that calls
-the first from inside a step of its own. Entered from coroutines and from threads, through invoke, stream and batch.
+the first from inside a step of its own. Admission from coroutines and from threads, through invoke, stream and batch.
 Calls are cancelled, time out, are abandoned in the middle of a stream, and meet engines and models that fail. Every
 answer is compared with stock's; every exception must be one that was put there.
 

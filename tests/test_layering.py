@@ -28,10 +28,13 @@ OURS: dict[str, tuple[str, ...]] = {
     "cost_model": ("ir", "runtime.events"),
     "passes": ("ir", "protocols", "cost_model", *LEAVES),  # a pass asks what work costs, and runs nothing
     "runtime": ("ir", "protocols", "cost_model", *LEAVES),
-    "backends": ("ir", "protocols", "runtime.events", *LEAVES),
+    "backends": ("ir", "protocols", "runtime.events", "backends.engine_threads", *LEAVES),
     "backends.loaded_llm": ("ir", "protocols", "backends.loaded", *LEAVES),
     "backends.loaded_rerank": ("ir", "protocols", "backends.loaded", *LEAVES),
-    "backends.sentence_transformers": ("ir", "protocols", "runtime.events", "cost_model.costs", *LEAVES),
+    "backends.sentence_transformers": (
+        *("ir", "protocols", "runtime.events", "cost_model.costs", "backends.engine_threads"),
+        *LEAVES,
+    ),
     "adapters": (),
     "adapters.registry": ("adapters.core", "runtime.queues.permits"),  # names frameworks by text only
     "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", *LEAVES),

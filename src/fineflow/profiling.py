@@ -27,7 +27,7 @@ from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, LLMEngine, Sampling
 from fineflow.runtime import events
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 
 PREFILLS = (32, 64, 128, 256)  # tokens, as far as the context of the model goes
 DECODES = (1, 2, 4)  # sequences at once

@@ -26,7 +26,7 @@ from fineflow.errors import BackendError, RequestError
 from fineflow.langchain import ChatEngine, EngineLLM
 from fineflow.protocols import Delta, LLMEngine, Message, PrefixCache, Sampling
 from fineflow.runtime import servers
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.policy import by_depth, fifo
 from fineflow.testing.gates import Gate
 from fineflow.testing.server import Fault, OpenAIServer

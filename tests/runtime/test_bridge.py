@@ -13,8 +13,10 @@ import pytest
 
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.loop import bridge as bridges
-from fineflow.runtime.loop.bridge import Bridge, Chunks, Unreachable
+from fineflow.runtime.loop import submission
+from fineflow.runtime.loop.bridge import AbandonableStream, Bridge
 from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.loop.submission import Unreachable
 
 WAIT = 10.0
 
@@ -38,7 +40,7 @@ def call_on(loop: asyncio.AbstractEventLoop) -> Call:
 @pytest.fixture
 def stuck(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.AbstractEventLoop]:
     """A loop that runs one callback and does not come back before the end of the test."""
-    monkeypatch.setattr(bridges, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(submission, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(bridges, "_STUCK_SECONDS", 0.01)
     inside, release = threading.Event(), threading.Event()
 
@@ -73,8 +75,8 @@ def test_results_and_errors_arrive(loop: asyncio.AbstractEventLoop) -> None:
     assert list(bridge.items(lambda: count(3))) == [0, 1, 2]
     for error in (ValueError("x"), TimeoutError("its own")):
         with pytest.raises(type(error)) as found:
-            bridge.outcome(fails(error))
-        assert str(found.value) == str(error)  # asyncio makes a TimeoutError anew
+            bridge.outcome(lambda error=error: fails(error))
+        assert found.value is error
         with pytest.raises(type(error)) as found:
             list(bridge.items(lambda error=error: count(1, error)))
         assert found.value is error
@@ -92,7 +94,7 @@ def test_the_loop_itself_does_not_wait_for_itself(loop: asyncio.AbstractEventLoo
 
 WAYS: dict[str, Callable[[Bridge], Any]] = {
     "run": lambda bridge: bridge.run(lambda: 1),
-    "outcome": lambda bridge: bridge.outcome(never()),
+    "outcome": lambda bridge: bridge.outcome(never),
     "items": lambda bridge: list(bridge.items(lambda: count(3))),
 }
 
@@ -114,7 +116,7 @@ def test_a_loop_that_is_closed(way: str) -> None:
 
 
 def test_a_call_that_is_over(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(submission, "POLL_SECONDS", 0.01)
     call = call_on(loop)
 
     async def endless() -> AsyncIterator[int]:
@@ -123,7 +125,7 @@ def test_a_call_that_is_over(loop: asyncio.AbstractEventLoop, monkeypatch: pytes
 
     with ThreadPoolExecutor(2) as pool:
         waiting = [
-            pool.submit(Bridge(call).outcome, never()),
+            pool.submit(Bridge(call).outcome, never),
             pool.submit(lambda: list(Bridge(call).items(endless))),
         ]
         call.claims.closed = True
@@ -133,7 +135,7 @@ def test_a_call_that_is_over(loop: asyncio.AbstractEventLoop, monkeypatch: pytes
 
 
 def test_a_loop_that_is_only_slow(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(submission, "POLL_SECONDS", 0.001)
     go = asyncio.Event()
 
     async def later() -> int:
@@ -141,7 +143,7 @@ def test_a_loop_that_is_only_slow(loop: asyncio.AbstractEventLoop, monkeypatch: 
         return 1
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(Bridge(call_on(loop)).outcome, later())
+        waiting = pool.submit(Bridge(call_on(loop)).outcome, later)
         for _ in range(20):  # the loop answers, although what is waited for does not come
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0.001), loop).result(WAIT)
         assert not waiting.done()
@@ -178,7 +180,7 @@ def test_chunks_are_the_generator_they_wrap() -> None:
             log.append("closed")
 
     def through() -> Iterator[int]:
-        yield from Chunks(generator())
+        yield from AbandonableStream(generator())
 
     assert list(through()) == [1, 2]
     thrown = through()
@@ -203,7 +205,7 @@ def test_chunks_collected_on_the_runtimes_thread_do_not_block_it() -> None:
             closed.set()
 
     def through() -> Iterator[int]:
-        yield from Chunks(generator())
+        yield from AbandonableStream(generator())
 
     box = [through()]
     assert next(box[0]) == 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fineflow.errors import Overloaded
-from fineflow.runtime.call.lifecycle import Entered, InThread
+from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import Limits, Ticket, door, govern, inside
 from fineflow.runtime.queues.component_calls import Hold
@@ -41,7 +41,7 @@ def test_a_place_is_given_away_until_the_call_has_ended(places: Places) -> None:
     def call() -> None:
         hold = Hold(places)
         hold.take_sync()
-        with InThread(Entered()):
+        with InThread(Admission()):
             assert places.running == 0
         assert places.running == 1
         hold.leave()
@@ -54,7 +54,7 @@ def test_a_call_that_is_turned_away_has_its_place_back(places: Places, full: Non
     def call() -> None:
         hold = Hold(places)
         hold.take_sync()
-        with pytest.raises(Overloaded), InThread(Entered()):
+        with pytest.raises(Overloaded), InThread(Admission()):
             raise AssertionError("was let in")
         assert places.running == 1
         hold.leave()
@@ -66,7 +66,7 @@ async def test_so_has_one_by_a_coroutine(places: Places, full: None) -> None:
     hold = Hold(places)
     await hold.take()
     with pytest.raises(Overloaded):
-        async with Entered():
+        async with Admission():
             raise AssertionError("was let in")
     assert places.running == 1
     hold.leave()
@@ -76,7 +76,7 @@ def test_marks_hold_for_the_block_and_inner_calls_are_parts_of_the_outer_one() -
     before = door().running
 
     def call() -> None:
-        with InThread(Entered("north", 3)) as marks:
+        with InThread(Admission("north", 3)) as marks:
             assert not inside.get()
             with marks:
                 assert (inside.get(), request_context.tenant.get(), request_context.priority.get()) == (
@@ -84,7 +84,7 @@ def test_marks_hold_for_the_block_and_inner_calls_are_parts_of_the_outer_one() -
                     "north",
                     3,
                 )
-                with InThread(Entered()) as inner, inner:
+                with InThread(Admission()) as inner, inner:
                     assert request_context.tenant.get() == "north"
                 assert inside.get() and door().running == before + 1
             assert (inside.get(), request_context.tenant.get(), request_context.priority.get()) == (False, "", 0)

@@ -15,14 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fineflow.runtime.loop.runtime_loop import (
-    engine_loop,
-    iterate_async,
-    iterate_sync,
-    on_engine_loop,
-    run_async,
-    run_sync,
-)
+from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
+from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.submission import run_async, run_sync
 
 WAIT = 10  # seconds; only a failing test waits this long
 
@@ -148,6 +143,7 @@ def test_a_keyboard_interrupt_inside_the_work_leaves_the_loop_alive() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_wait_cancels_the_work() -> None:
     hang = Hang()
     main = threading.get_ident()
@@ -322,7 +318,7 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
 def test_the_interpreter_exits_cleanly_with_work_under_way() -> None:
     program = """
 import asyncio, threading
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 started = threading.Event()
 async def hang():
     try:

@@ -18,7 +18,8 @@ from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.call.trace import Stamp
-from fineflow.runtime.loop.runtime_loop import engine_loop, run_sync
+from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
 from fineflow.runtime.queues.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
 from fineflow.runtime.queues.request_context import depth, query

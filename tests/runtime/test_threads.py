@@ -16,7 +16,7 @@ import weakref
 import pytest
 
 from fineflow.runtime.loop import workers
-from fineflow.runtime.loop.workers import in_thread, to_its_end
+from fineflow.runtime.loop.workers import in_thread, run_to_completion
 from fineflow.testing.gates import Gate
 
 PROBE: contextvars.ContextVar[str] = contextvars.ContextVar("probe", default="nobody")
@@ -167,7 +167,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     done = run_python(
         """
         import asyncio, os, warnings
-        from fineflow.runtime.loop.workers import in_thread, to_its_end
+        from fineflow.runtime.loop.workers import in_thread, run_to_completion
         warnings.simplefilter("ignore")  # newer Pythons warn of any fork in a process with threads
         assert asyncio.run(in_thread(os.getpid)) == os.getpid()
         child = os.fork()
@@ -184,7 +184,7 @@ def test_a_blocked_thread_does_not_hold_up_the_end_of_the_process() -> None:
     done = run_python(
         """
         import asyncio, threading
-        from fineflow.runtime.loop.workers import in_thread, to_its_end
+        from fineflow.runtime.loop.workers import in_thread, run_to_completion
         begun = threading.Event()
         def block():
             begun.set()
@@ -207,7 +207,7 @@ async def test_what_must_not_be_left_at_work_is_waited_for() -> None:
         gate.wait_sync()
         ended.append(True)
 
-    task = asyncio.create_task(to_its_end(in_thread(work)))
+    task = asyncio.create_task(run_to_completion(in_thread(work)))
     await gate.arrived()
     for _ in range(2):
         task.cancel()
@@ -220,6 +220,6 @@ async def test_what_must_not_be_left_at_work_is_waited_for() -> None:
 
 
 async def test_and_gives_what_it_gives() -> None:
-    assert await to_its_end(in_thread(lambda: 3)) == 3
+    assert await run_to_completion(in_thread(lambda: 3)) == 3
     with pytest.raises(ZeroDivisionError):
-        await to_its_end(in_thread(lambda: 1 // 0))
+        await run_to_completion(in_thread(lambda: 1 // 0))

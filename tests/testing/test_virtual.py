@@ -11,7 +11,8 @@ import pytest
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM
 from fineflow.ir import Op
 from fineflow.langchain import ChatEngine, EngineEmbeddings
-from fineflow.runtime.loop.runtime_loop import on_engine_loop, run_async
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.batch_queue import queue_of
 from fineflow.testing import virtual

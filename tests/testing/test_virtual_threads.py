@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fineflow.runtime.loop.runtime_loop import engine_loop, run_sync
+from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Meter, Span
 from fineflow.testing.virtual import DeadlockError

@@ -24,7 +24,7 @@ from fineflow.langchain import ChatEngine
 from fineflow.protocols import Constrains, Limited, LLMEngine, Measured, PrefixCache, Sampling, Shares
 from fineflow.runtime import events
 from fineflow.runtime.call.trace import Stamp
-from fineflow.runtime.loop.runtime_loop import run_async
+from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues.llm_queue import admission_of
 from fineflow.runtime.queues.policy import fifo
 from fineflow.runtime.queues.registry import set_policy

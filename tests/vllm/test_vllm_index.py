@@ -23,7 +23,7 @@ from fineflow.backends.vllm import VLLMEngine
 from fineflow.langchain import ChatEngine
 from fineflow.llamaindex import EngineLLM
 from fineflow.protocols import Delta
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 

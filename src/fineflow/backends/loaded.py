@@ -19,10 +19,10 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from fineflow.backends.engine_threads import EngineThreads
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 
@@ -129,17 +129,17 @@ class LoadedEngine:
     async def aclose(self) -> None:
         """Nothing: the model is its user's, and the thread ends with it."""
 
-    def _new_owner(self) -> tuple[int, ThreadPoolExecutor, ThreadPoolExecutor]:
+    def _new_owner(self) -> tuple[int, EngineThreads, EngineThreads]:
         name = f"fineflow-{self.name}"
-        beside = ThreadPoolExecutor(min(os.cpu_count() or 1, _BESIDE), thread_name_prefix=f"{name}-beside")
-        return os.getpid(), ThreadPoolExecutor(1, thread_name_prefix=name), beside
+        beside = EngineThreads(min(os.cpu_count() or 1, _BESIDE), f"{name}-beside")
+        return os.getpid(), EngineThreads(1, name), beside
 
-    def _thread(self) -> ThreadPoolExecutor:
+    def _thread(self) -> EngineThreads:
         if self._owner[0] != os.getpid():  # a forked child inherits the object but not its thread
             self._owner = self._new_owner()
         return self._owner[1]
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> EngineThreads:
         """Helpers of the owner, for passes that one text is too little to fill the processor with."""
         return self._owner[2]
 
@@ -241,7 +241,7 @@ class LoadedEmbedding(LoadedEngine):
         return alone
 
 
-def _later(pool: ThreadPoolExecutor | None, work: Callable[[], Any]) -> Any:
+def _later(pool: EngineThreads | None, work: Callable[[], Any]) -> Any:
     """What work gives, or, with threads to do it meanwhile, a function that waits for that."""
     return work() if pool is None else pool.submit(work).result
 

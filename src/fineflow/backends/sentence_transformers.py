@@ -12,10 +12,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from fineflow.backends.engine_threads import EngineThreads
 from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError
 from fineflow.ir import Op
@@ -88,10 +88,10 @@ class _ModelEngine:
             await asyncio.get_running_loop().run_in_executor(self._owner[1], self._free)
             self._owner[1].shutdown(wait=False)
 
-    def _new_owner(self) -> tuple[int, ThreadPoolExecutor]:
-        return os.getpid(), ThreadPoolExecutor(1, thread_name_prefix=f"fineflow-{self.name}")
+    def _new_owner(self) -> tuple[int, EngineThreads]:
+        return os.getpid(), EngineThreads(1, f"fineflow-{self.name}")
 
-    def _thread(self) -> ThreadPoolExecutor:
+    def _thread(self) -> EngineThreads:
         if self._closed:
             raise BackendError(f"engine {self.name!r} was closed; make a new one")
         if self._owner[0] != os.getpid():  # a forked child inherits the object but not its thread

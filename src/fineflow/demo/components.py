@@ -16,7 +16,7 @@ from fineflow.demo import data
 from fineflow.demo.frameworks import LLAMAINDEX
 from fineflow.demo.inputs import Settings, UsageError, locate, one_line
 from fineflow.errors import BackendError
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.batch_queue import queue_of
 
 SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably at once

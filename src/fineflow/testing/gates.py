@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from fineflow.runtime.events import now
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 
 
 class _Signal:

@@ -64,7 +64,7 @@ def left(*, objects: bool = True) -> Left:
     found = [type(each) for each in gc.get_objects()] if objects else []
     return Left(
         tasks=len(tasks),
-        works=0 if runtime is None else len(runtime.works),
+        works=0 if runtime is None else len(runtime.submissions),
         timers=len(timers),
         threads=len(threads._pool._busy),
         requests=sum(queue.waiting for queue in registry.queues()),

@@ -20,7 +20,7 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from fineflow.runtime import events
-from fineflow.runtime.loop.runtime_loop import host_engines, hosted
+from fineflow.runtime.loop.runtime_loop import add_engine_host, virtual_loop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -55,7 +55,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._threads = 0  # pieces of work in threads whose end has not arrived yet
         self._patience = patience
         super().__init__(_Selector(self._idle))
-        host_engines(self)
+        add_engine_host(self)
         events.own_clock()
 
     def time(self) -> float:
@@ -147,6 +147,6 @@ def run(main: Coroutine[Any, Any, T], *, patience: float = _PATIENCE_SECONDS) ->
     """
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(patience=patience)) as runner:
         context = copy_context()
-        context.run(hosted.set, runner.get_loop())
+        context.run(virtual_loop.set, runner.get_loop())
         value = runner.run(main, context=context)
         return Ran(value, runner.get_loop().time())

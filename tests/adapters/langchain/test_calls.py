@@ -292,6 +292,7 @@ def test_a_component_that_ends_the_process_does_not_end_the_runtime(kind: type[B
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_of_the_calling_thread() -> None:
     gate = Gate()
     model = FakeChat(default="Paris", gate=gate)
@@ -572,6 +573,7 @@ def test_a_call_while_the_interpreter_exits_runs_as_stock() -> None:
 def test_an_interrupted_call_does_not_hold_up_the_exit() -> None:
     text = """
     import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have handed on that it is ignored
     one = linear(answers=lambda messages: gate.wait_sync(300) or "yes")
     def interrupt():
         gate.wait_arrived()

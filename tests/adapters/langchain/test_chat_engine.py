@@ -36,7 +36,7 @@ from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.protocols import Delta, Message, Sampling
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.request_context import depth
 
 pytestmark = pytest.mark.engine

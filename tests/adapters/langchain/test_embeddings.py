@@ -25,7 +25,7 @@ from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.backends.sentence_transformers import SentenceTransformerEngine, bundled_minilm
 from fineflow.ir import Op
 from fineflow.runtime import events
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.batch_queue import queue_of
 
 WAIT = 30  # seconds; only a failing test waits this long

@@ -25,6 +25,7 @@ from fineflow.testing.gates import Trap
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("entry", ["invoke", "stream"])
 @pytest.mark.parametrize("kind", ALONE)
 def test_an_interrupt_of_the_caller(kind: str, entry: str) -> None:

@@ -23,7 +23,7 @@ from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.passes import PASSES, fanout, prefill
 from fineflow.protocols import Delta
-from fineflow.runtime.loop.runtime_loop import run_async, run_sync
+from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

@@ -25,7 +25,7 @@ import fineflow
 from fineflow.adapters.langchain.models.servers import served
 from fineflow.langchain import ChatEngine
 from fineflow.runtime import servers
-from fineflow.runtime.loop.runtime_loop import run_async, run_sync
+from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.testing.differential import ALL, differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat

@@ -20,7 +20,7 @@ import fineflow
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.llamaindex import EngineLLM
 from fineflow.protocols import Delta, Sampling
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 

@@ -22,7 +22,7 @@ from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
 from fineflow.llamaindex import EngineLLM
 from fineflow.protocols import Message
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
 

@@ -17,7 +17,7 @@ from test_fusion import fusion_of
 from test_sub_questions import engine_of as sub_questions
 
 import fineflow
-from fineflow.runtime.call.lifecycle import Entered
+from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.queues.admission import inside
 from fineflow.testing.gates import Trap
 from fineflow.testing.leaks import left, settled
@@ -110,7 +110,7 @@ def test_a_coroutine_that_is_dropped_gives_its_place_back() -> None:
             work.send(None)
 
     before = fineflow.statistics().queries
-    context, call = contextvars.copy_context(), Entered()
+    context, call = contextvars.copy_context(), Admission()
     context.run(step, call.__aenter__())
     context.run(call.__enter__)
     assert context.run(inside.get) and not inside.get()

@@ -26,7 +26,7 @@ from served_index import called, engine_of, lane, like, optimized, served_by, su
 import fineflow
 from fineflow.llamaindex import EngineLLM
 from fineflow.runtime import servers
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing.gates import Gate
 from fineflow.testing.server import OpenAIServer
 

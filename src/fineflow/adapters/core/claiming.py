@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
-from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
+from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.component_calls import Pieces
 
 T = TypeVar("T")
@@ -81,7 +83,7 @@ class Claiming:
             return self.nobodys_entry(), own()
         entry, mine = None, True
         with suppress(Unreachable):
-            entry, mine = self.bridge.outcome(self._take(leaf, key, usable))
+            entry, mine = self.bridge.outcome(partial(self._take, leaf, key, usable))
         if not mine:
             assert entry is not None
             raise_stop(entry.error)
@@ -119,11 +121,11 @@ class Claiming:
     async def _claim_from_elsewhere(
         self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable
     ) -> tuple[Entry, Any]:
-        taking = self._take(leaf, key, usable)
+        taking = Submission(partial(self._take, leaf, key, usable), self.call.loop)
         try:
-            entry, mine = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self.call.loop))
-        except RuntimeError:  # that loop is closed
-            taking.close()
+            taking.start()
+            entry, mine = await taking.wait_async()
+        except Unreachable:  # that loop is closed
             return self.nobodys_entry(), await own()
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing, suppress
 from typing import Any, cast
@@ -12,7 +11,9 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime.call.streams import AHEAD
-from fineflow.runtime.loop.runtime_loop import iterate_async, iterate_sync, run_async
+from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
+from fineflow.runtime.loop.submission import run_async
+from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.llm_queue import admission_of
 
 _LEAST = 64
@@ -59,7 +60,7 @@ async def encode(engine: LLMEngine, prompt: Callable[[], str]) -> list[int]:
     """The tokens of a prompt; the first ones of an engine in a thread, as its tokenizer may have to be loaded."""
     if _tokenizing.get(id(engine)) is engine:
         return engine.encode(prompt())
-    tokens = await asyncio.to_thread(lambda: engine.encode(prompt()))
+    tokens = await in_thread(lambda: engine.encode(prompt()))
     with suppress(TypeError):  # cannot be referred to weakly
         _tokenizing[id(engine)] = engine
     return tokens

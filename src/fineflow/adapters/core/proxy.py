@@ -14,14 +14,14 @@ import wrapt
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.session import Entrance, Session
+from fineflow.adapters.core.session import Session
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.cancellation import stopping
 from fineflow.runtime.call.claims import Summary
-from fineflow.runtime.call.lifecycle import InThread
+from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.loop import deadline
-from fineflow.runtime.loop.bridge import Chunks
+from fineflow.runtime.loop.bridge import AbandonableStream
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import governed
@@ -120,11 +120,11 @@ class Planned(wrapt.ObjectProxy[Any]):
         return deadline.run(partial(self._self_run, plan, invocation), timeout)
 
     def _self_run(self, plan: Plan | None, invocation: Invocation) -> Any:
-        with InThread(Entrance(*invocation.identity())) as entrance:
+        with InThread(Admission(*invocation.identity())) as admission:
             if plan is None:
-                with entrance:
+                with admission:
                     return invocation.stock(self.__wrapped__)
-            with Session(self, plan, invocation).in_thread(entrance) as runs, entrance:
+            with Session(self, plan, invocation).in_thread(admission) as runs, admission:
                 return invocation.stock(runs)
 
     async def _self_acall(self, invocation: Invocation) -> Any:
@@ -139,26 +139,26 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     async def _self_arun(self, plan: Plan | None, invocation: Invocation) -> Any:
         # Not by `async with`: what that keeps while a call waits is there for each of thousands of calls.
-        entrance = Entrance(*invocation.identity())
-        await entrance.admitted()
+        admission = Admission(*invocation.identity())
+        await admission.admitted()
         try:
             if plan is None:
-                with entrance:
+                with admission:
                     value = await invocation.stock(self.__wrapped__)
             else:
                 session = Session(self, plan, invocation)
                 try:
-                    runs = session.begin(entrance)
-                    with entrance:
+                    runs = session.begin(admission)
+                    with admission:
                         value = await invocation.stock(runs)
                 except BaseException as error:
                     await session.ended(error)
                     raise
                 await session.ended()
         except BaseException as error:
-            await entrance.ended(error)
+            await admission.ended(error)
             raise
-        await entrance.ended()
+        await admission.ended()
         return value
 
     def _self_iterate(self, invocation: Invocation) -> Iterator[Any]:
@@ -173,14 +173,14 @@ class Planned(wrapt.ObjectProxy[Any]):
         return deadline.iterate(partial(self._self_chunks, plan, invocation), timeout)
 
     def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Iterator[Any]:
-        with InThread(Entrance(*invocation.identity())) as entrance:
+        with InThread(Admission(*invocation.identity())) as admission:
             if plan is None:
-                with entrance:
+                with admission:
                     chunks = invocation.stock(self.__wrapped__)
-                yield from _Steps(chunks, entrance)
+                yield from _Steps(chunks, admission)
                 return
-            with Session(self, plan, invocation).in_thread(entrance) as runs:
-                yield from _Steps(Chunks(invocation.stock(runs)), entrance)
+            with Session(self, plan, invocation).in_thread(admission) as runs:
+                yield from _Steps(AbandonableStream(invocation.stock(runs)), admission)
 
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
         """Runs an async call that streams."""
@@ -194,7 +194,7 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
-            entrance = await stack.enter_async_context(Entrance(*invocation.identity()))
+            admission = await stack.enter_async_context(Admission(*invocation.identity()))
             runs: Any = self.__wrapped__
             scope = Scope()
             stack.callback(scope.close)
@@ -202,13 +202,13 @@ class Planned(wrapt.ObjectProxy[Any]):
                 session = Session(self, plan, invocation)
                 stack.push_async_exit(_Ending(session))
                 with scope.inside():
-                    runs = session.begin(entrance)
-            with entrance:
+                    runs = session.begin(admission)
+            with admission:
                 items = invocation.stock(runs)
             if hasattr(items, "aclose"):
                 stack.push_async_callback(items.aclose)
             while True:
-                with entrance, scope.inside():
+                with admission, scope.inside():
                     item = await stopping(anext(items, _END), scope.stop)
                 if item is _END:
                     return
@@ -245,18 +245,18 @@ class _Ending:
 class _Steps(Iterator[Any]):
     """The chunks of a stream, each made inside of the call's marks, which the reader's code does not see."""
 
-    def __init__(self, chunks: Any, entrance: Entrance) -> None:
+    def __init__(self, chunks: Any, admission: Admission) -> None:
         self._chunks = chunks
-        self._entrance = entrance
+        self._admission = admission
 
     def __next__(self) -> Any:
-        with self._entrance:
+        with self._admission:
             return next(self._chunks)
 
     def throw(self, *error: Any) -> Any:
-        with self._entrance:
+        with self._admission:
             return self._chunks.throw(*error)
 
     def close(self) -> None:
-        with self._entrance:
+        with self._admission:
             self._chunks.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.runtime.loop.runtime_loop import run_async
+from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues.request_context import depth
 from fineflow.runtime.servers import Server
 

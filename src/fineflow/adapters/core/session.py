@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,41 +22,16 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.runtime.call import completion
+from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.executor import Call, Execution
-from fineflow.runtime.call.lifecycle import Entered
-from fineflow.runtime.loop.runtime_loop import engine_loop, exiting
+from fineflow.runtime.call.lifecycle import Admission
+from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.proxy import Planned
 
 _numbers = itertools.count(1)
-
-
-class Entrance(Entered):
-    """A call that was admitted: sets, while its code runs, what components and shadows find in context variables."""
-
-    __slots__ = ("_outer", "claiming")
-
-    def __init__(self, tenant: str | None = None, priority: int | None = None) -> None:
-        super().__init__(tenant, priority)
-        self.claiming: Claiming | None = None
-        self._outer: Claiming | None = None
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        if self.claiming is not None:
-            self._outer = under_way.get()
-            under_way.set(self.claiming)
-
-    def __exit__(self, *_: object) -> None:
-        if self.claiming is not None:
-            if under_way.get() is not self.claiming:
-                return  # an abandoned coroutine, collected in some other context: there is nothing to take back
-            under_way.set(self._outer)
-            self._outer = None
-        super().__exit__()
 
 
 class Session:
@@ -76,43 +50,37 @@ class Session:
         self._waits = False
 
     @contextmanager
-    def in_thread(self, entrance: Entrance) -> Iterator[Any]:
-        """Yields what stock should run in this thread, under ``entrance``. The graph runs on the runtime's loop."""
+    def in_thread(self, admission: Admission) -> Iterator[Any]:
+        """Yields what stock should run in this thread, under ``admission``. The graph runs on the runtime's loop."""
         try:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
             yield self.runs
             return
-        if not self._prepare(loop, entrance, lambda start: completion.post(loop, start)):
+        if not self._prepare(loop, admission, lambda start: lifecycle.post(loop, start)):
             yield self.runs
             return
         call = self._call
         assert call is not None
         try:
             if not self._waits:
-                self._start(lambda start: completion.post(loop, start))
-            with on_stop(partial(completion.stop, call)):
+                self._start(lambda start: lifecycle.post(loop, start))
+            with on_stop(partial(lifecycle.stop, call)):
                 yield self.runs
-        except BaseException:
-            if exiting() and threading.current_thread().daemon:
-                # The end of the process came before the end of the call. Stock would be stuck in a component until the
-                # process is gone; an error about the end of our loop is of no use to anybody.
-                threading.Event().wait()
-            raise
         finally:
-            self._planned._self_last = summary = completion.close(call)
-        completion.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
+            self._planned._self_last = summary = lifecycle.close(call)
+        lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     # For coroutines. Not an async context manager: what that keeps while a call waits is there for thousands of calls.
 
-    def begin(self, entrance: Entrance) -> Any:
+    def begin(self, admission: Admission) -> Any:
         """Starts the graph on the running loop; returns what stock should run. To be ``ended``, also if it raises."""
-        if self._prepare(asyncio.get_running_loop(), entrance, lambda start: start()):
+        if self._prepare(asyncio.get_running_loop(), admission, lambda start: start()):
             call = self._call
             assert call is not None
             if (scope := current.get()) is not None:
                 self._scope = scope
-                scope.add(self, partial(completion.stop, call))
+                scope.add(self, partial(lifecycle.stop, call))
             if not self._waits:
                 self._start(lambda start: start())
         return self.runs
@@ -129,47 +97,54 @@ class Session:
             await call.ended()
         self._planned._self_last = summary
         if error is None:
-            completion.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
+            lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     # How it begins.
 
     def _prepare(
-        self, loop: asyncio.AbstractEventLoop, entrance: Entrance, post: Callable[[Callable[[], None]], None]
+        self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
     ) -> bool:
         """Makes the call, the shadow and the execution; False where the call has to run on the user's object."""
-        planned, plan, invocation = self._planned, self._plan, self._invocation
-        ahead = invocation.entry in plan.pays or planned._self_eager(invocation)
-        shadows = None if plan.per_call else self._kept(ahead)
-        if shadows is None and not plan.per_call:
-            return False
-        call = Call(
-            loop=loop,
-            kernels=planned._self_framework.kernels,
-            entry=invocation.entry,
-            sync=invocation.sync,
-            context=_context(invocation, entrance),
-            label=f"query-{next(_numbers)}",
-            streaming=invocation.streaming,
-            limit=invocation.limit(),
-            facts=invocation.facts(),
-        )
+        plan, invocation = self._plan, self._invocation
+        ahead = invocation.entry in plan.pays or self._planned._self_eager(invocation)
+        shadows = self._new(ahead) if plan.per_call else self._kept(ahead)
         if shadows is None:
-            shadows = self._new(ahead)
-            entrance.claiming = Claiming(call, shadows, shadows.leaves, under_way.get())
-            with entrance:
-                if self._built(shadows) is None:
-                    call.close()
-                    entrance.claiming = None
-                    return False
-        else:
-            entrance.claiming = Claiming(call, shadows, shadows.leaves, under_way.get())
+            return False
+        call = self._new_call(loop, admission)
+        claiming = Claiming(call, shadows, shadows.leaves, under_way.get())
+        if plan.per_call and not self._built_in(claiming):
+            call.close()
+            return False
+        admission.mark(under_way, claiming)
         self._call, self.runs = call, shadows.shadow
         if ahead:
             self._execution = Execution(plan.e_graph, call, invocation.inputs())
             self._waits = invocation.method in shadows.opens
             if self._waits:
-                entrance.claiming.start = partial(self._opened, entrance.claiming, post)
+                claiming.start = partial(self._opened, claiming, post)
         return True
+
+    def _new_call(self, loop: asyncio.AbstractEventLoop, admission: Admission) -> Call:
+        invocation = self._invocation
+        return Call(
+            loop=loop,
+            kernels=self._planned._self_framework.kernels,
+            entry=invocation.entry,
+            sync=invocation.sync,
+            context=_context(invocation, admission),
+            label=f"query-{next(_numbers)}",
+            streaming=invocation.streaming,
+            limit=invocation.limit(),
+            facts=invocation.facts(),
+        )
+
+    def _built_in(self, claiming: Claiming) -> bool:
+        """Builds shadows that serve one call only, and may claim while they are built."""
+        outer = under_way.set(claiming)
+        try:
+            return self._built(claiming.shadows) is not None
+        finally:
+            under_way.reset(outer)
 
     def _start(self, post: Callable[[Callable[[], None]], None]) -> None:
         # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
@@ -226,9 +201,9 @@ class Session:
             return None
 
 
-def _context(invocation: Invocation, entrance: Entrance) -> contextvars.Context:
+def _context(invocation: Invocation, admission: Admission) -> contextvars.Context:
     """The caller's context, as components see it."""
     context = contextvars.copy_context()
-    context.run(entrance.apply)
+    context.run(admission.apply)
     context.run(invocation.prepare)
     return context

@@ -11,11 +11,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.session import Entrance
 from fineflow.adapters.langchain.batch_calls import Batch, abatch
 from fineflow.adapters.langchain.calls import ChainCall, identity
-from fineflow.runtime.call.lifecycle import InThread
+from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.loop import deadline
+from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 
 
 class Optimized(Planned):
@@ -118,18 +118,19 @@ class Optimized(Planned):
         self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
         if not batches:
-            with InThread(Entrance(*identity(config, self.__wrapped__))) as entrance, entrance:
+            with InThread(Admission(*identity(config, self.__wrapped__))) as admission, admission:
                 return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch: Any = Batch(self, configs[0].get("max_concurrency"))
-        return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
+        with silent_at_exit:
+            return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
 
     async def _self_abatch(
         self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
         if not batches:
-            async with Entrance(*identity(config, self.__wrapped__)) as entrance:
-                with entrance:
+            async with Admission(*identity(config, self.__wrapped__)) as admission:
+                with admission:
                     return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         configs = get_config_list(config, len(inputs))
         batch = Batch(self, configs[0].get("max_concurrency"))

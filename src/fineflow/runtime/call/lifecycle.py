@@ -1,12 +1,21 @@
-"""How a call of an optimized object begins and ends for the runtime: admitted, counted, known by its tenant."""
+"""How a call of an optimized object begins and ends: its admission, its marks, the end of its graph, its warnings."""
 
 from __future__ import annotations
 
 import asyncio
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
+from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.query import Call
 from fineflow.runtime.loop import scopes
+from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon_thread
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import Ticket, door, enter, enter_sync, inside
 from fineflow.runtime.queues.component_calls import lend
@@ -16,7 +25,7 @@ _Values = tuple[tuple[ContextVar[Any], Any], ...]
 _OUTERMOST: _Values = ((inside, True),)
 
 
-class Entered:
+class Admission:
     """One call, or a part of the call it is made in: admitted, marked (``with``) while its code runs, at last ended.
 
     For a coroutine ``async with`` does the first and the last, for a plain thread ``InThread``. Places that are held
@@ -69,6 +78,10 @@ class Entered:
         if asyncio._get_running_loop() is not None:
             self._values += ((hurried, True),)
 
+    def mark(self, var: ContextVar[Any], value: Any) -> None:
+        """Adds a mark: the code of the call finds this value in the context variable."""
+        self._values += ((var, value),)
+
     def apply(self) -> None:
         """Sets its marks for good, for the graph: in a context that was copied for the call."""
         for var, value in self._values:
@@ -91,6 +104,8 @@ class Entered:
         self._left(error)
         for hold in self._lent:
             await hold.back()
+        if isinstance(error, Exception):
+            await hold_daemon_task()
 
     def ended_sync(self, error: BaseException | None = None) -> None:
         """The same for a plain thread."""
@@ -103,20 +118,63 @@ class Entered:
             self._ticket.door.leave(self._ticket, error)
 
 
-E = TypeVar("E", bound=Entered)
-
-
-class InThread(Generic[E]):
+class InThread:
     """One call by a plain thread. The block begins when it is admitted, and gets it. Raises Overloaded."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_admission",)
 
-    def __init__(self, call: E) -> None:
-        self._call = call
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
-    def __enter__(self) -> E:
-        self._call.admitted_sync()
-        return self._call
+    def __enter__(self) -> Admission:
+        self._admission.admitted_sync()
+        return self._admission
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._call.ended_sync(error)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._admission.ended_sync(error)
+        if kind is not None and kind is not GeneratorExit:
+            hold_daemon_thread()
+
+
+# The graph of a call that a plain thread makes is on another thread's event loop.
+
+
+def stop(call: Call) -> None:
+    """Ends what runs ahead of a call whose deadline has passed. From any thread."""
+    call.claims.closed = True
+    post(call.loop, call.stop)
+
+
+def close(call: Call) -> Summary:
+    """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
+    call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
+    if on_engine_loop():  # an abandoned stream may be collected on any thread, also on that one
+        return call.close()
+    if not call.tasks:
+        summary = call.summary()
+        post(call.loop, call.close)
+        return summary
+    ending = Submission(call.aclose, call.loop)
+    try:
+        ending.start()
+        return ending.wait()
+    except (asyncio.CancelledError, Unreachable):  # the loop was shut down, or has ended with the interpreter
+        return call.summary()
+
+
+def post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
+    """Calls a function on a loop, if that is still there."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
+
+
+def report(summary: Summary, obj: Any, strict: bool) -> None:
+    """Warns, after a call that succeeded, of what fineflow failed at meanwhile and stock then did itself.
+
+    Raises PlanningError with ``strict``.
+    """
+    if summary.broken:
+        text = f"{type(obj).__name__}: while running ahead, {summary.broken[0]}"
+        if strict:
+            raise PlanningError(f"{text}; without strict=True this is a warning")
+        warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)

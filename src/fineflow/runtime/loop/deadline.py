@@ -1,9 +1,9 @@
-"""Calls with a deadline: ``TimeoutError`` when it passes, and everything of the call is stopped.
+"""Calls with a deadline: ``TimeoutError`` when it passes, and everything that the call does is stopped.
 
-A coroutine is bounded as by ``asyncio.timeout``; right after its task was cancelled, so is everything else of the call,
-as stock may wait for that. A sync call runs in a thread of its own, in a copy of the caller's
-context, and the caller waits for it no longer than allowed: nothing can interrupt blocking code. The thread meets its
-end before the next step of the call, or when that code returns.
+A coroutine is bounded as by ``asyncio.timeout``. Right after its task has been cancelled, so is everything else of the
+call, as stock may wait for that. A sync call runs in a worker thread, in a copy of the caller's context, and the caller
+waits for it no longer than allowed, as nothing can interrupt blocking code. That thread is stopped before the next step
+of the call, or when the blocking code returns.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
+from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, check, current
 from fineflow.runtime.loop.workers import submit
@@ -27,22 +28,23 @@ _END: Any = object()
 
 
 def run(function: Callable[[], T], seconds: float) -> T:
-    """What a blocking function returns or raises; TimeoutError if that takes longer than ``seconds``."""
+    """Returns or raises what a blocking function does; TimeoutError if that takes longer than ``seconds``."""
     scope = Scope()
     try:
-        return _step(_context(scope), scope, function, monotonic() + seconds, seconds)
+        with silent_at_exit:
+            return _step(_context(scope), scope, function, monotonic() + seconds, seconds)
     finally:
         scope.close()
 
 
 async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """The same for what a coroutine function returns, in the current task."""
+    """Does the same for a coroutine function, in the current task."""
     scope, loop = Scope(), asyncio.get_running_loop()
     until = loop.time() + seconds
     limit = asyncio.timeout_at(until)
     timer = loop.call_at(until, loop.call_soon, scope.stop)
     try:
-        with _inside(scope):
+        with scope.inside():
             async with limit:
                 return await make()
     except TimeoutError as error:
@@ -58,27 +60,28 @@ async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
-    """The items of an iterator; TimeoutError where the next one is asked for ``seconds`` after the first was, or later.
+    """Yields the items of an iterator; TimeoutError if the next one is asked for ``seconds`` after the first, or later.
 
-    What works for the call is stopped when the time is over, also while nobody asks.
+    What the call does is stopped at that time, also while no item is asked for.
     """
     scope, until = Scope(), monotonic() + seconds
     context = _context(scope)
     timer = _Timer(seconds, scope)
     items: Iterator[T] | None = None
     try:
-        items = _step(context, scope, make, until, seconds)
-        found = items
+        with silent_at_exit:
+            items = _step(context, scope, make, until, seconds)
+            found = items
 
-        def pull() -> T:
-            try:
-                return next(found, _END)
-            finally:
-                if scope.stopped():  # nobody waits for this any more
-                    _close_quietly(found)
+            def pull() -> T:
+                try:
+                    return next(found, _END)
+                finally:
+                    if scope.stopped():  # the caller has gone
+                        _close_quietly(found)
 
-        while (item := _step(context, scope, pull, until, seconds)) is not _END:
-            yield item
+            while (item := _step(context, scope, pull, until, seconds)) is not _END:
+                yield item
     finally:
         timer.cancel()
         if items is not None and scope.stopped():
@@ -89,7 +92,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
 
 
 async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> AsyncIterator[T]:
-    """The same for an async iterator, in the tasks that ask for its items."""
+    """Does the same for an async iterator, in the tasks that ask for its items."""
     loop = asyncio.get_running_loop()
     scope, until = Scope(), loop.time() + seconds
     timer = loop.call_at(until, loop.call_soon, scope.stop)
@@ -101,7 +104,7 @@ async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> Asyn
                 raise _late(seconds)
             limit = asyncio.timeout_at(until)
             try:
-                with _inside(scope):
+                with scope.inside():
                     async with limit:
                         items = make() if items is None else items
                         item = await anext(items)
@@ -129,17 +132,8 @@ def _context(scope: Scope) -> contextvars.Context:
     return context
 
 
-@contextmanager
-def _inside(scope: Scope) -> Iterator[None]:
-    token = current.set(scope)
-    try:
-        yield
-    finally:
-        current.reset(token)
-
-
 def _step(context: contextvars.Context, scope: Scope, function: Callable[[], T], until: float, seconds: float) -> T:
-    """What the function does in a worker thread; stops the scope if that is not over in time, or the wait is broken."""
+    """Runs the function in a worker thread; stops the scope if it is late, or if the wait is interrupted."""
     check()
     if scope.stopped() or monotonic() >= until:
         scope.stop()
@@ -149,7 +143,7 @@ def _step(context: contextvars.Context, scope: Scope, function: Callable[[], T],
     def work() -> None:
         try:
             done.set_result(context.run(function))
-        except BaseException as error:  # the caller's to see
+        except BaseException as error:  # raised in the caller's thread
             done.set_exception(error)
 
     submit(work)
@@ -171,7 +165,7 @@ def _close(items: Iterator[Any]) -> None:
 
 
 def _close_quietly(items: Iterator[Any]) -> None:
-    with suppress(BaseException):  # nobody is there to hear of it; or a thread is in it, which then closes it itself
+    with suppress(BaseException):  # the caller has gone; or a thread is in the iterator, and closes it itself
         _close(items)
 
 
@@ -181,19 +175,22 @@ def _run_quietly(context: contextvars.Context, function: Callable[[], None]) -> 
 
 
 class _Timer:
-    """Stops a scope in time, whatever its thread does then."""
+    """Stops a scope in time, whatever the thread of the call is doing."""
 
     def __init__(self, seconds: float, scope: Scope) -> None:
-        self._loop = engine_loop()
         self._handle: asyncio.TimerHandle | None = None
-        self._loop.call_soon_threadsafe(self._start, seconds, scope)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        with suppress(RuntimeError):  # the interpreter is exiting: the next step of the call notices the deadline
+            self._loop = loop = engine_loop()
+            loop.call_soon_threadsafe(self._start, loop, seconds, scope)
 
-    def _start(self, seconds: float, scope: Scope) -> None:
-        self._handle = self._loop.call_later(seconds, scope.stop)
+    def _start(self, loop: asyncio.AbstractEventLoop, seconds: float, scope: Scope) -> None:
+        self._handle = loop.call_later(seconds, scope.stop)
 
     def cancel(self) -> None:
-        with suppress(RuntimeError):  # that loop was shut down
-            self._loop.call_soon_threadsafe(self._cancel)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # that loop was shut down
+                self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self._handle is not None:

@@ -1,9 +1,8 @@
-"""What is stopped as one: everything that a call does, on whatever thread and loop, calls that it makes included.
+"""Scopes: everything that one call does, on whatever thread and loop, nested calls included, is stopped together.
 
-A deadline stops the call that it was given for; a worker thread of a call that was cancelled is stopped by itself.
-
-A scope is found by context variable, hence in threads that copy their starter's context, as LangChain's do. What can be
-cancelled registers itself; stock's threads, which cannot, look at ``check`` before each further step.
+A deadline stops the scope of the call that it was set for; a worker thread of a cancelled call is stopped by a scope of
+its own. A scope is found by a context variable, hence in threads that copy their starter's context, as LangChain's do.
+What can be cancelled registers itself. Stock's threads cannot, and call ``check`` before each further step.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from contextvars import ContextVar
 Stop = Callable[[], object]
 
 current: ContextVar[Scope | None] = ContextVar("fineflow_scope", default=None)
-"""The innermost of them that is under way here."""
+"""The innermost scope here."""
 
 
 class Scope:
-    """One call, or the work of one thread for it, inside of another one if that is under way here."""
+    """One call, or the work of one thread for it. Belongs to the scope that it is made in, if any."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -30,21 +29,21 @@ class Scope:
             self._outer.add(self, self.stop)
 
     def add(self, key: object, stop: Stop) -> None:
-        """Has ``stop`` called, from any thread, when the scope is; now, if that has happened."""
+        """Has ``stop`` called, from any thread, when the scope is stopped; at once if it has been."""
         self._stops[key] = stop
         if self._stopped and self._stops.pop(key, None) is not None:
             stop()
 
     def stopped(self) -> bool:
-        """Whether its deadline has passed, or it was cancelled."""
+        """Returns whether the scope was stopped: its deadline has passed, or it was cancelled."""
         return self._stopped
 
     def discard(self, key: object) -> None:
-        """It has ended by itself."""
+        """Forgets what was added under ``key``: it has ended by itself."""
         self._stops.pop(key, None)
 
     def stop(self) -> None:
-        """Cancels what is registered. What looks only later finds that the scope was stopped."""
+        """Stops what is registered. ``check`` raises from now on."""
         self._stopped = True
         while self._stops:
             try:
@@ -55,7 +54,7 @@ class Scope:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Has what is done in the block belong to it."""
+        """Makes this the current scope of the block."""
         token = current.set(self)
         try:
             yield
@@ -63,13 +62,13 @@ class Scope:
             current.reset(token)
 
     def close(self) -> None:
-        """The call is over: the one around it need not know of it any more."""
+        """Leaves the outer scope: the call is over."""
         if self._outer is not None:
             self._outer.discard(self)
 
 
 def check() -> None:
-    """Raises CancelledError where a call around this was stopped."""
+    """Raises CancelledError if the current scope was stopped."""
     scope = current.get()
     if scope is not None and scope.stopped():
         raise asyncio.CancelledError("the call has been stopped: its deadline has passed, or it was cancelled")
@@ -77,7 +76,7 @@ def check() -> None:
 
 @contextmanager
 def on_stop(stop: Stop) -> Iterator[None]:
-    """Has ``stop`` called if the deadline of a call around this passes during the block."""
+    """Has ``stop`` called if the current scope is stopped during the block."""
     scope = current.get()
     if scope is None:
         yield

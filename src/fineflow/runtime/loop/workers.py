@@ -1,11 +1,11 @@
-"""Threads for the blocking methods of user components.
+"""Worker threads for the blocking methods of user components.
 
-The number of threads has no bound: a component may itself wait for an optimized pipeline whose components need
-threads, and any bound would be a deadlock for some depth of nesting. Idle threads are reused for a while.
+Their number has no bound: a component may itself wait for an optimized pipeline whose components need threads, so any
+bound would be a deadlock at some depth of nesting. Idle threads are reused for a while.
 
-A blocking call cannot be interrupted from outside. Who waits for it may be cancelled at once, and then the thread
-finishes alone and its result is dropped. The threads are daemons, so that such a call cannot hold up the end of the
-process for longer than ``_EXIT_SECONDS``.
+A blocking call cannot be interrupted. A caller that is cancelled returns at once; the thread finishes on its own, and
+its result is dropped. The threads are daemons, so that such a call delays the end of the process by at most
+``_EXIT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_IDLE_SECONDS = 30.0  # how long a thread waits for more work
-_EXIT_SECONDS = 1.0  # how long the end of the interpreter waits for calls under way
+_IDLE_SECONDS = 30.0  # after which an unused thread ends
+_EXIT_SECONDS = 1.0  # how long interpreter exit waits for calls under way
 
 _Job = Callable[[], None]
 
 
 class _Worker:
-    """One thread and the box through which it gets work."""
+    """One thread and its inbox."""
 
     _numbers = count(1)
 
     def __init__(self, pool: _Pool) -> None:
-        self.box: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self.thread = threading.Thread(
             target=self._main, args=(pool,), name=f"fineflow-worker-{next(self._numbers)}", daemon=True
         )
@@ -44,11 +44,11 @@ class _Worker:
     def _main(self, pool: _Pool) -> None:
         while True:
             try:
-                job = self.box.get(timeout=_IDLE_SECONDS)
+                job = self.inbox.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
                 if pool.retire(self):
                     return
-                continue  # somebody has just taken this worker: the job is on its way
+                continue  # this worker has just been taken: its job is on the way
             job()
             del job  # an idle thread must not keep the values of a finished call alive
             pool.idle(self)
@@ -57,12 +57,12 @@ class _Worker:
 class _Pool:
     """The workers of this process.
 
-    Without a lock, by single operations that Python does in one go: Python may collect an abandoned stream wherever
-    something is allocated, and closing it can mean to wait for threads that are about to come here.
+    Uses atomic operations instead of a lock: Python may collect an abandoned stream wherever something is allocated,
+    and closing it may mean waiting for threads that are about to get here.
     """
 
     def __init__(self) -> None:
-        self._idle: list[_Worker] = []  # the one that became idle last is taken first
+        self._idle: list[_Worker] = []  # used from the end: those at the beginning time out
         self._busy: set[_Worker] = set()
 
     def submit(self, job: _Job) -> None:
@@ -71,7 +71,7 @@ class _Pool:
         except IndexError:
             worker, new = _Worker(self), True
         self._busy.add(worker)
-        worker.box.put(job)
+        worker.inbox.put(job)
         if new:
             worker.thread.start()
 
@@ -80,7 +80,7 @@ class _Pool:
         self._idle.append(worker)
 
     def retire(self, worker: _Worker) -> bool:
-        """Whether the worker may end: nobody has taken it meanwhile."""
+        """Removes an idle worker. Returns False if it has been taken meanwhile."""
         try:
             self._idle.remove(worker)
         except ValueError:
@@ -88,7 +88,7 @@ class _Pool:
         return True
 
     def drain(self, seconds: float) -> None:
-        """Waits for calls under way, but not for ever."""
+        """Waits for calls under way, for so many seconds at most."""
         deadline = monotonic() + seconds
         while self._busy and monotonic() < deadline:
             threading.Event().wait(0.005)
@@ -113,25 +113,25 @@ def _exit() -> None:
 
 
 def submit(job: Callable[[], None]) -> None:
-    """Has a worker thread call ``job``, which must raise nothing."""
+    """Has a worker thread call ``job``, which must not raise."""
     _pool.submit(job)
 
 
 async def in_thread(function: Callable[[], T]) -> T:
     """Runs a blocking function in a worker thread, in a copy of the current context.
 
-    Cancelling the caller takes effect at once; the function, if it has begun, runs to its end unheard.
-    Raises: what the function raises, the same object (RuntimeError for StopIteration, which no future can carry).
+    Cancelling the caller takes effect at once; a function that has begun runs on, and its result is dropped. Raises
+    what the function raises, the same object (RuntimeError for StopIteration, which no future can carry).
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     _pool.submit(_job(function, contextvars.copy_context(), loop, done))
-    with getattr(loop, "outside", nullcontext)():  # a loop with a clock of its own has to know
+    with getattr(loop, "outside", nullcontext)():  # stops the clock of a loop in virtual time
         return await done
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits something that must not be left at work: cancelling the caller takes effect when it has ended."""
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits a coroutine that must not be interrupted: a cancellation of the caller takes effect when it has ended."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -141,7 +141,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # nobody else looks at it
+            task.exception()  # retrieved, so that asyncio does not log it
         raise cancelled
     return task.result()
 
@@ -157,18 +157,18 @@ def _job(
         except StopIteration as stop:
             error = RuntimeError("a component raised StopIteration")
             error.__cause__ = stop
-            tell(done.set_exception, error)
-        except BaseException as error:  # a SystemExit is the caller's to see, not this thread's to die of
-            tell(done.set_exception, error)
+            report(done.set_exception, error)
+        except BaseException as error:  # also a SystemExit: it is the caller's, and must not end this thread
+            report(done.set_exception, error)
         else:
-            tell(done.set_result, result)
+            report(done.set_result, result)
 
-    def tell(settle: Callable[[Any], None], outcome: Any) -> None:
-        def settled() -> None:
+    def report(setter: Callable[[Any], None], outcome: Any) -> None:
+        def set_outcome() -> None:
             if not done.done():
-                settle(outcome)
+                setter(outcome)
 
-        with suppress(RuntimeError):  # that loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settled)
+        with suppress(RuntimeError):  # that loop is closed
+            loop.call_soon_threadsafe(set_outcome)
 
     return run

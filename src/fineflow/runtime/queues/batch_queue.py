@@ -19,7 +19,8 @@ from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
 from fineflow.runtime import events
-from fineflow.runtime.loop.runtime_loop import on_engine_loop, run_async, run_sync
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.runtime.queues.placement import Instance, idlest, in_service, instances_of, none_left
 from fineflow.runtime.queues.policy import Policy, Shares, Take, Waiting, by_depth, decide
 from fineflow.runtime.queues.registry import one_queue

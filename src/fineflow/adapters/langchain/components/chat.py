@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -24,6 +23,7 @@ from fineflow.adapters.langchain.components.structured_output import Method, str
 from fineflow.adapters.text.tool_calls import CallReader
 from fineflow.adapters.text.tool_formats import Template
 from fineflow.protocols import Delta, Sampling, ToolCall
+from fineflow.runtime.loop.workers import in_thread
 
 TOOLS = ("tools", "tool_choice")  # arguments of a call that say what its prompt is
 
@@ -171,7 +171,7 @@ class ChatEngine(EngineBacked, BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         about_tools = kwargs.get("tools") or any(isinstance(message, ToolMessage) for message in messages)
         if about_tools and not self._conversation.known:
-            await asyncio.to_thread(Template.of, self.engine)  # loads the tokenizer
+            await in_thread(lambda: Template.of(self.engine))  # loads the tokenizer
         tools, sampling = self._request(stop, kwargs)
         writer = _Writer(self.engine.name, self._conversation.reader(tools, messages))
         decoded = self._adecode(lambda: self._conversation.text(messages, tools), sampling)

@@ -13,7 +13,7 @@ from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
 from fineflow.protocols import Delta, Sampling
-from fineflow.runtime.loop.runtime_loop import run_sync
+from fineflow.runtime.loop.submission import run_sync
 
 
 class EngineLLM(EngineBacked, BaseLLM):

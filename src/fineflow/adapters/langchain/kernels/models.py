@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,9 @@ from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import Slot
-from fineflow.runtime.call.streams import AHEAD, Stream
-from fineflow.runtime.loop.workers import in_thread, to_its_end
+from fineflow.runtime.call.streams import AHEAD
+from fineflow.runtime.loop.iteration import iterate_in_thread
+from fineflow.runtime.loop.workers import in_thread, run_to_completion
 
 
 def prefill(p: Primitive, args: Args, run: Execution) -> Any:
@@ -96,55 +97,18 @@ async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: 
     else:
         answer = method(prompt, stop=stop, **manager, **options)
     # No call may end while its thread is in an LLM that is for one thread: the user may be the next one in it.
-    return await (answer if asked is model else to_its_end(answer))
+    return await (answer if asked is model else run_to_completion(answer))
 
 
 async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Execution) -> AsyncGenerator[Any, None]:
     if run.call.sync and not isinstance(model, ChatEngine):
-        async for chunk in _from_thread(lambda: model._stream(prompt, stop=stop, **options)):
-            yield chunk
+        source = iterate_in_thread(lambda: model._stream(prompt, stop=stop, **options), buffer=AHEAD)
+        async with aclosing(source):
+            async for chunk in source:
+                yield chunk
     else:
         async for chunk in model._astream(prompt, stop=stop, **options):
             yield chunk
-
-
-async def _from_thread(make: Any) -> AsyncIterator[Any]:
-    """Pulls a blocking iterator in one worker thread, by at most ``AHEAD`` items ahead of its reader.
-
-    Stops pulling when the reader has gone.
-    """
-    loop, items, gone = asyncio.get_running_loop(), Stream[Any](), False
-    free = threading.Semaphore(AHEAD)
-
-    def pull() -> None:
-        source: Iterator[Any] = make()
-        try:
-            for item in source:
-                loop.call_soon_threadsafe(items.put, item)
-                free.acquire()
-                if gone:
-                    return
-        finally:
-            getattr(source, "close", lambda: None)()
-
-    async def fill() -> None:
-        try:
-            await in_thread(pull)
-        except BaseException as error:
-            items.close(error)
-        else:
-            items.close()
-
-    filling = asyncio.ensure_future(fill())
-    try:
-        async for item in items.read():
-            free.release()
-            yield item
-        await filling
-    finally:
-        gone = True
-        free.release()
-        filling.cancel()  # the thread itself stops at the next item
 
 
 async def _consume(

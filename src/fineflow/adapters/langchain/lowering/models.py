@@ -29,7 +29,8 @@ from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean, starts_runs
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.loop.bridge import Bridge, Unreachable
+from fineflow.runtime.loop.bridge import Bridge
+from fineflow.runtime.loop.submission import Unreachable
 from fineflow.runtime.queues.component_calls import ending
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")

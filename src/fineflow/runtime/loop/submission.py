@@ -1,0 +1,237 @@
+"""Coroutines submitted to an event loop from another thread or loop, and waiting for their outcome there.
+
+``run_sync`` and ``run_async`` submit to the runtime's loop. Exceptions arrive as the same object; the work sees the
+context variables of its caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from fineflow.errors import BackendError
+from fineflow.runtime.loop import scopes
+from fineflow.runtime.loop.interpreter_exit import silent_at_exit
+from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop, refuse_blocking
+
+T = TypeVar("T")
+
+POLL_SECONDS = 1.0  # how often a blocked thread looks for signals and for the loop that it waits for
+
+
+class Unreachable(Exception):
+    """The loop is closed, has been shut down or does not respond."""
+
+
+class Submission(Generic[T]):
+    """One coroutine, made by ``make()`` on ``loop``. ``outcome`` is its result, for waiters anywhere.
+
+    context: that it runs in; by default a copy of the caller's. KeyboardInterrupt and SystemExit end up in the outcome,
+    too: raised in a task they would stop the loop.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[T]],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self.outcome: Future[T] = Future()
+        self.unwanted = False  # cancelled by its waiter
+        self._make = make
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Submits the coroutine. Raises Unreachable if the loop is closed.
+
+        Not done by the constructor: a thread that can be interrupted must already hold what it has to cancel.
+        """
+        try:
+            self._loop.call_soon_threadsafe(self._create_task, context=self._context)
+        except RuntimeError:
+            raise Unreachable from None
+
+    def cancel(self) -> None:
+        """Cancels the coroutine. From any thread; does not wait."""
+        self.unwanted = True
+        with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def wait(self, lost: Callable[[], bool] | None = None) -> T:
+        """Blocks for the result. Raises what the coroutine raises; Unreachable once ``lost()`` holds."""
+        poll(self._done_within, lost)
+        return self.outcome.result()
+
+    def _done_within(self, seconds: float) -> bool:
+        try:
+            self.outcome.exception(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_async(self) -> T:
+        """Waits for the result, on any event loop. Raises what the coroutine raises.
+
+        Cancelling the caller cancels the coroutine and waits for its end.
+        """
+        try:
+            await self._done()
+        except asyncio.CancelledError:
+            await self.stop_async()
+            raise
+        return self.outcome.result()
+
+    def stop(self) -> None:
+        """Cancels the coroutine and blocks until it has ended. Raises the exception that it ends with instead.
+
+        Does not wait on the runtime's thread, where Python may collect an abandoned generator.
+        """
+        self.cancel()
+        if not on_engine_loop():
+            _raise_failure(self.outcome.exception())
+
+    async def stop_async(self) -> None:
+        """Does the same on any event loop. Cancelling the caller does not shorten the wait.
+
+        Does not wait where none is running: there Python closes an async generator whose loop is gone.
+        """
+        self.cancel()
+        if asyncio._get_running_loop() is None:
+            return
+        done = self._done()
+        while not self.outcome.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([done])
+        _raise_failure(self.outcome.exception())
+
+    def _done(self) -> asyncio.Future[None]:
+        """Returns a future of the running loop that is set once there is an outcome."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(set_done, done)
+
+        self.outcome.add_done_callback(wake)
+        return done
+
+    # On the loop.
+
+    def _create_task(self) -> None:
+        if self.outcome.done():
+            self._ended()
+            return
+        self._task = self._loop.create_task(self._run(), context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # its waiter was interrupted before it was submitted
+            self._ended()
+
+    async def _run(self) -> None:
+        try:
+            result = await self._make()
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self.outcome.set_result(result)
+
+    def _ended(self, task: asyncio.Task[None] | None = None) -> None:
+        if not self.outcome.done():  # cancelled before its first step, or never started
+            self._fail(asyncio.CancelledError())
+
+    def _fail(self, error: BaseException) -> None:
+        self.outcome.set_exception(error)
+
+
+class RuntimeSubmission(Submission[T]):
+    """A coroutine on the runtime's loop, which starts for it. BackendError if ``fineflow.shutdown()`` cancels it."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]], context: contextvars.Context | None = None) -> None:
+        self._runtime = current_runtime()
+        super().__init__(make, self._runtime.loop, context)
+
+    def start(self) -> None:
+        try:
+            self._submit()
+        except Unreachable:  # shut down since then; there is a new runtime
+            self._runtime.submissions.pop(self, None)
+            self._runtime = current_runtime()
+            self._loop = self._runtime.loop
+            self._submit()
+
+    def _submit(self) -> None:
+        self._runtime.submissions[self] = self._ended
+        super().start()
+
+    def _ended(self, task: asyncio.Task[None] | None = None) -> None:
+        super()._ended(task)
+        self._runtime.submissions.pop(self, None)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError) and self._runtime.shut_down and not self.unwanted:
+            cause, error = error, BackendError("fineflow.shutdown() was called while this was under way")
+            error.__cause__ = cause
+        super()._fail(error)
+
+
+def _raise_failure(error: BaseException | None) -> None:
+    if isinstance(error, Exception):
+        raise error
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    """Wakes what awaits the future, unless that has happened or it was cancelled. On its loop."""
+    if not future.done():
+        future.set_result(None)
+
+
+def poll(wait: Callable[[float], bool], lost: Callable[[], bool] | None = None) -> None:
+    """Blocks until ``wait(seconds)`` returns True. Raises Unreachable once ``lost()`` holds.
+
+    Waits in steps: a signal that arrives just before a thread blocks is handled only when it wakes up.
+    """
+    while not wait(POLL_SECONDS):
+        if lost is not None and lost():
+            raise Unreachable
+
+
+def run_sync(make: Callable[[], Awaitable[T]]) -> T:
+    """Runs ``make()`` on the runtime's loop and blocks until it has ended, on any thread but the runtime's own.
+
+    An interrupted wait (KeyboardInterrupt) cancels the work and waits for its end. Raises what the work raises, the
+    same object; RuntimeError on the runtime's own thread.
+    """
+    refuse_blocking("run_sync", "run_async")
+    scopes.check()
+    with silent_at_exit:
+        work = RuntimeSubmission(make)
+        try:
+            with scopes.on_stop(work.cancel):
+                work.start()
+                return work.wait()
+        finally:
+            if not work.outcome.done():
+                work.stop()
+
+
+async def run_async(make: Callable[[], Awaitable[T]]) -> T:
+    """Runs ``make()`` on the runtime's loop and awaits its end, on any event loop.
+
+    Cancelling the caller cancels the work and waits for it. Raises what the work raises, the same object.
+    """
+    if on_engine_loop():
+        return await make()
+    async with silent_at_exit:
+        work = RuntimeSubmission(make)
+        work.start()
+        return await work.wait_async()
