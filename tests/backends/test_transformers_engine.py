@@ -23,7 +23,7 @@ from fineflow.ir import Op  # noqa: E402
 from fineflow.protocols import Delta, LLMEngine, Message, Sampling  # noqa: E402
 from fineflow.runtime import events  # noqa: E402
 from fineflow.runtime.call.trace import Stamp  # noqa: E402
-from fineflow.runtime.queues.llm_queue import Admission  # noqa: E402
+from fineflow.runtime.queues.llm_queue import LLMQueue  # noqa: E402
 from fineflow.runtime.queues.policy import by_depth  # noqa: E402
 from fineflow.runtime.queues.request_context import depth, query  # noqa: E402
 
@@ -542,7 +542,7 @@ async def test_what_does_not_fit_into_the_cache_waits_where_it_can_be_reordered(
         prompts = [chat(engine, f"{number}. {QUESTIONS[1]}") for number in range(6)]
         alone = [await collect(engine, prompt, max_tokens=30) for prompt in prompts]
         assert engine.capacity == 160 and {len(prompt) for prompt in prompts} == {25}  # there is room for two
-        admission, order, used = Admission(engine, by_depth), [], []
+        admission, order, used = LLMQueue(engine, by_depth), [], []
 
         async def ask(number: int) -> tuple[int, ...]:
             query.set("all of one")

@@ -13,7 +13,7 @@ from fineflow.ir import Op
 from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime.call.streams import AHEAD
 from fineflow.runtime.loop.runtime_loop import iterate_async, iterate_sync, run_async
-from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 
 _LEAST = 64
 _UNSETTLED = 4  # tokens at the end of a text that other text behind it may change
@@ -39,7 +39,7 @@ def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> 
     at most ``AHEAD`` deltas ahead. Raises what ``prompt`` and the engine raise.
     """
     tokens = engine.encode(prompt())
-    admission = admission_of(engine)
+    admission = llm_queue_of(engine)
     source = iterate_sync(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
     with closing(cast(Any, source)):
         yield from source
@@ -48,7 +48,7 @@ def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> 
 async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
     """Decodes from a coroutine on any loop; otherwise as ``decode``. ``prompt`` may be called in another thread."""
     tokens = await encode(engine, prompt)
-    admission = admission_of(engine)
+    admission = llm_queue_of(engine)
     source: AsyncIterator[Delta] = iterate_async(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
     async with aclosing(cast(Any, source)):
         async for delta in source:
@@ -79,7 +79,7 @@ async def awarm(engine: LLMEngine, text: str) -> int:
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
     if len(whole) - kept < _least(engine):
         return 0
-    admission = admission_of(engine)
+    admission = llm_queue_of(engine)
     await run_async(lambda: admission.prefill(whole))
     return len(whole)
 

@@ -17,7 +17,7 @@ from fineflow.runtime.call.claims import Entry, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
 from fineflow.runtime.loop.bridge import Bridge, Unreachable
 from fineflow.runtime.loop.scopes import check
-from fineflow.runtime.queues.component_calls import Pieces
+from fineflow.runtime.queues.component_calls import StreamedCall
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class Claiming:
         """The same on the event loop of the call."""
         return self.call.claims.claim(leaf, Arguments(key), usable)
 
-    def paced(self, chunks: Iterator[T], pieces: Pieces | None = None) -> Iterator[T]:
+    def paced(self, chunks: Iterator[T], pieces: StreamedCall | None = None) -> Iterator[T]:
         """Pieces of what stock streams itself, where it may be bounded how many components work at a time.
 
         pieces: of a component that has a limit of its own.
@@ -137,7 +137,7 @@ class Claiming:
                 return
             yield cast(T, chunk)
 
-    async def apaced(self, chunks: AsyncIterator[T], pieces: Pieces | None = None) -> AsyncGenerator[T, None]:
+    async def apaced(self, chunks: AsyncIterator[T], pieces: StreamedCall | None = None) -> AsyncGenerator[T, None]:
         """The same for async leaves. To be closed, which closes what it reads."""
         chunks, take = aiter(chunks), anext if pieces is None else pieces.anext
         try:

@@ -122,14 +122,11 @@ class Tap(Runnable[Any, Any]):
             return
         whole = _Sum()
         here.begins(self.leaf)
-        pieces, chunks = streamed(self._known, self.leaf), iter(chunks)
-        try:
+        chunks = iter(chunks)
+        with streamed(self._known, self.leaf) as pieces:
             while (chunk := next(chunks, _END) if pieces is None else pieces.next(chunks, _END)) is not _END:
                 yield chunk
                 whole.add(chunk)
-        finally:
-            if pieces is not None:
-                pieces.ended()
         self._compare(watch, here)
         here.feed(self.leaf, whole.value)
 
@@ -142,15 +139,11 @@ class Tap(Runnable[Any, Any]):
             return
         whole = _Sum()
         here.begins(self.leaf)
-        pieces = streamed(self._known, self.leaf)
-        take = anext if pieces is None else pieces.anext
-        try:
+        with streamed(self._known, self.leaf) as pieces:
+            take = anext if pieces is None else pieces.anext
             while (chunk := await here.call.opaque(take(chunks, _END))) is not _END:
                 yield chunk
                 whole.add(chunk)
-        finally:
-            if pieces is not None:
-                pieces.ended()
         self._compare(watch, here)
         here.call.feed(self.leaf, whole.value)
 

@@ -26,7 +26,7 @@ from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.bridge import Chunks
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
-from fineflow.runtime.queues.admission import governed
+from fineflow.runtime.queues.admission import limits_in_force
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
 _END: Any = object()
@@ -222,7 +222,7 @@ class Optimized(Planned):
     @property
     def _self_governed(self) -> bool:
         """Whether also a call that goes straight to the user's object is to be admitted, counted or bounded."""
-        return (governed() or self._self_options.timeout is not None) and not on_engine_loop()
+        return (limits_in_force() or self._self_options.timeout is not None) and not on_engine_loop()
 
     def _self_bounded(self, call: Callable[[], Any]) -> Any:
         timeout = self._self_options.timeout

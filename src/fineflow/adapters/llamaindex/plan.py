@@ -69,7 +69,7 @@ from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
-from fineflow.runtime.queues.permits import limited
+from fineflow.runtime.queues.limited_components import has_limit
 
 
 class Way(NamedTuple):
@@ -217,7 +217,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     parts = parts or any(map(sooner_inside, objects))
     snapshot = Snapshot((*objects, *_models(objects)))
     asks = any(map(queued, parts_of(obj, way.part)))
-    turns = any(map(limited, parts_of(obj, way.part)))
+    turns = any(map(has_limit, parts_of(obj, way.part)))
     return Plan(way, p_graph, e_graph, _leaves(e_graph), snapshot, tuple(seen.models), gain, stuck, parts, asks, turns)
 
 

@@ -21,7 +21,7 @@ from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.lifecycle import Entered, InThread
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
-from fineflow.runtime.queues.admission import governed
+from fineflow.runtime.queues.admission import limits_in_force
 
 
 class Optimized(Planned):
@@ -35,7 +35,7 @@ class Optimized(Planned):
     def _self_run(self, part: str, name: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._self_plan(part, query, sync=True)
         timeout = self._self_options.timeout
-        if (plan is None and timeout is None and not governed()) or on_engine_loop():
+        if (plan is None and timeout is None and not limits_in_force()) or on_engine_loop():
             return getattr(self.__wrapped__, name)(*args, **kwargs)
 
         def call() -> Any:
@@ -50,7 +50,7 @@ class Optimized(Planned):
     async def _self_arun(self, part: str, name: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._self_plan(part, query, sync=False)
         timeout = self._self_options.timeout
-        if plan is None and timeout is None and not governed():
+        if plan is None and timeout is None and not limits_in_force():
             return await getattr(self.__wrapped__, name)(*args, **kwargs)
 
         async def call() -> Any:

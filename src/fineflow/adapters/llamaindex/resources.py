@@ -11,10 +11,10 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from fineflow.adapters.core.resources import stand
 from fineflow.adapters.llamaindex.lowering.retrievers import taken_apart
 from fineflow.adapters.llamaindex.stores.searches import meant, store_standing
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.limited_components import LimitedComponent
 
 
-def standing(obj: Any) -> Component:
+def standing(obj: Any) -> LimitedComponent:
     """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
     if isinstance(obj, wrapt.ObjectProxy):  # an optimized one
         obj = obj.__wrapped__
@@ -24,7 +24,7 @@ def standing(obj: Any) -> Component:
     if isinstance(counts, BaseRetriever):
         if taken_apart(counts):
             raise TypeError(f"{type(counts).__name__} is taken apart into what it is made of: limit that")
-        return stand(counts, lambda: Component(type(counts).__name__))
+        return stand(counts, lambda: LimitedComponent(type(counts).__name__))
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
     raise TypeError(
         "expected a vector store, a retriever or a vector index of LlamaIndex (of an engine its retriever), "

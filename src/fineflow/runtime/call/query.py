@@ -15,8 +15,8 @@ from fineflow.runtime import events
 from fineflow.runtime.call.claims import Claims, Summary
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
-from fineflow.runtime.queues.component_calls import hold_of
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import permit_for
+from fineflow.runtime.queues.limited_components import LimitedComponent
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Call:
         context.run(_mark_call, self)
         self.context = context
 
-    def place(self, stamp: Stamp | None = None, component: Component | None = None) -> Place:
+    def place(self, stamp: Stamp | None = None, component: LimitedComponent | None = None) -> Place:
         """For one call of a component, by the graph or by stock; ``stamp`` gets the moment at which it began.
 
         component: what stands for it, where that may have a limit of its own.
@@ -245,22 +245,23 @@ class Place:
     components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
     holds a place must not wait for work that needs one: what a call waits for comes before its place.
 
-    component: which may have a limit of its own over all calls (``runtime.queues.permits``); its place is taken last.
+    component: which may have a limit of its own over all calls (``runtime.queues.limited_components``); its permit is
+    acquired last.
     """
 
-    __slots__ = ("_held", "_hold", "_limit", "_stamp", "since")
+    __slots__ = ("_held", "_limit", "_permit", "_stamp", "since")
 
     def __init__(
-        self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: Component | None = None
+        self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: LimitedComponent | None = None
     ) -> None:
         self._limit = limit
         self._stamp = stamp
-        self._hold = hold_of(component)
+        self._permit = permit_for(component)
         self._held = False
         self.since = events.now()  # when the work began
 
     async def __aenter__(self) -> Place:
-        if self._limit is not None or self._hold is not None:
+        if self._limit is not None or self._permit is not None:
             await self.take()
             if self._stamp is not None:
                 self._stamp.begun = events.now()
@@ -275,17 +276,17 @@ class Place:
         if self._limit is not None:
             await self._limit.acquire()
             self._held = True
-        if self._hold is not None:
+        if self._permit is not None:
             try:
-                await self._hold.take()
+                await self._permit.acquire()
             except BaseException:
                 self.leave()
                 raise
 
     def leave(self) -> None:
         """Gives it back, if it is held: for good, or while the component is paused."""
-        if self._hold is not None:
-            self._hold.leave()
+        if self._permit is not None:
+            self._permit.release()
         if self._limit is not None and self._held:
             self._held = False
             self._limit.release()

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Sampling
-from fineflow.runtime.queues.batch_queue import queue_of
-from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.placement import Instance, in_service
 
 
@@ -58,7 +58,7 @@ class BatchInstances(_Instances):
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
         """Results in the order of ``items``, from whichever instances are idle."""
-        return await queue_of(self).submit(op, items)
+        return await batch_queue_of(self).submit(op, items)
 
 
 class LLMInstances(_Instances):
@@ -99,11 +99,11 @@ class LLMInstances(_Instances):
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Computes the key/value cache of a prompt prefix on one instance; requests that begin with it go there."""
-        await admission_of(self).prefill(tokens)
+        await llm_queue_of(self).prefill(tokens)
 
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
         """Decodes on one instance; see ``Admission.generate``, which also gives the priority."""
-        return admission_of(self).generate(tokens, sampling)
+        return llm_queue_of(self).generate(tokens, sampling)
 
     def cached(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt need not be computed on the instance that has most of them."""

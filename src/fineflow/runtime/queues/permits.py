@@ -1,264 +1,328 @@
-"""How many calls of one component may be at work at once, over all queries, threads and event loops of the process.
+"""Permits: a bounded number of them, a line of callers that wait for one, and a permit that is lent meanwhile.
 
-For what has no queue of batches in front of it: stores, retrievers, tools and functions that are called as they are.
-Who waits comes next by the policies that engines have (``runtime.queues.policy``).
+A pool is used from any thread and event loop. Limited components have one each (``limited_components``), and so has the
+process for the calls that it admits (``admission``).
 
-Nobody waits while he holds a place, so no two can wait for each other (``runtime.queues.component_calls``). A
-sync call on the thread
-of a running event loop does not wait at all (``hurried``): whoever holds a place may need that loop to get on.
+Deadlocks cannot happen, by three rules. A caller takes the permit of a component last, after all else that it waits
+for. It lends its permits while it waits for a call of an optimized object, and reclaims them afterwards. And a sync
+call on the thread of a running event loop does not wait at all (``request_context.must_not_wait``): a holder may need
+that loop to finish.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 import threading
-import warnings
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import Any
+from enum import Enum
+from functools import partial
+from typing import Generic, Self, TypeVar
 
-from fineflow.errors import FineflowWarning
 from fineflow.ir import Op
 from fineflow.runtime.loop.scopes import on_stop
-from fineflow.runtime.queues.admission import settle
-from fineflow.runtime.queues.policy import Policy, Shares, Waiting, by_depth, decide, fifo
-from fineflow.runtime.queues.registry import one_queue
-from fineflow.runtime.queues.request_context import asks
-from fineflow.runtime.statistics import watch
-
-hurried: ContextVar[bool] = ContextVar("fineflow_hurried", default=False)
-"""Whether an event loop stands still until the current code has ended, which therefore must not wait for others."""
+from fineflow.runtime.queues.policy import Policy, Waiting
+from fineflow.runtime.queues.request_context import must_not_wait, waiting_record
+from fineflow.runtime.queues.waiting_line import TaskTurn, ThreadTurn, Turn, Waiter, WaitingLine
 
 
-in_use = False
-"""Whether any component was ever limited in this process."""
+class State(Enum):
+    """States of a request for a permit."""
 
-_changes = 0
-
-
-class Component:
-    """What stands for a component of the user's in figures and queues: its name, and how often it may be at work."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.places: Places | None = None  # None: no limit
-        self.keeps: Any = None  # what it stands for, where that is not the object itself
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self.places or 'no limit'}>"
-
-    def limit(self, at_once: int | None) -> None:
-        """So many calls at once from now on; None: any number. Those that are under way go on."""
-        global _changes, in_use
-        places = self.places
-        _changes += (places is None) is not (at_once is None)
-        if at_once is not None:
-            in_use = True
-            places = self.places = one_queue(Places, self)
-        elif places is not None:
-            self.places = None
-        if places is not None:
-            places.change(at_once)
+    NEW = "new"
+    WAITING = "waiting"
+    GRANTED = "granted"
+    ENDED = "ended"  # released, withdrawn or refused
 
 
-def changes() -> int:
-    """How often a component was given a limit, or had it lifted: plans that are older do not know of the last time."""
-    return _changes
+class PermitRequest(Waiter):
+    """One request for a permit, from when it is made until the permit is released."""
+
+    __slots__ = ("state", "turn")
+
+    turn: Turn  # set where it has to wait
+
+    def __init__(self) -> None:
+        self.state = State.NEW
 
 
-finders: list[Callable[[Any], Component | None]] = []
-"""Who is asked what stands for an object of the user's, if anything does. Whoever appends one leaves it there."""
+R = TypeVar("R", bound=PermitRequest)
 
 
-def component_of(obj: Any) -> Component | None:
-    """What stands for an object of the user's, if anything was ever limited, and it may be that."""
-    for find in finders if in_use else ():
-        if (found := find(obj)) is not None:
-            return found
-    return None
+class PermitPool(Generic[R]):
+    """So many permits (``at_once``; None: any number), and the requests that wait for one, served by ``policy``."""
 
-
-def limited(obj: Any) -> bool:
-    """Whether an object of the user's has a limit now."""
-    found = component_of(obj)
-    return found is not None and found.places is not None
-
-
-class _Waiter:
-    """A call that waits for a place."""
-
-    __slots__ = ("admitted", "before", "seen", "wake")
-
-    def __init__(self, seen: Waiting, wake: Callable[[], object], before: int) -> None:
-        self.seen = seen
-        self.wake = wake
-        self.before = before  # how many had been admitted when it came
-        self.admitted = False
-
-
-class Places:
-    """The places of one component, and who waits for one. No method blocks but those that say so."""
-
-    def __init__(self, engine: Component, policy: Policy = by_depth) -> None:
-        self.engine = engine
+    def __init__(self, at_once: int | None, policy: Policy) -> None:
+        self.at_once = at_once
         self.policy = policy
-        self.at_once: int | None = None
-        self.running = 0
-        self.instances = (self,)
-        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, which then gives a place back
-        self._numbers = itertools.count()
-        self._waiting: dict[int, _Waiter] = {}
-        self._shares = Shares()
-        self._admitted = 0
-        self._warned = False
-        watch(self)
-        _all.add(self)
-
-    def __repr__(self) -> str:
-        return f"{self.running} of {self.at_once} places taken, {self.waiting} waiting"
+        self.running = 0  # permits that are out
+        self._line: WaitingLine[R] = WaitingLine()
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, which then releases a permit
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a place now."""
-        return len(self._waiting)
+        """Requests that wait for a permit now."""
+        return len(self._line)
 
-    def change(self, at_once: int | None) -> None:
-        """Another number of places, from now on."""
-        self.at_once = at_once
-        self._fill()
+    async def acquire(self, request: R) -> None:
+        """Waits until the request has a permit. For a coroutine on any event loop."""
+        if self.try_acquire(request):
+            return
+        turn = TaskTurn()
+        if self.enqueue(request, turn):
+            try:
+                await turn.wait()
+            except BaseException:
+                self.withdraw(request)
+                raise
 
-    def take(self, wake: Callable[[], object], *, wait: bool = True) -> _Waiter | None:
-        """None: a place was free, or the call does not ``wait``. Else ``wake`` is called when it has one."""
+    def acquire_sync(self, request: R) -> None:
+        """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
+        if self.try_acquire(request):
+            return
+        turn = ThreadTurn()
+        if self.enqueue(request, turn):
+            stopped = asyncio.CancelledError("the call was stopped while it waited for a permit")
+            try:
+                with on_stop(partial(self.withdraw, request, stopped)):
+                    turn.wait()
+            except BaseException:
+                self.withdraw(request)
+                raise
+
+    def try_acquire(self, request: R) -> bool:
+        """Grants a permit if one is free and nobody waits; returns False if not. Does not block."""
         with self._lock:
-            if not wait or (self._free() > 0 and not self._waiting):
-                self.running += 1
-                return None
-            waiter = _Waiter(asks(next(self._numbers), Op.CALL, 1), wake, self._admitted)
-            self._waiting[waiter.seen.number] = waiter
-            return waiter
+            free = self._free() and not self._line
+            if free:
+                self._grant(request)
+        return free
 
-    def leave(self) -> None:
-        """A place is free again."""
+    def grant(self, request: R) -> None:
+        """Grants a permit, even beyond the limit."""
         with self._lock:
-            self.running = max(self.running - 1, 0)  # of a parent process that has forked inside of a call
-        self._fill()
+            self._grant(request)
 
-    def withdraw(self, waiter: _Waiter) -> None:
-        """A call does not wait any more, or had just got its place."""
+    def enqueue(self, request: R, turn: Turn) -> bool:
+        """Grants a permit if one is free and nobody waits, and returns False. Else the request waits until ``turn``
+        ends. Does not block. Raises the refusal if the request must not wait (``_refusal``).
+        """
         with self._lock:
-            waiting = self._waiting.pop(waiter.seen.number, None) is not None
-        if not waiting and waiter.admitted:
-            self.leave()
+            if self.try_acquire(request):
+                return False
+            request.turn = turn
+            refusal = self._refusal(request)
+            if refusal is None:
+                request.seen = self._record(request, self._line.number())
+                request.state = State.WAITING
+                self._line.join(request)
+                return True
+            request.state = State.ENDED
+        raise refusal
 
-    def _free(self) -> int:
-        return len(self._waiting) + 1 if self.at_once is None else self.at_once - self.running
-
-    def _fill(self) -> None:
-        """Lets in who comes next, as long as there are places."""
-        while True:
-            with self._lock:
-                found = self._next() if self._waiting and self._free() > 0 else []
-                for waiter in found:
-                    del self._waiting[waiter.seen.number]
-                    waiter.admitted = True
-                    self._shares.give(waiter.seen, 1)
-                self.running += len(found)
-                self._admitted += len(found)
-            if not found:
+    def release(self, request: R) -> None:
+        """Returns the permit of a request, if it has one. The next request gets it."""
+        with self._lock:
+            if request.state is not State.GRANTED:
                 return
-            for waiter in found:
-                try:
-                    waiter.wake()
-                except RuntimeError:  # its event loop has ended without it
-                    with self._lock:
-                        waiter.admitted = False
-                        self.running -= 1
+            self._end(request)
+        self._grant_waiting()
 
-    def _next(self) -> list[_Waiter]:
-        waiting = self._seen()
-        used = self._shares.waiting(each.tenant for each in waiting)
-        try:
-            takes = decide(self.policy, waiting, self._free(), used)
-        except Exception as error:  # of a user's function: the answer does not depend on who comes first
-            self._warn(f"raised {type(error).__name__}: {error}")
-            takes = []
-        numbers = list(dict.fromkeys(take.number for take in takes if take.number in self._waiting))[: self._free()]
-        if not numbers:
-            self._warn(f"took nobody of {len(waiting)} calls that wait")
-            numbers = [fifo(waiting, 1)[0].number]
-        return [self._waiting[number] for number in numbers]
+    def withdraw(self, request: R, refusal: BaseException | None = None) -> None:
+        """Ends a request that waits, or was granted a permit that it does not use.
 
-    def _seen(self) -> list[Waiting]:
-        waiters = self._waiting.values()
-        if len({waiter.seen.priority for waiter in waiters}) > 1:
-            return [replace(waiter.seen, passed=self._admitted - waiter.before) for waiter in waiters]
-        return [waiter.seen for waiter in waiters]
+        refusal: raised by the caller that waits. Then only a request that still waits is withdrawn.
+        """
+        with self._lock:
+            waits = request.state is State.WAITING
+            if not waits and (request.state is not State.GRANTED or refusal is not None):
+                return
+            self._end(request)
+            self._withdrawn(request)
+        if refusal is not None:
+            request.turn.end(refusal)
+        self._grant_waiting()
 
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            text = f"the policy of {self.engine.name!r} {what}; calls are served in the order of their arrival instead"
-            warnings.warn(text, FineflowWarning, stacklevel=2)
+    def resize(self, at_once: int | None) -> None:
+        """Changes the number of permits. Those that are out stay out."""
+        self.at_once = at_once
+        self._grant_waiting()
 
-    def forget(self) -> None:
-        """In a forked child the calls of other threads do not exist, nor do those who hold the lock."""
+    def reset(self) -> None:
+        """Forgets all requests: after a fork, callers on other threads of the parent do not exist."""
         self._lock = threading.RLock()
-        self._waiting.clear()
+        self._line = WaitingLine()
         self.running = 0
 
+    def _free(self) -> bool:
+        return self.at_once is None or self.running < self.at_once
 
-_all: weakref.WeakSet[Places] = weakref.WeakSet()
+    def _grant(self, request: R) -> None:
+        request.state = State.GRANTED
+        self.running += 1
+
+    def _end(self, request: R) -> None:
+        if request.state is State.WAITING:
+            self._line.leave(request)
+        elif request.state is State.GRANTED:
+            self.running = max(self.running - 1, 0)  # a forked child may release a permit of its parent
+        request.state = State.ENDED
+
+    def _grant_waiting(self) -> None:
+        """Grants free permits to the requests that come next."""
+        while self._line and self._free():
+            granted = []
+            with self._lock:
+                for request in self._next() if self._line and self._free() else ():
+                    # Collected streams may have changed both since the policy decided.
+                    if request.state is State.WAITING and self._free():
+                        self._line.serve((request, 1))
+                        self._grant(request)
+                        granted.append(request)
+            for request in granted:
+                if not request.turn.end():  # its event loop is closed
+                    with self._lock:
+                        self._end(request)
+                        self._withdrawn(request)
+
+    def _next(self) -> list[R]:
+        """Requests that come next, at least one."""
+        slots = len(self._line) if self.at_once is None else self.at_once - self.running
+        return self._line.order(self.policy, slots)
+
+    def _record(self, request: R, number: int) -> Waiting:
+        """What the policy sees of a request: by default the context of the caller."""
+        return waiting_record(number, Op.CALL, 1)
+
+    def _refusal(self, request: R) -> Exception | None:
+        """An exception for a request that must not wait; None if it may."""
+        return None
+
+    def _withdrawn(self, request: R) -> None:
+        """Called, with the lock held, when a request has ended without the use of a permit."""
 
 
-def _forget() -> None:
-    for places in tuple(_all):
-        places.forget()
+class Permit:
+    """A permit for one call of a component, as a context manager for coroutines and threads. Holders may lend it."""
+
+    def __init__(self, pool: PermitPool[PermitRequest]) -> None:
+        self._pool = pool
+        self._lock = threading.RLock()
+        self._loans = 0
+        self._request = PermitRequest()
+        self.active = False
+        self.outer = _active(_innermost.get())
+
+    async def acquire(self) -> None:
+        """Waits for a permit."""
+        await self._obtain(self._request)
+        self._acquired()
+
+    def acquire_sync(self) -> None:
+        """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
+        self._obtain_sync(self._request)
+        self._acquired()
+
+    def release(self) -> None:
+        """Returns the permit. Does nothing where it is not held."""
+        with self._lock:
+            held, self.active = self.active and not self._loans, False
+        if held:
+            self._pool.release(self._request)
+
+    def lend(self) -> bool:
+        """Returns the permit to the pool until it is reclaimed as often as it was lent. False: there is none."""
+        with self._lock:
+            if not self.active:
+                return False
+            self._loans += 1
+            first = self._loans == 1
+        if first:
+            self._pool.release(self._request)
+        return True
+
+    async def reclaim(self) -> None:
+        """Waits for a permit again. A caller that is cancelled meanwhile goes on without one."""
+        if self._last_loan():
+            request = PermitRequest()
+            try:
+                await self._obtain(request)
+            except BaseException:
+                self.active = False
+                raise
+            self._reclaimed(request)
+
+    def reclaim_sync(self) -> None:
+        """``reclaim`` for a plain thread, which it blocks."""
+        if self._last_loan():
+            request = PermitRequest()
+            try:
+                self._obtain_sync(request)
+            except BaseException:
+                self.active = False
+                raise
+            self._reclaimed(request)
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    def __enter__(self) -> Self:
+        self.acquire_sync()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def _obtain(self, request: PermitRequest) -> None:
+        if must_not_wait.get():
+            self._pool.grant(request)
+        else:
+            await self._pool.acquire(request)
+
+    def _obtain_sync(self, request: PermitRequest) -> None:
+        if must_not_wait.get() or asyncio._get_running_loop() is not None:
+            self._pool.grant(request)
+        else:
+            self._pool.acquire_sync(request)
+
+    def _acquired(self) -> None:
+        self.active = True
+        _innermost.set(self)
+
+    def _last_loan(self) -> bool:
+        with self._lock:
+            if self._loans > 1 or not self.active:
+                self._loans -= 1
+                return False
+            return True  # counts as lent until it is back
+
+    def _reclaimed(self, request: PermitRequest) -> None:
+        with self._lock:
+            self._loans -= 1
+            self._request = request
+            unwanted = not self.active or self._loans > 0
+        if unwanted:
+            self._pool.release(request)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+_innermost: ContextVar[Permit | None] = ContextVar("fineflow_permit", default=None)
+"""The permit that was acquired last around the current code."""
 
 
-async def wait(places: Places) -> None:
-    """Waits for a place, and takes it."""
-    loop = asyncio.get_running_loop()
-    turn: asyncio.Future[None] = loop.create_future()
-    waiter = places.take(lambda: loop.call_soon_threadsafe(settle, turn), wait=not hurried.get())
-    if waiter is not None:
-        try:
-            await turn
-        except BaseException:
-            places.withdraw(waiter)
-            raise
+def _active(permit: Permit | None) -> Permit | None:
+    while permit is not None and not permit.active:
+        permit = permit.outer
+    return permit
 
 
-def wait_sync(places: Places) -> None:
-    """The same in a thread, which it blocks. CancelledError when the deadline of its call has passed."""
-    turn = threading.Lock()
-    turn.acquire()
-    stopped: list[bool] = []
-
-    def go_on() -> None:
-        with suppress(RuntimeError):  # it is both its turn, and too late
-            turn.release()
-
-    def stop() -> None:
-        stopped.append(True)
-        go_on()
-
-    waiter = places.take(go_on, wait=not hurried.get() and asyncio._get_running_loop() is None)
-    if waiter is None:
-        return
-    try:
-        with on_stop(stop):
-            turn.acquire()
-        if stopped:
-            raise asyncio.CancelledError("the call was stopped while it waited for a place")
-    except BaseException:
-        places.withdraw(waiter)
-        raise
+def lend_permits() -> list[Permit]:
+    """Lends all permits that are held around the current code, and returns them: the caller reclaims each."""
+    found, permit = [], _innermost.get()
+    while permit is not None:
+        if permit.lend():
+            found.append(permit)
+        permit = permit.outer
+    return found

@@ -1,9 +1,9 @@
 """Which waiting requests form the next batch of an engine: pure functions on the queue (Ayo, section 5.2).
 
-A policy gets the waiting requests and the free slots of the batch, and says how many items to take from the front of
+A policy gets the waiting requests and the free slots of the batch, and returns how many items to take from the front of
 which request. All policies here fill a batch with requests for one operation only, take at least one item while any
-request waits, split a request that does not fit, and let no request wait for ever. ``decide`` adds what holds for all
-of them: priorities of calls, and shares of tenants.
+request waits, split a request that does not fit, and starve no request. ``decide`` adds what holds for all of them:
+priorities of calls, and fair shares of tenants.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from fineflow.ir import Op
 
 PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
+_REMEMBERED = (
+    1024  # tenants that do not wait, of which a queue knows what they were given; they may be as many as users
+)
 _CRITICAL = 0.7  # share of its query's longest path from which on a request counts as critical
 
 
@@ -128,7 +131,7 @@ POLICIES: Mapping[str, Policy] = {
 def decide(policy: Policy, waiting: Sequence[Waiting], slots: int, used: Mapping[str, float]) -> list[Take]:
     """The next batch: shares of tenants first, inside a tenant priorities, inside a priority the policy.
 
-    used: what every tenant was given so far by its weight (``Shares``).
+    used: what every tenant was given so far by its weight (``FairShares``).
     """
     if len({_urgency(request) for request in waiting}) > 1:
         policy = urgent(policy)
@@ -168,10 +171,10 @@ def urgent(policy: Policy) -> Policy:
 
 
 def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
-    """The policy inside each tenant, and between tenants weighted fair queueing.
+    """The policy inside each tenant, and weighted fair queueing between tenants.
 
-    Who has been given least by its weight (``used``) is served next (start-time fair queueing: Goyal, Vin, Cheng,
-    SIGCOMM 1996), in steps of a sixteenth of the batch.
+    The tenant that was given least by its weight (``used``) is served next, in steps of a sixteenth of the batch
+    (start-time fair queueing: Goyal, Vin, Cheng, SIGCOMM 1996, section 2).
     """
 
     def chosen(waiting: Sequence[Waiting], slots: int) -> list[Take]:
@@ -180,44 +183,52 @@ def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
             tenants.setdefault(request.tenant, []).append(request)
         given = {tenant: used.get(tenant, 0.0) for tenant in tenants}
         first = min(given, key=given.__getitem__, default="")
-        if not tenants or len(tenants) == 1 or not mixes(policy):
+        if len(tenants) < 2 or not mixes(policy):
             return policy(tenants.get(first, []), slots)
         op = _op(policy(tenants[first], slots), tenants[first])
-        orders = {tenant: policy([r for r in found if r.op is op], slots) for tenant, found in tenants.items()}
-        orders = {tenant: order[::-1] for tenant, order in orders.items() if order}
-        step, taken = max(1, slots // 16), dict[int, int]()
-        while orders and slots > 0:
-            tenant = min(orders, key=given.__getitem__)
-            take = orders[tenant].pop()
+        size, step = slots, max(1, slots // 16)
+        orders: dict[str, list[Take]] = {}  # of each tenant that had its turn: the next take last
+        taken: dict[int, int] = {}
+        while given and slots > 0:
+            tenant = min(given, key=given.__getitem__)
+            if tenant not in orders:
+                orders[tenant] = policy([r for r in tenants[tenant] if r.op is op], size)[::-1]
+            order = orders[tenant]
+            if not order:
+                del given[tenant]
+                continue
+            take = order.pop()
             count = min(take.items, step, slots)
             taken[take.number] = taken.get(take.number, 0) + count
             given[tenant] += count / tenants[tenant][0].weight
             slots -= count
             if take.items > count:
-                orders[tenant].append(Take(take.number, take.items - count))
-            if not orders[tenant]:
-                del orders[tenant]
+                order.append(Take(take.number, take.items - count))
         return [Take(number, count) for number, count in taken.items()]
 
     return chosen
 
 
-class Shares:
-    """What every tenant of one queue was given so far, by its weight. Who was away gets nothing for that time."""
+class FairShares:
+    """Virtual time of start-time fair queueing: what each tenant of one queue was given so far, by its weight.
+
+    A tenant that comes back starts at the current virtual time: it is owed nothing for the time it was away.
+    """
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
-        self._now = 0.0  # the least that any tenant had been given who was waiting last
+        self._now = 0.0  # virtual time: the least that a tenant had been given which was waiting last
 
     def waiting(self, tenants: Iterable[str]) -> Mapping[str, float]:
-        """What each of those who wait counts as having been given."""
+        """What each of these tenants counts as having been given, in items by weight. All of them wait."""
         found = {tenant: max(self._used.get(tenant, 0.0), self._now) for tenant in tenants}
         self._now = min(found.values(), default=self._now)
-        self._used = {tenant: used for tenant, used in self._used.items() if used > self._now} | found
+        ahead = {tenant: used for tenant, used in self._used.items() if used > self._now}
+        self._used = (ahead if len(ahead) <= _REMEMBERED else {}) | found
         return found
 
     def give(self, request: Waiting, items: int) -> None:
-        """A tenant has been served."""
+        """Charges the tenant of a request that was served ``items`` items."""
         self._used[request.tenant] = max(self._used.get(request.tenant, 0.0), self._now) + items / request.weight
 
 

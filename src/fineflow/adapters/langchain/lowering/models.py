@@ -27,7 +27,6 @@ from fineflow.adapters.langchain.shadows import Shadows
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.bridge import Bridge, Unreachable
-from fineflow.runtime.queues.component_calls import ending
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
@@ -227,7 +226,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                 return
             entry, _ = here.claim_stream(leaf, key, _never)
         pieces = []
-        with ending(streamed(model, leaf)) as counted:
+        with streamed(model, leaf) as counted:
             for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs), counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
@@ -253,7 +252,7 @@ def _shadow_chat(model: Any, s: Shadows) -> Any:
                 return
             entry = here.own_entry(leaf, key)
         pieces = []
-        with ending(streamed(model, leaf)) as counted:
+        with streamed(model, leaf) as counted:
             source = here.apaced(model._astream(messages, stop=stop, **manager, **kwargs), counted)
             async with aclosing(source) as own:
                 async for chunk in own:

@@ -31,7 +31,7 @@ from fineflow.adapters.llamaindex.lowering.context import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.ir import Effect, Effects, Op, Ref
-from fineflow.runtime.queues.permits import limited
+from fineflow.runtime.queues.limited_components import has_limit
 
 NODES, VECTORS, TEXTS, FORESEEN = "nodes", "vectors", "texts", "texts foreseen"
 """Leaves: the nodes made of the documents, and the vectors of their texts. The texts are told when stock has the nodes,
@@ -267,7 +267,7 @@ class _Side:
 
     def store(self, store: Any) -> Any:
         """A store whose writes count, and none of whose async methods blocks the event loop."""
-        keeps = store is None or (self._place.sync and not limited(store))
+        keeps = store is None or (self._place.sync and not has_limit(store))
         return store if keeps else _Written(store, self._place.leaf)
 
     def index(self, index: Any) -> Any:

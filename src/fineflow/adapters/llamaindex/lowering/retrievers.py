@@ -26,7 +26,7 @@ from fineflow.adapters.llamaindex.methods import as_written, method, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.adapters.llamaindex.thread_affinity import stays
-from fineflow.runtime.queues.permits import limited
+from fineflow.runtime.queues.limited_components import has_limit
 
 _OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 
@@ -76,7 +76,7 @@ def called_by(retriever: Any) -> Iterator[Any]:
 def shadow_retriever(retriever: Any, place: Place) -> Any:
     """A copy of a retriever whose parts claim; in async calls none of them blocks the event loop."""
     made = _with_objects(_shadow(retriever, place), retriever, place)
-    return _Counted(made, retriever, place.leaf) if called_whole(retriever) and limited(retriever) else made
+    return _Counted(made, retriever, place.leaf) if called_whole(retriever) and has_limit(retriever) else made
 
 
 def taken_apart(retriever: Any) -> bool:

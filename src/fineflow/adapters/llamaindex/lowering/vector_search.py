@@ -32,7 +32,7 @@ from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.component_calls import placed
+from fineflow.runtime.queues.component_calls import permit_block
 
 LATE = "late retrievers"
 """Key of ``Call.tables``: what tells which retrievers search that stock has not made yet (``documents.Late``)."""
@@ -148,7 +148,7 @@ def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
         given = replace(wanted)
 
         async def alone() -> Any:
-            async with run.place(p, entry), placed(connections(store) if sync else None):
+            async with run.place(p, entry), permit_block(connections(store) if sync else None):
                 try:
                     return await called(store, "query", given, sync=sync, **settings)
                 except Exception as error:
