@@ -275,7 +275,7 @@ def test_an_index_that_is_built_waits_for_a_place() -> None:
         built = pool.submit(make, [Document(text="a bridge")])
         wait_waiting(places, 1)
         assert size(store) == 0
-        places.change(2)  # or the pool would wait for it
+        places.resize(2)  # or the pool would wait for it
         assert built.result(30)._vector_store is store
     assert size(store) == 1
 

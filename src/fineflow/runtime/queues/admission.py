@@ -128,7 +128,8 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             else:
                 counts.cancelled += 1
             self._end(request)
-        self._grant_waiting()
+        if self._line or self._on_idle:
+            self._grant_waiting()
         if log.isEnabledFor(logging.DEBUG):
             told = {
                 "event": "call",

@@ -92,7 +92,7 @@ class PermitPool(Generic[R]):
     def try_acquire(self, request: R) -> bool:
         """Grants a permit if one is free and nobody waits; returns False if not. Does not block."""
         with self._lock:
-            free = self._free() and not self._line
+            free = (self.at_once is None or self.running < self.at_once) and not self._line
             if free:
                 self._grant(request)
         return free

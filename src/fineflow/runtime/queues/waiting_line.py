@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from fineflow.errors import BackendError
-from fineflow.runtime.queues.policy import FairShares, Policy, Take, Waiting, decide, fifo
+from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, Waiting, decide, fifo
 
 
 class Waiter:
@@ -131,16 +131,23 @@ class WaitingLine(Generic[W]):
 
     def _decide(self, policy: Policy, slots: int) -> tuple[dict[int, W], Sequence[Take]]:
         lanes = list(self._lanes)
-        if slots == 1 and policy is fifo:  # which takes the first of a lane: nobody else needs to be looked at
+        ranked = len({priority for _, priority in lanes}) > 1
+        if slots == 1 and policy is fifo:  # needs the first of each lane only, and not the exact age
             waiters = [waiter for lane in list(self._lanes.values()) for waiter in itertools.islice(lane.values(), 1)]
+            self._age(waiters, ranked, PATIENCE)
         else:
             waiters = list(self)
-        if len({priority for _, priority in lanes}) > 1:
-            seen = [replace(waiter.seen, passed=self.rounds - waiter.joined) for waiter in waiters]
-        else:
-            seen = [waiter.seen for waiter in waiters]
-        takes = decide(policy, seen, slots, self._shares.waiting(tenant for tenant, _ in lanes))
+            self._age(waiters, ranked, 1)
+        used = self._shares.waiting(tenant for tenant, _ in lanes)
+        takes = decide(policy, [waiter.seen for waiter in waiters], slots, used)
         return {waiter.seen.number: waiter for waiter in waiters}, takes
+
+    def _age(self, waiters: Sequence[W], ranked: bool, step: int) -> None:
+        """Sets ``passed``, in whole steps, where priorities differ (``ranked``); to 0 where they do not."""
+        for waiter in waiters:
+            passed = (self.rounds - waiter.joined) // step * step if ranked else 0
+            if waiter.seen.passed != passed:
+                waiter.seen = replace(waiter.seen, passed=passed)
 
 
 def _lane(waiter: Waiter) -> tuple[str, int]:
