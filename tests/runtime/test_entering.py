@@ -11,7 +11,7 @@ from fineflow.errors import Overloaded
 from fineflow.runtime.call.lifecycle import Entered, InThread
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import AdmissionRequest, Limits, inside, process_admission, set_limits
-from fineflow.runtime.queues.limited_components import ComponentPermits, LimitedComponent
+from fineflow.runtime.queues.component_calls import ComponentPermits, LimitedComponent
 from fineflow.runtime.queues.permits import Permit
 
 
@@ -27,7 +27,7 @@ def places() -> ComponentPermits:
 def full() -> Iterator[None]:
     set_limits(Limits(max_queries=1, overload="raise"))
     first = AdmissionRequest()
-    assert process_admission().try_acquire(first)
+    assert not process_admission().enqueue(first)
     yield
     process_admission().release(first)
     set_limits(None)

@@ -19,19 +19,7 @@ from fineflow.runtime.loop.scopes import Scope, current
 from fineflow.runtime.queues import admission
 from fineflow.runtime.queues.admission import AdmissionRequest, Limits, ProcessAdmission
 from fineflow.runtime.queues.permits import State
-from fineflow.runtime.queues.waiting_line import Turn
 from fineflow.testing.gates import wait_until
-
-
-class Ended(Turn):
-    """The turn of nobody. continues: whether somebody is left who could go on."""
-
-    def __init__(self, continues: bool = True) -> None:
-        super().__init__()
-        self._continues = continues
-
-    def _wake(self) -> bool:
-        return self._continues
 
 
 def ticket(door: ProcessAdmission, tenant: str = "", priority: int = 0) -> AdmissionRequest:
@@ -42,7 +30,7 @@ def ticket(door: ProcessAdmission, tenant: str = "", priority: int = 0) -> Admis
 
 def ask(door: ProcessAdmission, tenant: str = "", priority: int = 0) -> AdmissionRequest:
     made = ticket(door, tenant, priority)
-    door.enqueue(made, Ended())
+    door.enqueue(made)
     return made
 
 
@@ -120,7 +108,7 @@ def test_as_many_tenants_as_users_leave_nothing_behind(one: ProcessAdmission) ->
         one.release(inside)
         inside = following
     one.release(inside)
-    assert not one._line and len(one._line._shares._used) <= 1025
+    assert not one._line and len(one._line.shares._used) <= 1025
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=60, max_size=90), st.integers(1, 4), st.integers(1, 4))
@@ -182,8 +170,11 @@ def test_who_is_admitted_and_gone_passes_the_place_on(one: ProcessAdmission) -> 
     inside = ask(one)
     gone, following = ticket(one), ticket(one)
 
-    one.enqueue(gone, Ended(continues=False))  # its event loop is closed
-    one.enqueue(following, Ended())
+    async def on_a_loop() -> None:
+        one.enqueue(gone)
+
+    asyncio.run(on_a_loop())  # which is closed then
+    one.enqueue(following)
     one.release(inside)
     assert following.state == State.GRANTED and one.running == 1
 

@@ -15,8 +15,7 @@ import pytest
 from fineflow.errors import FineflowWarning
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.queues import request_context
-from fineflow.runtime.queues.component_calls import acall_component, call_component
-from fineflow.runtime.queues.limited_components import ComponentPermits, LimitedComponent
+from fineflow.runtime.queues.component_calls import ComponentPermits, LimitedComponent, acall_component, call_component
 from fineflow.runtime.queues.permits import Permit, lend_permits
 from fineflow.runtime.queues.policy import Take
 from fineflow.runtime.queues.registry import set_policy

@@ -16,8 +16,8 @@ from fineflow.ir import Op
 from fineflow.runtime.queues.admission import AdmissionRequest, Limits, ProcessAdmission
 from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.runtime.queues.permits import PermitPool, PermitRequest, State
-from fineflow.runtime.queues.policy import PATIENCE, Policy, Take, Waiting, by_depth, fifo
-from fineflow.runtime.queues.waiting_line import TaskTurn, ThreadTurn, Turn, Waiter, WaitingLine
+from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, Waiting, by_depth, fifo
+from fineflow.runtime.queues.waiting_line import Turn, Waiter, WaitingLine
 from fineflow.testing import virtual
 
 WAIT = 10.0
@@ -29,7 +29,7 @@ class Request(Waiter):
 
 def joined(line: WaitingLine[Request], items: int = 1, tenant: str = "", priority: int = 0) -> Request:
     made = Request()
-    number = line.number()
+    number = next(line.numbers)
     made.seen = Waiting(number, f"query {number}", 0, Op.EMBED, items, tenant=tenant, priority=priority)
     line.join(made)
     return made
@@ -162,14 +162,14 @@ def test_looking_at_the_first_of_each_lane_finds_what_looking_at_all_finds(arriv
     assert served(short, fifo) == served(full, lambda waiting, slots: fifo(waiting, slots))
 
 
-def test_shares_that_are_reset_are_forgotten(line: WaitingLine[Request]) -> None:
+def test_new_shares_forget_what_was_given(line: WaitingLine[Request]) -> None:
     requests = [joined(line, tenant="a") for _ in range(4)]
     later = [joined(line, tenant="b") for _ in range(2)]
     for _ in range(2):
         line.serve((line.order(fifo, 1)[0], 1))
     line.serve((requests[1], 1))  # now "a" was given more
     assert line.order(fifo, 1) == [later[1]]
-    line.reset_shares()
+    line.shares = FairShares()
     assert line.order(fifo, 1) == [requests[2]]
 
 
@@ -178,7 +178,7 @@ def test_shares_that_are_reset_are_forgotten(line: WaitingLine[Request]) -> None
 
 def test_a_turn_of_a_task_ends_from_another_thread() -> None:
     async def main() -> None:
-        turn = TaskTurn()
+        turn = Turn()
         thread = threading.Thread(target=turn.end)
         thread.start()
         await asyncio.wait_for(turn.wait(), WAIT)
@@ -191,23 +191,26 @@ def test_a_turn_that_ends_with_an_error_raises_that_object() -> None:
     error = ValueError("no")
 
     async def main() -> None:
-        turn = TaskTurn()
+        turn = Turn()
         assert turn.end(error)
         with pytest.raises(ValueError, match="no") as found:
             await turn.wait()
         assert found.value is error
 
     asyncio.run(main())
-    turn = ThreadTurn()
+    turn = Turn()
     assert turn.end(error)
     with pytest.raises(ValueError, match="no") as found:
-        turn.wait()
+        turn.wait_sync()
     assert found.value is error
 
 
 def test_the_end_of_a_turn_is_no_news_for_a_cancelled_task() -> None:
+    problems: list[object] = []
+
     async def main() -> None:
-        turn = TaskTurn()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        turn = Turn()
         task = asyncio.ensure_future(turn.wait())
         await asyncio.sleep(0)
         task.cancel()
@@ -217,46 +220,32 @@ def test_the_end_of_a_turn_is_no_news_for_a_cancelled_task() -> None:
         await asyncio.sleep(0)
 
     asyncio.run(main())
+    assert not problems
 
 
 def test_a_turn_says_when_its_event_loop_is_closed() -> None:
-    async def main() -> TaskTurn:
-        return TaskTurn()
+    async def main() -> Turn:
+        return Turn()
 
     assert not asyncio.run(main()).end()
 
 
 def test_a_turn_of_a_thread_may_have_a_timeout() -> None:
-    turn = ThreadTurn()
-    assert not turn.wait(0)
+    turn = Turn()
+    assert not turn.wait_sync(0)
     turn.end()
-    assert turn.wait(WAIT)
+    assert turn.wait_sync(WAIT)
 
 
 # Pools of permits
 
 
-class Ended(Turn):
-    """The turn of nobody. closed: as if its event loop were."""
-
-    def __init__(self, *, closed: bool = False) -> None:
-        super().__init__()
-        self._closed = closed
-
-    def _wake(self) -> bool:
-        return not self._closed
-
-    @property
-    def error(self) -> BaseException | None:
-        return self._error
-
-
 Pool = PermitPool[PermitRequest]
 
 
-def asked(pool: Pool, *, closed: bool = False) -> PermitRequest:
+def asked(pool: Pool) -> PermitRequest:
     request = PermitRequest()
-    pool.enqueue(request, Ended(closed=closed))
+    pool.enqueue(request)
     return request
 
 
@@ -282,13 +271,15 @@ def test_a_request_that_waits_is_refused_and_one_that_was_granted_is_not() -> No
     for each in (granted, waits):
         pool.withdraw(each, error)
     assert states(granted, waits) == ["granted", "ended"] and (pool.running, pool.waiting) == (1, 0)
-    assert isinstance(waits.turn, Ended) and waits.turn.error is error
+    with pytest.raises(ValueError, match="no") as found:
+        waits.turn.wait_sync(WAIT)
+    assert found.value is error
 
 
 def test_a_permit_beyond_the_limit_counts() -> None:
     pool = Pool(1, fifo)
     first, beyond = asked(pool), PermitRequest()
-    pool.grant(beyond)
+    assert not pool.enqueue(beyond, blocks_loop=True)
     waits = asked(pool)
     assert pool.running == 2
     pool.release(first)
@@ -312,7 +303,11 @@ def test_another_size_holds_from_now_on() -> None:
 def test_requests_of_a_closed_event_loop_pass_the_permit_on_however_many_they_are() -> None:
     pool = Pool(1, fifo)
     first = asked(pool)
-    gone = [asked(pool, closed=True) for _ in range(3000)]
+
+    async def on_a_loop() -> list[PermitRequest]:
+        return [asked(pool) for _ in range(3000)]
+
+    gone = asyncio.run(on_a_loop())
     alive = asked(pool)
     pool.release(first)
     assert set(states(*gone)) == {"ended"} and states(alive) == ["granted"]
@@ -344,7 +339,7 @@ def test_calls_of_a_low_priority_are_admitted_in_the_end() -> None:
     def asked_for(priority: int) -> AdmissionRequest:
         request = AdmissionRequest(priority=priority)
         request.admission = admission
-        admission.enqueue(request, Ended())
+        admission.enqueue(request)
         return request
 
     inside, low, passed = asked_for(1), asked_for(0), 0
@@ -360,7 +355,7 @@ def test_other_weights_hold_for_calls_that_wait() -> None:
     requests = [AdmissionRequest(tenant) for tenant in ["", *"aaaabbbb"]]
     for request in requests:
         request.admission = admission
-        admission.enqueue(request, Ended())
+        admission.enqueue(request)
     admission.change(Limits(max_queries=1, tenants={"b": 3}))
     inside, order = requests[0], ""
     while admission.waiting:
@@ -368,6 +363,19 @@ def test_other_weights_hold_for_calls_that_wait() -> None:
         (inside,) = (request for request in requests if request.state is State.GRANTED)
         order += inside.tenant
     assert order.count("b", 0, 5) == 3 and sorted(order) == sorted("aaaabbbb")
+
+
+def test_other_limits_begin_with_new_shares() -> None:
+    admission = ProcessAdmission(Limits(max_queries=1))
+    requests = [AdmissionRequest(tenant) for tenant in ["", *"aab"]]
+    for request in requests:
+        request.admission = admission
+        admission.enqueue(request)
+    admission.release(requests[0])
+    assert states(*requests) == ["ended", "granted", "waiting", "waiting"]  # "b" was given less so far
+    admission.change(Limits(max_queries=1))
+    admission.release(requests[1])
+    assert states(*requests) == ["ended", "ended", "granted", "waiting"]
 
 
 def test_a_policy_that_admits_nobody_to_an_llm_fails_the_requests_that_wait() -> None:

@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from fineflow.runtime.loop import runtime_loop
 from fineflow.runtime.queues.admission import Limits, inside, process_admission, set_limits
-from fineflow.runtime.queues.waiting_line import TaskTurn, ThreadTurn
+from fineflow.runtime.queues.waiting_line import Turn
 from fineflow.runtime.statistics import Statistics, statistics
 
 _lock = threading.Lock()
@@ -149,14 +149,14 @@ def _check_thread(name: str, instead: str) -> None:
 
 
 def _wait_sync(timeout: float | None) -> None:
-    idle = ThreadTurn()
+    idle = Turn()
     process_admission().when_idle(idle.end)
-    if not idle.wait(timeout):
+    if not idle.wait_sync(timeout):
         raise _still_running(timeout)
 
 
 async def _wait(timeout: float | None) -> None:
-    idle = TaskTurn()
+    idle = Turn()
     process_admission().when_idle(idle.end)
     try:
         async with asyncio.timeout(timeout):

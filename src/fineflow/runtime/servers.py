@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from fineflow.runtime.queues.limited_components import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -21,7 +21,7 @@ from fineflow.adapters.langchain.resources import find, standing
 from fineflow.adapters.langchain.stores.batched_search import Search
 from fineflow.engines import BatchProfile, EmulatedEmbedding, limit, set_policy
 from fineflow.runtime import events
-from fineflow.runtime.queues.limited_components import ComponentPermits
+from fineflow.runtime.queues.component_calls import ComponentPermits
 from fineflow.runtime.queues.permits import Permit
 from fineflow.runtime.statistics import statistics
 from fineflow.testing.gates import Gate

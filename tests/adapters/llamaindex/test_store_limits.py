@@ -39,7 +39,7 @@ import fineflow
 from fineflow.adapters.core.resources import StoreEngine
 from fineflow.adapters.llamaindex.resources import standing
 from fineflow.engines import limit, set_policy
-from fineflow.runtime.queues.limited_components import ComponentPermits, component_of
+from fineflow.runtime.queues.component_calls import ComponentPermits, component_of
 from fineflow.runtime.queues.permits import Permit
 from fineflow.runtime.queues.policy import Take, Waiting
 from fineflow.testing.gates import Gate, wait_until

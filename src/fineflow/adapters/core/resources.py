@@ -16,8 +16,7 @@ from fineflow.adapters.core.batched_search import Outcome, Search, Together
 from fineflow.ir import Op
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
-from fineflow.runtime.queues.component_calls import permit_block
-from fineflow.runtime.queues.limited_components import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent, permit_block
 from fineflow.runtime.queues.request_context import must_not_wait
 
 C = TypeVar("C", bound=LimitedComponent)

@@ -23,9 +23,14 @@ from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, stan
 from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.adapters.langchain.models.servers import bound, lane
 from fineflow.adapters.langchain.stores.facts import contents, known, overridden
-from fineflow.runtime.queues import limited_components
-from fineflow.runtime.queues.component_calls import StreamedCall, acall_component, call_component
-from fineflow.runtime.queues.limited_components import LimitedComponent, component_finders
+from fineflow.runtime.queues.component_calls import (
+    LimitedComponent,
+    StreamedCall,
+    acall_component,
+    call_component,
+    component_finders,
+    limit_changes,
+)
 
 T = TypeVar("T")
 
@@ -96,7 +101,7 @@ def limited(objects: Mapping[str, Any]) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     if offline_vllm.in_use():
         found = frozenset(path for path, obj in objects.items() if offline_vllm.is_offline(obj))
-    if not limited_components.in_use:
+    if not limit_changes():
         return found
     return found.union(path for path, obj in objects.items() if (known := find(obj)) is not None and _given(known))
 

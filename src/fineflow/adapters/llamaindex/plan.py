@@ -69,7 +69,7 @@ from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
-from fineflow.runtime.queues.limited_components import has_limit
+from fineflow.runtime.queues.component_calls import has_limit
 
 
 class Way(NamedTuple):

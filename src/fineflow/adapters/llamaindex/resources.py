@@ -11,7 +11,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from fineflow.adapters.core.resources import stand
 from fineflow.adapters.llamaindex.lowering.retrievers import taken_apart
 from fineflow.adapters.llamaindex.stores.searches import meant, store_standing
-from fineflow.runtime.queues.limited_components import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 def standing(obj: Any) -> LimitedComponent:

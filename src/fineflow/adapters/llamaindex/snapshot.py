@@ -9,7 +9,7 @@ from typing import Any
 
 from fineflow.adapters.llamaindex.thread_affinity import MOST
 from fineflow.runtime import servers
-from fineflow.runtime.queues import limited_components
+from fineflow.runtime.queues.component_calls import limit_changes
 
 
 class Snapshot:
@@ -33,7 +33,7 @@ class Snapshot:
 
 
 def _told() -> tuple[int, int]:
-    return servers.told(), limited_components.changes()
+    return servers.told(), limit_changes()
 
 
 def _flat(attributes: Mapping[str, Any]) -> Iterator[Any]:

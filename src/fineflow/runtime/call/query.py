@@ -15,8 +15,7 @@ from fineflow.runtime import events
 from fineflow.runtime.call.claims import Claims, Summary
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
-from fineflow.runtime.queues.component_calls import permit_for
-from fineflow.runtime.queues.limited_components import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")
@@ -245,7 +244,7 @@ class Place:
     components that the graph makes, and those that stock makes itself for want of a result, share one bound. Whoever
     holds a place must not wait for work that needs one: what a call waits for comes before its place.
 
-    component: which may have a limit of its own over all calls (``runtime.queues.limited_components``); its permit is
+    component: which may have a limit of its own over all calls (``runtime.queues.component_calls``); its permit is
     acquired last.
     """
 

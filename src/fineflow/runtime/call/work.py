@@ -11,8 +11,7 @@ from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended
-from fineflow.runtime.queues.component_calls import CallRecord
-from fineflow.runtime.queues.limited_components import component_of
+from fineflow.runtime.queues.component_calls import CallRecord, component_of
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -45,7 +44,8 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, plac
     entry.place = None
     run.worked(p, now)
     if counted is not None:
-        counted.end(begun, failed=isinstance(failure, Exception))
+        counted.begun = begun
+        counted.end(failed=isinstance(failure, Exception))
     if failure is not None:
         _fail(entry, failure)
         if isinstance(failure, asyncio.CancelledError):

@@ -6,7 +6,6 @@ inside a tenant higher priorities first, then earlier arrivals.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import math
@@ -21,8 +20,7 @@ from fineflow.errors import Overloaded
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.queues.permits import PermitPool, PermitRequest, State
-from fineflow.runtime.queues.policy import Waiting, fifo
-from fineflow.runtime.queues.waiting_line import ThreadTurn, Turn
+from fineflow.runtime.queues.policy import FairShares, Waiting, fifo
 
 log = logging.getLogger("fineflow")
 
@@ -104,10 +102,10 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         self.counts = Counts()
         self._on_idle: list[Callable[[], object]] = []
 
-    def enqueue(self, request: AdmissionRequest, turn: Turn) -> bool:
+    def enqueue(self, request: AdmissionRequest, *, blocks_loop: bool = False) -> bool:
         """As for any permit. Raises Overloaded where the call must not wait."""
         try:
-            return super().enqueue(request, turn)
+            return super().enqueue(request, blocks_loop=blocks_loop)
         except Overloaded:
             if log.isEnabledFor(logging.DEBUG):
                 told = {"event": "overloaded", "tenant": request.tenant, "waiting": self.waiting}
@@ -145,7 +143,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         """Applies other limits from now on. Calls that wait are admitted, or wait on, as the new ones say."""
         with self._lock:
             self.limits = limits
-            self._line.reset_shares()
+            self._line.shares = FairShares()
             for request in self._line:
                 request.seen = replace(request.seen, weight=limits.weight(request.tenant))
         self.resize(limits.max_queries)
@@ -155,7 +153,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         with self._lock:
             waiting = list(self._line)
             for request in waiting:
-                self._end(request)
+                super()._end(request)
             self.counts.overloaded += len(waiting)
         for request in waiting:
             request.turn.end(Overloaded("the runtime was closed while this call waited for its turn"))
@@ -175,8 +173,9 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         request.began = events.now()
         self.counts.waited += request.began - request.queued
 
-    def _withdrawn(self, request: AdmissionRequest) -> None:
-        self.counts.cancelled += 1
+    def _end(self, request: AdmissionRequest, *, used: bool = True) -> None:
+        super()._end(request)
+        self.counts.cancelled += not used
 
     def _grant_waiting(self) -> None:
         super()._grant_waiting()
@@ -187,7 +186,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         for call in idle:
             call()
 
-    def _refusal(self, request: AdmissionRequest) -> Exception | None:
+    def _must_wait(self, request: AdmissionRequest, blocks_loop: bool) -> bool:
         limits, running = self.limits, f"{self.running} calls are under way"
         if limits.overload == "raise":
             why = f"{running}, max_queries={limits.max_queries}; try again later, or overload='wait'"
@@ -196,15 +195,16 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
                 f"{running} and {self.waiting} wait, with max_queries={limits.max_queries} and "
                 f"max_waiting={limits.max_waiting}; try again later"
             )
-        elif isinstance(request.turn, ThreadTurn) and asyncio._get_running_loop() is not None:
+        elif blocks_loop:
             why = (  # calls under way may need that loop to finish
                 f"{running}, max_queries={limits.max_queries}, and the thread of a running event loop cannot wait for "
                 "them; await ainvoke(), aquery() or the like, or call from another thread"
             )
         else:
-            return None
+            return True
+        request.state = State.ENDED
         self.counts.overloaded += 1
-        return Overloaded(why)
+        raise Overloaded(why)
 
 
 _admission = ProcessAdmission()

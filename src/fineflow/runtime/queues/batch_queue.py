@@ -131,7 +131,7 @@ class BatchQueue:
         if not items:
             return []
         self._settle_on_loop()
-        request = _Request(waiting_record(self._line.number(), op, len(items)), items, label or op.value)
+        request = _Request(waiting_record(next(self._line.numbers), op, len(items)), items, label or op.value)
         self._line.join(request)
         events.sized(self.engine.name, op, len(items))
         self._changed.set()
@@ -239,7 +239,11 @@ class BatchQueue:
             instance.end(len(items))
             served(self.engine.name, number, len(items), waits, events.now() - start, failed=failed)
         if events.listening():
-            self._report(batch, instance, number, start, events.now())
+            end = events.now()
+            for request, taken in batch:
+                times = request.queued, start, end
+                made = events.Interval(instance.name, request.label, *times, len(taken), number, request.origin)
+                events.report(made)
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or has another instance serve them if this one is lost."""
@@ -263,21 +267,6 @@ class BatchQueue:
     def _fail_waiting(self, error: BaseException) -> None:
         for request in self._line.drain():
             request.fail(error)
-
-    def _report(self, batch: _Batch, instance: Instance, number: int, start: float, end: float) -> None:
-        for request, taken in batch:
-            events.report(
-                events.Interval(
-                    lane=instance.name,
-                    label=request.label,
-                    queued=request.queued,
-                    start=start,
-                    end=end,
-                    items=len(taken),
-                    batch=number,
-                    origin=request.origin,
-                )
-            )
 
 
 def batch_queue_of(engine: BatchEngine) -> BatchQueue:

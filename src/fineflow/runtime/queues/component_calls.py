@@ -1,19 +1,117 @@
-"""Calls of components: recorded in statistics and timelines, and under a permit where the component has a limit."""
+"""Calls of components that no queue batches: stores, retrievers, tools, functions, and servers of models.
+
+Their calls are recorded in statistics and timelines. A component may have a limit: so many calls at once, over all
+queries, threads and event loops. Policies decide who comes next, as for engines (``runtime.queues.policy``).
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from fineflow.errors import FineflowWarning
 from fineflow.runtime import events
-from fineflow.runtime.queues.limited_components import LimitedComponent
-from fineflow.runtime.queues.permits import Permit
-from fineflow.runtime.statistics import tally
+from fineflow.runtime.queues.permits import Permit, PermitPool, PermitRequest
+from fineflow.runtime.queues.policy import Policy, by_depth, fifo
+from fineflow.runtime.queues.registry import shared_queue
+from fineflow.runtime.queues.waiting_line import WaitingLine
+from fineflow.runtime.statistics import tally, watch
 
 T = TypeVar("T")
 
-_UNLIMITED: nullcontext[None] = nullcontext()
+_changes = 0
+
+
+class LimitedComponent:
+    """A component of the user's in statistics and queues: its name, and its permits while it has a limit."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.permits: ComponentPermits | None = None  # None: no limit
+        self.keeps_alive: Any = None  # the component, where that is not the object that it was found by
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.permits or 'no limit'}>"
+
+    def limit(self, at_once: int | None) -> None:
+        """Allows at most ``at_once`` calls at once from now on (None: any number). Calls under way go on."""
+        global _changes
+        _changes += (self.permits is None) is not (at_once is None)
+        permits = self.permits if at_once is None else shared_queue(ComponentPermits, self)
+        self.permits = None if at_once is None else permits
+        if permits is not None:
+            permits.resize(at_once)
+
+
+class ComponentPermits(PermitPool[PermitRequest]):
+    """The permits of one component. Where a user's policy fails, a warning says so and calls are served by arrival."""
+
+    def __init__(self, engine: LimitedComponent, policy: Policy = by_depth) -> None:
+        super().__init__(None, policy)
+        self.engine = engine
+        self.instances = (self,)
+        self._warned = False
+        watch(self)
+        _all.add(self)
+
+    def __repr__(self) -> str:
+        return f"{self.running} of {self.at_once} permits in use, {self.waiting} waiting"
+
+    def reset(self) -> None:
+        """Forgets all requests: after a fork, callers on other threads of the parent do not exist."""
+        self._lock = threading.RLock()
+        self._line = WaitingLine()
+        self.running = 0
+
+    def _order(self, free: int) -> list[PermitRequest]:
+        try:
+            return super()._order(free)
+        except Exception as error:  # answers do not depend on who comes first
+            if not self._warned:
+                self._warned = True
+                text = f"the policy of {self.engine.name!r} raised {type(error).__name__} ({error}); "
+                warnings.warn(text + "calls are served in the order of their arrival", FineflowWarning, stacklevel=2)
+            return self._line.order(fifo, 1)
+
+
+_all: weakref.WeakSet[ComponentPermits] = weakref.WeakSet()
+
+
+def _reset() -> None:
+    for permits in tuple(_all):
+        permits.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset)
+
+
+def limit_changes() -> int:
+    """Number of times that a component was given a limit, or had it lifted. Plans made before a change are stale."""
+    return _changes
+
+
+component_finders: list[Callable[[Any], LimitedComponent | None]] = []
+"""Functions that find the ``LimitedComponent`` of a user's object. Adapters append theirs when they are imported."""
+
+
+def component_of(obj: Any) -> LimitedComponent | None:
+    """The ``LimitedComponent`` of a user's object; None where there is none, or nothing was ever limited."""
+    for find in component_finders if _changes else ():
+        if (found := find(obj)) is not None:
+            return found
+    return None
+
+
+def has_limit(obj: Any) -> bool:
+    """True if a user's object has a limit now."""
+    found = component_of(obj)
+    return found is not None and found.permits is not None
 
 
 def permit_for(component: LimitedComponent | None) -> Permit | None:
@@ -23,31 +121,43 @@ def permit_for(component: LimitedComponent | None) -> Permit | None:
 
 def permit_block(component: LimitedComponent | None) -> Permit | nullcontext[None]:
     """A block (``with`` or ``async with``) that holds a permit for one call of a component, where it has a limit."""
-    return permit_for(component) or _UNLIMITED
+    return permit_for(component) or nullcontext()
 
 
 class CallRecord:
-    """One call of a component in statistics and timelines, from when it is requested until it has ended."""
+    """One call of a component in statistics and timelines, from when it is requested to the end of the block.
 
-    __slots__ = ("_label", "_name", "_open", "_tally", "queued")
+    begun: time at which it began (``events.now``). A call that never does is not counted.
+    """
 
     def __init__(self, name: str, label: str, component: LimitedComponent | None) -> None:
-        self._name = name
-        self._label = label
+        self.begun: float | None = None
+        self._queued = events.now()
+        self._name, self._label = name, label
+        self._component = component
         self._tally = tally(name)
         self._open = component is None or component.permits is None  # else its permits count the calls under way
         self._tally.begun += self._open
-        self.queued = events.now()
 
-    def end(self, begun: float | None, *, failed: bool) -> None:
-        """Records the end of a call that began at ``begun`` (``events.now``; None: never, then it does not count)."""
+    def begin(self) -> None:
+        """Sets ``begun`` to now, the first time."""
+        self.begun = events.now() if self.begun is None else self.begun
+
+    def end(self, *, failed: bool) -> None:
+        """Records the end of the call."""
         self._tally.ended += self._open
-        if begun is None:
-            return
-        now = events.now()
-        self._tally.batch(1, (begun - self.queued,), now - begun, failed=failed)
-        if events.listening():
-            events.report(events.Interval(self._name, self._label, self.queued, begun, now, origin=events.origin()))
+        if self.begun is not None:
+            now = events.now()
+            self._tally.batch(1, (self.begun - self._queued,), now - self.begun, failed=failed)
+            if events.listening():
+                lane = self._name, self._label, self._queued, self.begun, now
+                events.report(events.Interval(*lane, origin=events.origin()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end(failed=isinstance(error, Exception))
 
 
 def call_component(name: str, label: str, component: LimitedComponent | None, call: Callable[[], T]) -> T:
@@ -55,71 +165,35 @@ def call_component(name: str, label: str, component: LimitedComponent | None, ca
 
     Blocks while the component has no permit left. Raises CancelledError when the call's scope is stopped meanwhile.
     """
-    record, begun, failed = CallRecord(name, label, component), None, False
-    try:
-        with permit_block(component):
-            begun = events.now()
-            return call()
-    except Exception:
-        failed = True
-        raise
-    finally:
-        record.end(begun, failed=failed)
+    with CallRecord(name, label, component) as record, permit_block(component):
+        record.begin()
+        return call()
 
 
 async def acall_component(
     name: str, label: str, component: LimitedComponent | None, call: Callable[[], Awaitable[T]]
 ) -> T:
     """``call_component`` for a coroutine."""
-    record, begun, failed = CallRecord(name, label, component), None, False
-    try:
+    with CallRecord(name, label, component) as record:
         async with permit_block(component):
-            begun = events.now()
+            record.begin()
             return await call()
-    except Exception:
-        failed = True
-        raise
-    finally:
-        record.end(begun, failed=failed)
 
 
-class StreamedCall:
-    """One call of a component that streams, as a context manager: recorded as a whole, with a permit for each piece.
+class StreamedCall(CallRecord):
+    """One call of a component that streams: recorded as a whole, with a permit for each piece.
 
     Between pieces their reader decides who works, and that may be another stream.
     """
 
-    def __init__(self, name: str, label: str, component: LimitedComponent | None) -> None:
-        self._record = CallRecord(name, label, component)
-        self._component = component
-        self._begun: float | None = None
-        self._failed = False
-
     def next(self, chunks: Iterator[T], end: T) -> T:
         """The next piece, or ``end``. Blocks as ``call_component`` does."""
-        try:
-            with permit_block(self._component):
-                self._begin()
-                return next(chunks, end)
-        except Exception:
-            self._failed = True
-            raise
+        with permit_block(self._component):
+            self.begin()
+            return next(chunks, end)
 
     async def anext(self, chunks: AsyncIterator[T], end: T) -> T:
         """``next`` for a coroutine."""
-        try:
-            async with permit_block(self._component):
-                self._begin()
-                return await anext(chunks, end)
-        except Exception:
-            self._failed = True
-            raise
-
-    def _begin(self) -> None:
-        self._begun = events.now() if self._begun is None else self._begun
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._record.end(self._begun, failed=self._failed)
+        async with permit_block(self._component):
+            self.begin()
+            return await anext(chunks, end)

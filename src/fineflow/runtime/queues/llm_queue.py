@@ -184,7 +184,7 @@ class LLMQueue:
 
     def _join(self, tokens: Sequence[int], output: int) -> _Request:
         shared = len(self.instances) > 1 or self._limited()
-        size, number = self.engine.block_size, self._line.number()
+        size, number = self.engine.block_size, next(self._line.numbers)
         request = _Request(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
         self._line.join(request)
         if output:

@@ -1,7 +1,7 @@
 """The waiting line behind every queue: who waits, who comes next, and how a caller blocks until its turn.
 
 Four queues use it: of batch engines (``batch_queue``), of LLMs (``llm_queue``), of limited components
-(``limited_components``) and of calls into the process (``admission``). Tenants share by weight, inside a tenant higher
+(``component_calls``) and of calls into the process (``admission``). Tenants share by weight, inside a tenant higher
 priorities come first, and inside a priority a policy decides (``policy.decide``).
 
 A line is not thread-safe: a queue uses it on the runtime's loop only, or under a lock of its own.
@@ -21,7 +21,7 @@ from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, W
 
 
 class Waiter:
-    """One request in a line. seen: what policies see of it. joined: how many rounds were served before it came."""
+    """One request in a line. seen: what policies see of it. joined: rounds that were served before it came."""
 
     __slots__ = ("joined", "seen")
 
@@ -33,16 +33,13 @@ W = TypeVar("W", bound=Waiter)
 
 
 class WaitingLine(Generic[W]):
-    """Requests that wait, in the order of their arrival, and what each tenant was given so far.
-
-    rounds: how many decisions were carried out. A request ages by one with each of them.
-    """
+    """Requests that wait. numbers: for new requests. shares: what each tenant was given. rounds: decisions served."""
 
     def __init__(self) -> None:
+        self.numbers = itertools.count()
+        self.shares = FairShares()
         self.rounds = 0
         self._lanes: dict[tuple[str, int], dict[int, W]] = {}  # by tenant and priority, then by number
-        self._shares = FairShares()
-        self._numbers = itertools.count()
 
     def __len__(self) -> int:
         return sum(map(len, list(self._lanes.values())))
@@ -53,18 +50,12 @@ class WaitingLine(Generic[W]):
     def __iter__(self) -> Iterator[W]:
         """A snapshot, in the order of arrival."""
         lanes = [list(lane.values()) for lane in list(self._lanes.values())]
-        if len(lanes) == 1:
-            return iter(lanes[0])
-        return iter(sorted(itertools.chain.from_iterable(lanes), key=_number))
+        return iter(sorted(itertools.chain(*lanes), key=lambda waiter: waiter.seen.number))
 
     @property
     def items(self) -> int:
         """Items of all requests together."""
         return sum(waiter.seen.items for waiter in self)
-
-    def number(self) -> int:
-        """The number of the next request: unique, and increasing."""
-        return next(self._numbers)
 
     def join(self, waiter: W) -> None:
         """Adds a request at the end."""
@@ -73,8 +64,8 @@ class WaitingLine(Generic[W]):
 
     def rejoin(self, waiter: W) -> None:
         """Puts a request back where it was, with the items that it has now."""
-        lane = self._lanes.get(_lane(waiter), {})
-        self._lanes[_lane(waiter)] = dict(sorted({**lane, waiter.seen.number: waiter}.items()))
+        lane = self._lanes.get(_lane(waiter), {}) | {waiter.seen.number: waiter}
+        self._lanes[_lane(waiter)] = dict(sorted(lane.items()))
 
     def leave(self, waiter: W) -> None:
         """Removes a request. Does nothing if it is not in the line."""
@@ -89,7 +80,7 @@ class WaitingLine(Generic[W]):
         return waiters
 
     def batch(self, policy: Policy, slots: int) -> list[tuple[W, int]]:
-        """The requests of the next batch, and how many items of each. Nobody leaves the line yet: see ``serve``.
+        """The requests of the next batch, and how many items of each. All stay in the line: see ``serve``.
 
         Raises what the policy raises, and BackendError if it does not take between 1 and ``slots`` items, each from a
         request that waits.
@@ -105,7 +96,7 @@ class WaitingLine(Generic[W]):
         return [(waiters[take.number], take.items) for take in takes]
 
     def order(self, policy: Policy, slots: int) -> list[W]:
-        """The requests that come next, each as a whole, first the first. Nobody leaves the line yet: see ``serve``.
+        """The requests that come next, each as a whole, the first one first. All stay in the line: see ``serve``.
 
         Raises what the policy raises, and BackendError if it takes none of them.
         """
@@ -119,116 +110,75 @@ class WaitingLine(Generic[W]):
         """Carries out one decision: charges tenants for the items, and removes requests that have none left."""
         self.rounds += 1
         for waiter, items in taken:
-            self._shares.give(waiter.seen, items)
+            self.shares.give(waiter.seen, items)
             if items < waiter.seen.items:
                 waiter.seen = replace(waiter.seen, items=waiter.seen.items - items)
             else:
                 self.leave(waiter)
 
-    def reset_shares(self) -> None:
-        """Forgets what tenants were given so far."""
-        self._shares = FairShares()
-
     def _decide(self, policy: Policy, slots: int) -> tuple[dict[int, W], Sequence[Take]]:
-        lanes = list(self._lanes)
-        ranked = len({priority for _, priority in lanes}) > 1
-        if slots == 1 and policy is fifo:  # needs the first of each lane only, and not the exact age
+        if slots == 1 and policy is fifo:  # takes the first of a lane, and ages matter in steps of PATIENCE only
             waiters = [waiter for lane in list(self._lanes.values()) for waiter in itertools.islice(lane.values(), 1)]
-            self._age(waiters, ranked, PATIENCE)
+            step = PATIENCE
         else:
-            waiters = list(self)
-            self._age(waiters, ranked, 1)
-        used = self._shares.waiting(tenant for tenant, _ in lanes)
-        takes = decide(policy, [waiter.seen for waiter in waiters], slots, used)
-        return {waiter.seen.number: waiter for waiter in waiters}, takes
-
-    def _age(self, waiters: Sequence[W], ranked: bool, step: int) -> None:
-        """Sets ``passed``, in whole steps, where priorities differ (``ranked``); to 0 where they do not."""
+            waiters, step = list(self), 1
+        ranked = len({waiter.seen.priority for waiter in waiters}) > 1
         for waiter in waiters:
             passed = (self.rounds - waiter.joined) // step * step if ranked else 0
             if waiter.seen.passed != passed:
                 waiter.seen = replace(waiter.seen, passed=passed)
+        seen = [waiter.seen for waiter in waiters]
+        takes = decide(policy, seen, slots, self.shares.waiting(waiting.tenant for waiting in seen))
+        return {waiter.seen.number: waiter for waiter in waiters}, takes
 
 
 def _lane(waiter: Waiter) -> tuple[str, int]:
     return waiter.seen.tenant, waiter.seen.priority
 
 
-def _number(waiter: Waiter) -> int:
-    return waiter.seen.number
-
-
 class Turn:
-    """Blocks one caller until another thread ends the wait: ``TaskTurn`` a coroutine, ``ThreadTurn`` a plain thread."""
+    """Blocks its maker, a coroutine on any event loop or a plain thread, until another thread ends it."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_blocked", "_ended", "_error", "_loop")
 
     def __init__(self) -> None:
+        self._loop = asyncio._get_running_loop()
+        self._ended = None if self._loop is None else self._loop.create_future()
+        self._blocked = threading.Lock()
+        self._blocked.acquire()
         self._error: BaseException | None = None
-
-    def end(self, error: BaseException | None = None) -> bool:
-        """Lets the caller continue, or raise ``error``. Call it once, from any thread.
-
-        Returns False if nobody can continue, because the caller's event loop is closed.
-        """
-        self._error = error
-        return self._wake()
-
-    def _wake(self) -> bool:
-        raise NotImplementedError
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-
-class TaskTurn(Turn):
-    """The turn of a coroutine on whatever event loop it runs."""
-
-    __slots__ = ("_ended", "_loop")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
 
     async def wait(self) -> None:
         """Waits until the turn ends. Raises the error that it ends with."""
+        assert self._ended is not None
         await self._ended
         self._raise()
 
-    def _wake(self) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:
-            return False
-        return True
-
-    def _settle(self) -> None:
-        if not self._ended.done():  # the caller may have been cancelled
-            self._ended.set_result(None)
-
-
-class ThreadTurn(Turn):
-    """The turn of a plain thread, which it blocks."""
-
-    __slots__ = ("_blocked",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._blocked = threading.Lock()
-        self._blocked.acquire()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the turn ends, for at most ``timeout`` seconds; returns False if it has not ended by then.
-
-        Raises the error that it ends with.
-        """
+    def wait_sync(self, timeout: float | None = None) -> bool:
+        """``wait`` for a plain thread, which it blocks. Returns False if it has not ended after ``timeout`` seconds."""
         ended = self._blocked.acquire(timeout=-1 if timeout is None else timeout)
         if ended:
             self._raise()
         return ended
 
-    def _wake(self) -> bool:
+    def end(self, error: BaseException | None = None) -> bool:
+        """Lets the caller continue, or raise ``error``. Call it once, from any thread.
+
+        Returns False if nobody can continue, because the event loop of a coroutine is closed.
+        """
+        self._error = error
         self._blocked.release()
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:
+                return False
         return True
+
+    def _settle(self) -> None:
+        if self._ended is not None and not self._ended.done():  # the caller may have been cancelled
+            self._ended.set_result(None)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error

@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 from fineflow.adapters.core import server_requests
 from fineflow.adapters.core.recognition import keeps_promise
 from fineflow.runtime import servers
-from fineflow.runtime.queues.limited_components import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent
 from fineflow.runtime.servers import Server
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream")

@@ -31,7 +31,7 @@ from fineflow.adapters.llamaindex.lowering.context import Place, Seen
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.ir import Effect, Effects, Op, Ref
-from fineflow.runtime.queues.limited_components import has_limit
+from fineflow.runtime.queues.component_calls import has_limit
 
 NODES, VECTORS, TEXTS, FORESEEN = "nodes", "vectors", "texts", "texts foreseen"
 """Leaves: the nodes made of the documents, and the vectors of their texts. The texts are told when stock has the nodes,

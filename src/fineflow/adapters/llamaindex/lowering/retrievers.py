@@ -26,7 +26,7 @@ from fineflow.adapters.llamaindex.methods import as_written, method, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.adapters.llamaindex.thread_affinity import stays
-from fineflow.runtime.queues.limited_components import has_limit
+from fineflow.runtime.queues.component_calls import has_limit
 
 _OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 

@@ -24,8 +24,13 @@ from fineflow.adapters.llamaindex.claiming import Claiming
 from fineflow.adapters.llamaindex.methods import same
 from fineflow.runtime import servers
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.component_calls import StreamedCall, acall_component, call_component
-from fineflow.runtime.queues.limited_components import LimitedComponent, component_finders
+from fineflow.runtime.queues.component_calls import (
+    LimitedComponent,
+    StreamedCall,
+    acall_component,
+    call_component,
+    component_finders,
+)
 from fineflow.runtime.servers import Server
 
 INNER = ("_chat", "_complete", "_achat", "_acomplete")

@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from fineflow.adapters.core.resources import pooled, stand
 from fineflow.declare import Declaration, declaration
-from fineflow.runtime.queues.limited_components import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 _first = threading.Lock()
 

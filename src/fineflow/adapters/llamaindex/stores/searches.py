@@ -27,8 +27,7 @@ from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.adapters.llamaindex.stores import postgres
 from fineflow.ir import Op
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
-from fineflow.runtime.queues.component_calls import acall_component, call_component
-from fineflow.runtime.queues.limited_components import LimitedComponent, component_finders
+from fineflow.runtime.queues.component_calls import LimitedComponent, acall_component, call_component, component_finders
 
 T = TypeVar("T")
 
