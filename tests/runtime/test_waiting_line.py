@@ -259,10 +259,10 @@ def test_a_permit_is_handed_to_the_next_request() -> None:
     assert states(first, second, third) == ["granted", "waiting", "waiting"]
     pool.release(first)
     pool.release(first)  # a second time changes nothing
-    assert states(first, second, third) == ["ended", "granted", "waiting"]
+    assert states(first, second, third) == ["idle", "granted", "waiting"]
     assert (pool.running, pool.waiting) == (1, 1)
     pool.withdraw(second)  # it was granted, and does not need it
-    assert states(second, third) == ["ended", "granted"] and (pool.running, pool.waiting) == (1, 0)
+    assert states(second, third) == ["idle", "granted"] and (pool.running, pool.waiting) == (1, 0)
 
 
 def test_a_request_that_waits_is_refused_and_one_that_was_granted_is_not() -> None:
@@ -270,7 +270,7 @@ def test_a_request_that_waits_is_refused_and_one_that_was_granted_is_not() -> No
     granted, waits = asked(pool), asked(pool)
     for each in (granted, waits):
         pool.withdraw(each, error)
-    assert states(granted, waits) == ["granted", "ended"] and (pool.running, pool.waiting) == (1, 0)
+    assert states(granted, waits) == ["granted", "idle"] and (pool.running, pool.waiting) == (1, 0)
     with pytest.raises(ValueError, match="no") as found:
         waits.turn.wait_sync(WAIT)
     assert found.value is error
@@ -310,7 +310,7 @@ def test_requests_of_a_closed_event_loop_pass_the_permit_on_however_many_they_ar
     gone = asyncio.run(on_a_loop())
     alive = asked(pool)
     pool.release(first)
-    assert set(states(*gone)) == {"ended"} and states(alive) == ["granted"]
+    assert set(states(*gone)) == {"idle"} and states(alive) == ["granted"]
     assert (pool.running, pool.waiting) == (1, 0)
 
 
@@ -372,10 +372,10 @@ def test_other_limits_begin_with_new_shares() -> None:
         request.admission = admission
         admission.enqueue(request)
     admission.release(requests[0])
-    assert states(*requests) == ["ended", "granted", "waiting", "waiting"]  # "b" was given less so far
+    assert states(*requests) == ["idle", "granted", "waiting", "waiting"]  # "b" was given less so far
     admission.change(Limits(max_queries=1))
     admission.release(requests[1])
-    assert states(*requests) == ["ended", "ended", "granted", "waiting"]
+    assert states(*requests) == ["idle", "idle", "granted", "waiting"]
 
 
 def test_a_policy_that_admits_nobody_to_an_llm_fails_the_requests_that_wait() -> None:

@@ -1,7 +1,7 @@
 """Admission of calls into the process: at most so many at once, from any thread and event loop.
 
-Calls that have to wait are a waiting line like any other (``waiting_line``): between tenants weighted fair queueing,
-inside a tenant higher priorities first, then earlier arrivals.
+Calls wait in a line like any other (``waiting_line``): between tenants weighted fair queueing, inside a tenant higher
+priorities first, then earlier arrivals. A call that waits rises with time, so none starves.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             return super().enqueue(request, blocks_loop=blocks_loop)
         except Overloaded:
             if log.isEnabledFor(logging.DEBUG):
-                told = {"event": "overloaded", "tenant": request.tenant, "waiting": self.waiting}
-                log.debug("call refused", extra=told)
+                fields = {"event": "overloaded", "tenant": request.tenant, "waiting": self.waiting}
+                log.debug("call refused", extra=fields)
             raise
 
     def release(self, request: AdmissionRequest, error: BaseException | None = None) -> None:
@@ -129,7 +129,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         if self._line or self._on_idle:
             self._grant_waiting()
         if log.isEnabledFor(logging.DEBUG):
-            told = {
+            fields = {
                 "event": "call",
                 "call": request.number,
                 "tenant": request.tenant,
@@ -137,7 +137,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
                 "ran": ran,
                 "error": None if error is None else type(error).__name__,
             }
-            log.debug("call ended", extra=told)
+            log.debug("call ended", extra=fields)
 
     def change(self, limits: Limits) -> None:
         """Applies other limits from now on. Calls that wait are admitted, or wait on, as the new ones say."""
@@ -202,7 +202,6 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             )
         else:
             return True
-        request.state = State.ENDED
         self.counts.overloaded += 1
         raise Overloaded(why)
 

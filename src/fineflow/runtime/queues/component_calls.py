@@ -24,6 +24,7 @@ from fineflow.runtime.statistics import tally, watch
 
 T = TypeVar("T")
 
+_NO_LIMIT: nullcontext[None] = nullcontext()
 _changes = 0
 
 
@@ -121,7 +122,7 @@ def permit_for(component: LimitedComponent | None) -> Permit | None:
 
 def permit_block(component: LimitedComponent | None) -> Permit | nullcontext[None]:
     """A block (``with`` or ``async with``) that holds a permit for one call of a component, where it has a limit."""
-    return permit_for(component) or nullcontext()
+    return permit_for(component) or _NO_LIMIT
 
 
 class CallRecord:
@@ -129,6 +130,8 @@ class CallRecord:
 
     begun: time at which it began (``events.now``). A call that never does is not counted.
     """
+
+    __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun")
 
     def __init__(self, name: str, label: str, component: LimitedComponent | None) -> None:
         self.begun: float | None = None
@@ -185,6 +188,8 @@ class StreamedCall(CallRecord):
 
     Between pieces their reader decides who works, and that may be another stream.
     """
+
+    __slots__ = ()
 
     def next(self, chunks: Iterator[T], end: T) -> T:
         """The next piece, or ``end``. Blocks as ``call_component`` does."""

@@ -27,23 +27,22 @@ from fineflow.runtime.queues.waiting_line import Turn, Waiter, WaitingLine
 
 
 class State(Enum):
-    """States of a request for a permit. ENDED: released, withdrawn or refused."""
+    """States of a request for a permit. IDLE: not made yet; or released, withdrawn or refused."""
 
-    NEW = "new"
+    IDLE = "idle"
     WAITING = "waiting"
     GRANTED = "granted"
-    ENDED = "ended"
 
 
 class PermitRequest(Waiter):
-    """One request for a permit, from when it is made until the permit is released. turn: set where it waits."""
+    """One request for a permit, until the permit is released. turn: of the caller, where it waits."""
 
     __slots__ = ("state", "turn")
 
     turn: Turn
 
     def __init__(self) -> None:
-        self.state = State.NEW
+        self.state = State.IDLE
 
 
 R = TypeVar("R", bound=PermitRequest)
@@ -67,15 +66,22 @@ class PermitPool(Generic[R]):
     async def acquire(self, request: R) -> None:
         """Waits until the request has a permit. For a coroutine on any event loop."""
         if self.enqueue(request):
-            with self._withdrawn_on_error(request):
+            try:
                 await request.turn.wait()
+            except BaseException:
+                self.withdraw(request)
+                raise
 
     def acquire_sync(self, request: R) -> None:
         """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
         if self.enqueue(request, blocks_loop=asyncio._get_running_loop() is not None):
             stopped = asyncio.CancelledError("the call was stopped while it waited for a permit")
-            with self._withdrawn_on_error(request), on_stop(partial(self.withdraw, request, stopped)):
-                request.turn.wait_sync()
+            try:
+                with on_stop(partial(self.withdraw, request, stopped)):
+                    request.turn.wait_sync()
+            except BaseException:
+                self.withdraw(request)
+                raise
 
     def enqueue(self, request: R, *, blocks_loop: bool = False) -> bool:
         """Grants a permit if one is free and nobody waits; else returns True: the caller waits for ``request.turn``.
@@ -134,7 +140,7 @@ class PermitPool(Generic[R]):
             self.running = max(self.running - 1, 0)  # a forked child may release a permit of its parent
         else:
             self._line.leave(request)
-        request.state = State.ENDED
+        request.state = State.IDLE
 
     def _grant_waiting(self) -> None:
         """Grants free permits to the requests that come next."""
@@ -156,14 +162,6 @@ class PermitPool(Generic[R]):
 
     def _order(self, free: int) -> list[R]:
         return self._line.order(self.policy, free)
-
-    @contextmanager
-    def _withdrawn_on_error(self, request: R) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.withdraw(request)
-            raise
 
 
 class Permit:

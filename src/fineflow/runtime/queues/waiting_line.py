@@ -50,6 +50,8 @@ class WaitingLine(Generic[W]):
     def __iter__(self) -> Iterator[W]:
         """A snapshot, in the order of arrival."""
         lanes = [list(lane.values()) for lane in list(self._lanes.values())]
+        if len(lanes) == 1:
+            return iter(lanes[0])
         return iter(sorted(itertools.chain(*lanes), key=lambda waiter: waiter.seen.number))
 
     @property
