@@ -102,6 +102,7 @@ def test_a_batch_that_breaks_the_contract_is_refused(line: WaitingLine[Request],
 
 
 def test_an_order_counts_each_request_once_and_leaves_out_unknown_ones(line: WaitingLine[Request]) -> None:
+    assert line.order(fifo, 2) == []
     first, second = joined(line), joined(line)
     takes = [Take(1, 1), Take(7, 1), Take(0, 9), Take(1, 1)]
     assert line.order(lambda waiting, slots: takes, 2) == [second, first]

@@ -284,8 +284,6 @@ class LLMQueue:
 
     def _order(self, *, by_prefix: bool) -> Iterator[_Request]:
         """Waiting requests in the policy's order. by_prefix: each is followed by those that share half their prompt."""
-        if not self._line:
-            return
         rest = {request.seen.number: request for request in self._line}
         for first in self._line.order(self.policy, self._line.items):
             if rest.pop(first.seen.number, None) is not None:

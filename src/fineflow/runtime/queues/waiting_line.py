@@ -104,7 +104,7 @@ class WaitingLine(Generic[W]):
         """
         waiters, takes = self._decide(policy, slots)
         found = [waiters[number] for number in dict.fromkeys(take.number for take in takes) if number in waiters]
-        if not found:
+        if waiters and not found:
             raise BackendError(f"the policy took none of {len(waiters)} waiting requests; it must take at least one")
         return found
 
