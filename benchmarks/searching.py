@@ -27,7 +27,7 @@ from fineflow.adapters.langchain.stores.batched_search import Search
 from fineflow.adapters.langchain.stores.facts import with_vector
 from fineflow.ir import Op
 from fineflow.runtime import events
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 QUERIES, DOCUMENTS, DIMENSIONS = 64, 3000, 384
 Find = Callable[[str], Any]
@@ -137,7 +137,7 @@ def vector(drawn: random.Random) -> list[float]:
 def through_queue(retriever: Any, vectors: dict[str, list[float]]) -> Find:
     engine = engine_of(retriever.vectorstore)
     assert engine is not None, "the store has no queue"
-    queue = queue_of(engine)
+    queue = batch_queue_of(engine)
 
     def find(query: str) -> Any:
         ready = with_vector(retriever, query, retriever.vectorstore.embeddings, vectors[query])

@@ -36,7 +36,7 @@ OURS: dict[str, tuple[str, ...]] = {
         *LEAVES,
     ),
     "adapters": (),
-    "adapters.registry": ("adapters.core", "runtime.queues.permits"),  # names frameworks by text only
+    "adapters.registry": ("adapters.core", "runtime.queues.component_calls"),  # names frameworks by text only
     "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", *LEAVES),
     "adapters.limits": ("protocols", "runtime", "adapters.registry"),
     "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.text", *LEAVES),

@@ -281,10 +281,10 @@ def test_the_policy_of_an_engine_holds_for_what_waits_for_its_server() -> None:
     try:
         waiting = servers.component_of(engine)
         assert waiting is not None
-        assert waiting.places is not None
-        assert waiting.places.policy is by_depth
+        assert waiting.permits is not None
+        assert waiting.permits.policy is by_depth
         set_policy(engine, "fifo")
-        assert waiting.places.policy is fifo
+        assert waiting.permits.policy is fifo
     finally:
         servers.forget("http://policies/v1")
 

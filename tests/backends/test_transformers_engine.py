@@ -23,7 +23,7 @@ from fineflow.ir import Op  # noqa: E402
 from fineflow.protocols import Delta, LLMEngine, Message, Sampling  # noqa: E402
 from fineflow.runtime import events  # noqa: E402
 from fineflow.runtime.call.trace import Stamp  # noqa: E402
-from fineflow.runtime.queues.llm_queue import Admission  # noqa: E402
+from fineflow.runtime.queues.llm_queue import LLMQueue  # noqa: E402
 from fineflow.runtime.queues.policy import by_depth  # noqa: E402
 from fineflow.runtime.queues.request_context import depth, query  # noqa: E402
 
@@ -170,7 +170,7 @@ async def test_closing_aborts_before_the_next_step_and_frees_the_blocks(engine: 
 
 
 async def test_cancelling_the_consumer_aborts(engine: TransformersEngine) -> None:
-    task = asyncio.create_task(collect(engine, chat(engine, LONG), max_tokens=200))
+    task = asyncio.create_task(collect(engine, chat(engine, LONG), max_tokens=200, min_tokens=200))
     await until(lambda: engine.stats().requests == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -253,7 +253,7 @@ async def test_less_than_a_block_is_not_prefilled(engine: TransformersEngine) ->
 
 async def test_reset_also_forgets_blocks_in_use(engine: TransformersEngine) -> None:
     prompt = chat(engine, LONG)
-    stream = engine.generate(prompt, Sampling(max_tokens=50))
+    stream = engine.generate(prompt, Sampling(max_tokens=50, min_tokens=50))
     await anext(stream)
     await engine.reset_prefix_cache()
     other = await collect(engine, prompt, max_tokens=2)
@@ -454,7 +454,7 @@ async def test_death_of_the_thread_reaches_every_waiter_and_the_next_use_restart
 
 async def test_nothing_is_left_after_aclose(folder: Path) -> None:
     engine = TransformersEngine(folder, name="closing")
-    stream = engine.generate(chat(engine, LONG), Sampling(max_tokens=200))
+    stream = engine.generate(chat(engine, LONG), Sampling(max_tokens=200, min_tokens=200))
     await anext(stream)
     assert any(thread.name == "fineflow-closing" for thread in threading.enumerate())
     await engine.aclose()
@@ -542,7 +542,7 @@ async def test_what_does_not_fit_into_the_cache_waits_where_it_can_be_reordered(
         prompts = [chat(engine, f"{number}. {QUESTIONS[1]}") for number in range(6)]
         alone = [await collect(engine, prompt, max_tokens=30) for prompt in prompts]
         assert engine.capacity == 160 and {len(prompt) for prompt in prompts} == {25}  # there is room for two
-        admission, order, used = Admission(engine, by_depth), [], []
+        admission, order, used = LLMQueue(engine, by_depth), [], []
 
         async def ask(number: int) -> tuple[int, ...]:
             query.set("all of one")

@@ -10,7 +10,7 @@ from typing import Any
 from fineflow.errors import BackendError
 from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime.queues.instances import instances
-from fineflow.runtime.queues.llm_queue import Admission
+from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.runtime.queues.request_context import depth, path, priority, query, started, tenant
 
 SAYS = ("one ", "two ", "three")
@@ -68,7 +68,7 @@ class Speaker:
 
 
 def ask(
-    admission: Admission, tokens: Sequence[int], *, more: int = 4, temperature: float = 0.0, **said: Any
+    admission: LLMQueue, tokens: Sequence[int], *, more: int = 4, temperature: float = 0.0, **said: Any
 ) -> asyncio.Task[str]:
     """A task that decodes, with context variables set as ``said``."""
     context = contextvars.copy_context()

@@ -13,7 +13,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.protocols import Delta, Sampling
-from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
 from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
@@ -22,7 +22,7 @@ from fineflow.testing import virtual
 def test_without_a_capacity_all_go_to_the_engine_at_once() -> None:
     async def run() -> None:
         engine = Speaker()
-        texts = await asyncio.gather(*(ask(admission_of(engine), prompt(n)) for n in range(5)))
+        texts = await asyncio.gather(*(ask(llm_queue_of(engine), prompt(n)) for n in range(5)))
         assert texts == ["one two three"] * 5 and engine.most == 5
 
     assert virtual.run(run()).seconds == 3
@@ -31,7 +31,7 @@ def test_without_a_capacity_all_go_to_the_engine_at_once() -> None:
 def test_what_has_no_room_waits_and_is_reordered_by_the_policy() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         tasks = [ask(admission, prompt(1), query="a", depth=1), ask(admission, prompt(2), query="a", depth=1)]
         await turns()
         assert (admission.running, admission.waiting, admission.tokens) == (1, 1, 8)
@@ -51,7 +51,7 @@ def test_every_policy_orders_what_waits(policy: Policy, order: list[int]) -> Non
     async def run() -> None:
         engine = Speaker(capacity=8)
         set_policy(engine, policy.__name__)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         tasks = [ask(admission, prompt(9))]
         await turns()
         tasks += [ask(admission, prompt(1), query="a", depth=5, path=1.0, started=2.0)]
@@ -66,7 +66,7 @@ def test_every_policy_orders_what_waits(policy: Policy, order: list[int]) -> Non
 def test_one_invocation_at_a_time() -> None:
     async def run() -> None:
         engine = Speaker()
-        admission = Admission(engine, per_invocation)
+        admission = LLMQueue(engine, per_invocation)
         await asyncio.gather(*(ask(admission, prompt(n)) for n in range(3)))
         assert engine.most == 1
 
@@ -76,7 +76,7 @@ def test_one_invocation_at_a_time() -> None:
 def test_the_engine_gets_the_order_as_priority() -> None:
     async def run() -> None:
         engine = Speaker()
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         await asyncio.gather(ask(admission, prompt(1), depth=3), ask(admission, prompt(2), depth=5))
         set_policy(engine, fifo)
         await ask(admission, prompt(3), depth=3)
@@ -89,7 +89,7 @@ def test_the_engine_gets_the_order_as_priority() -> None:
 def test_a_request_larger_than_the_capacity_runs_alone_and_is_not_overtaken_for_ever() -> None:
     async def run() -> None:
         engine = Speaker(capacity=16)
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         tasks = [ask(admission, prompt(1)), ask(admission, prompt(2, 40))]
         tasks += [ask(admission, prompt(n)) for n in range(3, 9)]  # which would fit beside the first
         await asyncio.gather(*tasks)
@@ -101,7 +101,7 @@ def test_a_request_larger_than_the_capacity_runs_alone_and_is_not_overtaken_for_
 def test_a_shared_beginning_is_let_in_together_and_counts_once() -> None:
     async def run() -> None:
         engine = Speaker(capacity=32)
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         tasks = [ask(admission, prompt(7, 28))]
         await turns()
         long = prompt(1, 16)
@@ -119,7 +119,7 @@ def test_a_shared_beginning_is_let_in_together_and_counts_once() -> None:
 def test_cancelling_a_waiting_request_removes_it_and_closing_a_running_one_ends_it() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         first, second, third = (ask(admission, prompt(n)) for n in range(1, 4))
         await turns()
         second.cancel()
@@ -141,7 +141,7 @@ def test_an_error_of_a_single_engine_is_the_callers_as_the_same_object() -> None
     async def run() -> None:
         engine = Speaker()
         engine.dies_after = 1
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         with pytest.raises(BackendError) as found:
             await ask(admission, prompt(1))
         assert found.value is engine.error and admission.running == 0
@@ -156,7 +156,7 @@ def test_a_policy_that_raises_fails_who_waits() -> None:
         raise ZeroDivisionError("in a policy")
 
     async def run() -> None:
-        admission = Admission(Speaker(), broken)
+        admission = LLMQueue(Speaker(), broken)
         with pytest.raises(ZeroDivisionError, match="in a policy"):
             await ask(admission, prompt(1))
         admission.policy = fifo
@@ -168,7 +168,7 @@ def test_a_policy_that_raises_fails_who_waits() -> None:
 def test_a_tenant_with_many_requests_does_not_hold_up_another() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         tasks = [ask(admission, prompt(n), tenant="many") for n in range(1, 7)]
         await turns()
         tasks += [ask(admission, prompt(n), tenant="few") for n in (11, 12)]
@@ -183,7 +183,7 @@ def test_a_tenant_with_many_requests_does_not_hold_up_another() -> None:
 def test_a_request_with_a_low_priority_is_served_in_the_end() -> None:
     async def run() -> list[int]:
         engine = Speaker(capacity=8)
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         tasks = [ask(admission, prompt(1), priority=1)]
         low = ask(admission, prompt(2), priority=0)
         for n in range(3, 60):  # always one more that is more important
@@ -200,7 +200,7 @@ def test_nobody_waits_for_ever_in_the_queue_of_the_engine_itself() -> None:
 
     async def run() -> int:
         engine = EmulatedLLM(lambda prompt: "yes", LLMProfile(1.0, 0.0, 0.0, sequences=1))
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         deep = [ask(admission, engine.encode(f"deep {n}"), depth=3) for n in range(3)]
         shallow = ask(admission, engine.encode("shallow"), depth=0)
         for n in range(200):
@@ -216,7 +216,7 @@ def test_nobody_waits_for_ever_in_the_queue_of_the_engine_itself() -> None:
 def test_requests_go_to_where_the_fewest_tokens_are() -> None:
     async def run() -> None:
         engines, both = group()
-        admission = admission_of(both)
+        admission = llm_queue_of(both)
         await asyncio.gather(*(ask(admission, prompt(n, size)) for n, size in ((1, 40), (2, 8), (3, 8), (4, 8))))
         assert [firsts(engine) for engine in engines] == [[1], [2, 3, 4]]
 
@@ -226,7 +226,7 @@ def test_requests_go_to_where_the_fewest_tokens_are() -> None:
 def test_a_known_beginning_draws_requests_to_its_instance() -> None:
     async def run() -> None:
         engines, both = group()
-        admission = admission_of(both)
+        admission = llm_queue_of(both)
         long = prompt(1, 40)
         await admission.prefill(long)
         other = ask(admission, prompt(2))
@@ -240,7 +240,7 @@ def test_a_known_beginning_draws_requests_to_its_instance() -> None:
 def test_instances_have_room_each_for_itself() -> None:
     async def run() -> None:
         engines, both = group(capacity=8)
-        admission = admission_of(both)
+        admission = llm_queue_of(both)
         tasks = [ask(admission, prompt(n)) for n in range(1, 6)]
         await turns()
         assert (admission.running, admission.waiting) == (2, 3)
@@ -255,7 +255,7 @@ def test_requests_of_a_lost_instance_go_on_elsewhere_and_nobody_notices(after: i
     async def run() -> None:
         engines, both = group()
         engines[0].dies_after = after
-        admission = admission_of(both)
+        admission = llm_queue_of(both)
         found = await asyncio.gather(*(ask(admission, prompt(n)) for n in range(1, 5)))
         assert found == ["one two three"] * 4
         assert list(both.lost) == ["speakers[0]"] and admission.tokens == 0
@@ -269,7 +269,7 @@ def test_the_tokens_of_a_continued_answer_are_counted_once() -> None:
         engines, both = group()
         engines[0].dies_after = 2
         engines[1].says = ("one two ", "three")  # the same, cut otherwise
-        return [delta async for delta in admission_of(both).generate(prompt(1), Sampling())]
+        return [delta async for delta in llm_queue_of(both).generate(prompt(1), Sampling())]
 
     deltas = virtual.run(run()).value
     assert "".join(delta.text for delta in deltas) == "one two three"
@@ -281,12 +281,12 @@ def test_an_answer_that_would_be_another_is_not_glued_together() -> None:
         engines, both = group()
         engines[0].dies_after = 1
         with pytest.raises(BackendError) as found:  # sampled: what follows would be another answer's end
-            await ask(admission_of(both), prompt(1), temperature=1.0)
+            await ask(llm_queue_of(both), prompt(1), temperature=1.0)
         assert found.value is engines[0].error
         both.restore()
         engines[1].says = ("something ", "else")
         with pytest.raises(RequestError, match="says something else: 'something ' instead of 'one '"):
-            await ask(admission_of(both), prompt(1))
+            await ask(llm_queue_of(both), prompt(1))
         assert list(both.lost) == ["speakers[0]"]
 
     virtual.run(run())
@@ -297,7 +297,7 @@ def test_when_no_instance_is_left_calls_say_so() -> None:
         engines, both = group(capacity=8)
         for engine in engines:
             engine.dies_after = 0
-        admission = admission_of(both)
+        admission = llm_queue_of(both)
         tasks = [ask(admission, prompt(n)) for n in range(5)]
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(error, BackendError) for error in found)
@@ -320,7 +320,7 @@ def test_a_refused_request_takes_nobody_out_of_service() -> None:
         for engine in engines:
             engine.dies_after, engine.error = 0, RequestError("too long")
         with pytest.raises(RequestError, match="too long"):
-            await ask(admission_of(both), prompt(1))
+            await ask(llm_queue_of(both), prompt(1))
         assert not both.lost and sum(len(engine.asked) for engine in engines) == 1
 
     virtual.run(run())
@@ -330,7 +330,7 @@ def test_a_lost_prefill_is_done_elsewhere() -> None:
     async def run() -> None:
         engines, both = group()
         engines[0].dies_after = 0
-        await admission_of(both).prefill(prompt(1, 8))
+        await llm_queue_of(both).prefill(prompt(1, 8))
         assert engines[1].prefilled == [tuple(prompt(1, 8))] and list(both.lost) == ["speakers[0]"]
 
     virtual.run(run())
@@ -340,7 +340,7 @@ def test_outputs_count_as_what_is_usual_where_an_engine_recovers() -> None:
     async def run() -> None:
         engine = Speaker("recovering", capacity=40)
         engine.says = [f"{n} " for n in range(20)]
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         for recovers, running in ((False, 1), (True, 4)):
             engine.recovers = recovers
             tasks = [ask(admission, prompt(n), more=1000) for n in range(8)]
@@ -365,7 +365,7 @@ def test_outputs_count_as_what_is_usual_where_an_engine_recovers() -> None:
 def test_a_prefill_that_waits_is_overtaken_by_the_request_for_the_whole_prompt() -> None:
     async def run() -> None:
         engine = Speaker(capacity=16)
-        admission = Admission(engine, by_depth)
+        admission = LLMQueue(engine, by_depth)
         running = ask(admission, prompt(9, 12))
         await turns()
         beginning, other = prompt(1, 8), prompt(2, 8)

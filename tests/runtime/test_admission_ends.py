@@ -14,7 +14,7 @@ from speaker import Speaker, ask, firsts, group, prompt, turns
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.protocols import Delta, Sampling
 from fineflow.runtime import events
-from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.policy import Policy, by_depth, fifo
 from fineflow.runtime.statistics import statistics
 from fineflow.testing import virtual
@@ -61,7 +61,7 @@ def test_who_is_cancelled_while_waiting_leaves_the_queue_at_once(end: Any) -> No
 
     async def run() -> None:
         engine = Speaker(capacity=16)
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         running = ask(admission, prompt(1))
         await turns()
         large, now = admission.generate(prompt(2, 40), Sampling(max_tokens=4)), asyncio.Event()
@@ -85,7 +85,7 @@ def test_who_is_cancelled_while_waiting_leaves_the_queue_at_once(end: Any) -> No
 def test_order_and_budget_hold_when_some_are_cancelled_in_between() -> None:
     async def run() -> None:
         engine = Speaker(capacity=16)  # of two
-        admission = Admission(engine, by_depth)
+        admission = LLMQueue(engine, by_depth)
         tasks = {n: ask(admission, prompt(n), query=f"q{n}", priority=n % 3, depth=n % 2) for n in range(1, 19)}
         await turns()
         gone = [n for n in tasks if n % 4 == 0 and n not in {tokens[0] // 100 for tokens in engine.asked}]
@@ -105,7 +105,7 @@ def test_order_and_budget_hold_when_some_are_cancelled_in_between() -> None:
 def test_a_large_request_is_served_in_the_end_though_smaller_ones_come_and_are_cancelled() -> None:
     async def run() -> int:
         engine = Speaker(capacity=24)
-        admission = Admission(engine, by_depth)
+        admission = LLMQueue(engine, by_depth)
         small = [ask(admission, prompt(n), query=f"s{n}", depth=9) for n in range(1, 4)]
         await turns()
         large = ask(admission, prompt(99, 20), query="large", depth=0)
@@ -126,7 +126,7 @@ def test_a_large_request_is_served_in_the_end_though_smaller_ones_come_and_are_c
 def intervals_of(policy: Policy = by_depth, **settings: Any) -> list[events.Interval]:
     async def run() -> None:
         engine = EmulatedLLM(lambda prompt: "a b c", LLMProfile(1.0, 0.0, 0.0, **settings), capacity=8)
-        admission = Admission(engine, policy)
+        admission = LLMQueue(engine, policy)
         await asyncio.gather(*(ask(admission, engine.encode(f"w w {n}")) for n in range(3)))
 
     with events.record() as seen:
@@ -144,7 +144,7 @@ def test_timelines_show_the_wait_for_room_and_the_step_in_which_it_ended() -> No
 def test_an_engine_that_tells_nothing_has_its_requests_in_timelines_all_the_same() -> None:
     async def run() -> None:
         _, both = group(capacity=8)
-        admission = admission_of(both)
+        admission = llm_queue_of(both)
         await asyncio.gather(*(ask(admission, prompt(n)) for n in range(3)))
 
     with events.record() as seen:
@@ -159,7 +159,7 @@ def test_an_engine_that_tells_nothing_has_its_requests_in_timelines_all_the_same
 def test_figures_are_those_of_the_timeline(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         engine = EmulatedLLM(lambda prompt: "a b c", LLMProfile(1.0, 0.0, 0.0), capacity=8, name="told once")
-        admission = Admission(engine, fifo)
+        admission = LLMQueue(engine, fifo)
         await asyncio.gather(*(ask(admission, engine.encode(f"w w {n}")) for n in range(3)))
 
     with caplog.at_level(logging.DEBUG, "fineflow"):
@@ -179,7 +179,7 @@ def test_an_engine_that_knows_no_steps_gets_numbers_of_its_queue() -> None:
             events.ended(self.name, "prefill", queued, queued + 1, -1)
 
     async def run() -> None:
-        admission = admission_of(Telling("telling", capacity=8))
+        admission = llm_queue_of(Telling("telling", capacity=8))
         await asyncio.gather(*(admission.prefill(prompt(n, 8)) for n in range(2)))
 
     with events.record() as seen:

@@ -112,7 +112,7 @@ def test_an_error_arrives_as_the_same_object_after_the_items(kind: str, loop: as
     with pytest.raises(ValueError) as caught:
         found.result(WAIT)
     assert caught.value is error
-    assert channel._error is None  # whose traceback refers to everything around the consumer
+    assert channel.error is None  # whose traceback refers to everything around the consumer
 
 
 @pytest.mark.usefixtures("rarely_polled")

@@ -10,70 +10,70 @@ import pytest
 from fineflow.errors import Overloaded
 from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.queues import request_context
-from fineflow.runtime.queues.admission import Limits, Ticket, door, govern, inside
-from fineflow.runtime.queues.component_calls import Hold
-from fineflow.runtime.queues.permits import Component, Places
+from fineflow.runtime.queues.admission import AdmissionRequest, Limits, inside, process_admission, set_limits
+from fineflow.runtime.queues.component_calls import ComponentPermits, LimitedComponent
+from fineflow.runtime.queues.permits import Permit
 
 
 @pytest.fixture
-def places() -> Places:
-    component = Component("store")
+def places() -> ComponentPermits:
+    component = LimitedComponent("store")
     component.limit(1)
-    assert component.places is not None
-    return component.places
+    assert component.permits is not None
+    return component.permits
 
 
 @pytest.fixture
 def full() -> Iterator[None]:
-    govern(Limits(max_queries=1, overload="raise"))
-    first = Ticket()
-    assert door().at_once(first)
+    set_limits(Limits(max_queries=1, overload="raise"))
+    first = AdmissionRequest()
+    assert not process_admission().enqueue(first)
     yield
-    door().leave(first)
-    govern(None)
+    process_admission().release(first)
+    set_limits(None)
 
 
 def alone() -> contextvars.Context:
     return contextvars.copy_context()
 
 
-def test_a_place_is_given_away_until_the_call_has_ended(places: Places) -> None:
+def test_a_place_is_given_away_until_the_call_has_ended(places: ComponentPermits) -> None:
     def call() -> None:
-        hold = Hold(places)
-        hold.take_sync()
+        permit = Permit(places)
+        permit.acquire_sync()
         with InThread(Admission()):
             assert places.running == 0
         assert places.running == 1
-        hold.leave()
+        permit.release()
 
     alone().run(call)
     assert places.running == 0
 
 
-def test_a_call_that_is_turned_away_has_its_place_back(places: Places, full: None) -> None:
+def test_a_call_that_is_turned_away_has_its_place_back(places: ComponentPermits, full: None) -> None:
     def call() -> None:
-        hold = Hold(places)
-        hold.take_sync()
+        permit = Permit(places)
+        permit.acquire_sync()
         with pytest.raises(Overloaded), InThread(Admission()):
             raise AssertionError("was let in")
         assert places.running == 1
-        hold.leave()
+        permit.release()
 
     alone().run(call)
 
 
-async def test_so_has_one_by_a_coroutine(places: Places, full: None) -> None:
-    hold = Hold(places)
-    await hold.take()
+async def test_so_has_one_by_a_coroutine(places: ComponentPermits, full: None) -> None:
+    permit = Permit(places)
+    await permit.acquire()
     with pytest.raises(Overloaded):
         async with Admission():
             raise AssertionError("was let in")
     assert places.running == 1
-    hold.leave()
+    permit.release()
 
 
 def test_marks_hold_for_the_block_and_inner_calls_are_parts_of_the_outer_one() -> None:
-    before = door().running
+    before = process_admission().running
 
     def call() -> None:
         with InThread(Admission("north", 3)) as marks:
@@ -86,8 +86,8 @@ def test_marks_hold_for_the_block_and_inner_calls_are_parts_of_the_outer_one() -
                 )
                 with InThread(Admission()) as inner, inner:
                     assert request_context.tenant.get() == "north"
-                assert inside.get() and door().running == before + 1
+                assert inside.get() and process_admission().running == before + 1
             assert (inside.get(), request_context.tenant.get(), request_context.priority.get()) == (False, "", 0)
 
     alone().run(call)
-    assert door().running == before
+    assert process_admission().running == before

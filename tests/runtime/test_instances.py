@@ -15,7 +15,7 @@ from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, LLMEngine, PrefixCache
 from fineflow.runtime import events
-from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.instances import instances
 from fineflow.runtime.queues.policy import by_depth, fifo, per_invocation
 from fineflow.runtime.queues.registry import set_policy
@@ -57,14 +57,14 @@ def group(count: int = 2, **settings: Any) -> tuple[list[Worker], Any]:
     return workers, instances(workers, name="workers")
 
 
-async def doubled(queue: EngineQueue, items: Sequence[Any]) -> list[Any]:
+async def doubled(queue: BatchQueue, items: Sequence[Any]) -> list[Any]:
     return await queue.submit(Op.EMBED, items)
 
 
 def test_idle_instances_share_what_waits() -> None:
     async def run() -> None:
         workers, both = group()
-        queue = queue_of(both)
+        queue = batch_queue_of(both)
         found = await asyncio.gather(*(doubled(queue, [n, n + 10]) for n in range(3)))
         assert found == [[n * 2, n * 2 + 20] for n in range(3)]
         assert [len(worker.batches[0]) for worker in workers] == [3, 3]
@@ -75,7 +75,7 @@ def test_idle_instances_share_what_waits() -> None:
 def test_a_new_request_wakes_an_idle_instance_while_another_is_busy() -> None:
     async def run() -> None:
         workers, both = group(seconds=10.0)
-        queue = queue_of(both)
+        queue = batch_queue_of(both)
         first = asyncio.create_task(doubled(queue, [1]))
         await asyncio.sleep(3)
         assert await doubled(queue, [2]) == [4]
@@ -88,7 +88,7 @@ def test_a_large_request_is_spread_and_its_results_are_in_order() -> None:
     async def run() -> None:
         workers, both = group(3)
         workers[1].seconds = 2.5
-        assert await doubled(queue_of(both), range(40)) == [n * 2 for n in range(40)]
+        assert await doubled(batch_queue_of(both), range(40)) == [n * 2 for n in range(40)]
         assert all(len(worker.batches) > 1 for worker in workers)
 
     virtual.run(run())
@@ -98,7 +98,7 @@ def test_the_work_of_a_lost_instance_is_done_by_another_one() -> None:
     async def run() -> None:
         workers, both = group()
         workers[0].error = BackendError("its process has ended")
-        queue = queue_of(both)
+        queue = batch_queue_of(both)
         found = await asyncio.gather(*(doubled(queue, [n, n + 10, n + 20]) for n in range(4)))
         assert found == [[2 * n, 2 * n + 20, 2 * n + 40] for n in range(4)]
         assert len(workers[0].batches) == 1 and both.lost == {"workers[0]": workers[0].error}
@@ -118,7 +118,7 @@ def test_a_request_is_moved_once() -> None:
         workers, three = group(3)
         for worker in workers[:2]:
             worker.error = BackendError(f"{worker.name} has died")
-        queue = queue_of(three)
+        queue = batch_queue_of(three)
         with pytest.raises(BackendError, match="worker 1 has died"):
             await doubled(queue, [1])
         assert await doubled(queue, [2]) == [4] and workers[2].batches == [[2]]
@@ -131,7 +131,7 @@ def test_when_no_instance_is_left_all_who_wait_and_all_who_come_hear_of_it() -> 
         workers, both = group(max_batch=1)
         for worker in workers:
             worker.error = BackendError("out of memory")
-        queue = queue_of(both)
+        queue = batch_queue_of(both)
         found = await asyncio.gather(*(doubled(queue, [n]) for n in range(5)), return_exceptions=True)
         assert all(isinstance(error, BackendError) for error in found)
         told = r"no instance of engine 'workers' is left \(workers\[0\]: out of memory; workers\[1\]: out of memory\)"
@@ -148,7 +148,7 @@ def test_a_failure_of_the_request_is_the_callers_and_takes_nobody_out(error: Exc
         workers, both = group()
         workers[0].error = workers[1].error = error
         with pytest.raises(type(error)) as found:
-            await doubled(queue_of(both), [1])
+            await doubled(batch_queue_of(both), [1])
         assert found.value is error and not both.lost
 
     virtual.run(run())
@@ -158,7 +158,7 @@ def test_an_instance_that_cancels_its_batch_is_lost() -> None:
     async def run() -> None:
         workers, both = group()
         workers[0].error = asyncio.CancelledError()
-        assert await doubled(queue_of(both), [1]) == [2]
+        assert await doubled(batch_queue_of(both), [1]) == [2]
         assert "closed while in use" in str(both.lost["workers[0]"])
 
     virtual.run(run())
@@ -167,7 +167,7 @@ def test_an_instance_that_cancels_its_batch_is_lost() -> None:
 def test_cancelling_spares_the_others() -> None:
     async def run() -> None:
         _workers, both = group(max_batch=1)
-        queue = queue_of(both)
+        queue = batch_queue_of(both)
         tasks = [asyncio.create_task(doubled(queue, [n])) for n in range(4)]
         await asyncio.sleep(0.5)
         tasks[0].cancel()
@@ -198,7 +198,7 @@ def test_a_group_is_an_engine() -> None:
 def test_intervals_tell_the_instances_apart() -> None:
     async def run() -> None:
         _, both = group()
-        await doubled(queue_of(both), [1, 2])
+        await doubled(batch_queue_of(both), [1, 2])
 
     with events.record() as found:
         virtual.run(run())
@@ -220,15 +220,15 @@ def test_bad_groups_are_refused() -> None:
 
 def test_a_policy_that_was_chosen_outlives_the_queue_but_not_the_engine() -> None:
     engine = Worker()
-    held = queue_of(engine)
+    held = batch_queue_of(engine)
     assert held.policy is by_depth
     set_policy(engine, "fifo")
     assert held.policy is fifo
     del held
     gc.collect()
-    assert queue_of(engine).policy is fifo
+    assert batch_queue_of(engine).policy is fifo
     set_policy(engine, per_invocation)
-    assert queue_of(engine).policy is per_invocation
+    assert batch_queue_of(engine).policy is per_invocation
     with pytest.raises(ValueError, match="expected a policy function or one of by_depth, by_path, fifo, app_fifo"):
         set_policy(engine, "by_luck")
     gone = weakref.ref(engine)

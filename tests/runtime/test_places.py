@@ -1,4 +1,4 @@
-"""Places of a component: how many calls are at work, who is next, and that nobody waits who holds one."""
+"""ComponentPermits of a component: how many calls are at work, who is next, and that nobody waits who holds one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ import pytest
 from fineflow.errors import FineflowWarning
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.queues import request_context
-from fineflow.runtime.queues.component_calls import Hold, acalled, called, lend
-from fineflow.runtime.queues.permits import Component, Places, hurried
+from fineflow.runtime.queues.component_calls import ComponentPermits, LimitedComponent, acall_component, call_component
+from fineflow.runtime.queues.permits import Permit, lend_permits
 from fineflow.runtime.queues.policy import Take
 from fineflow.runtime.queues.registry import set_policy
+from fineflow.runtime.queues.request_context import must_not_wait
 from fineflow.runtime.statistics import statistics
 
 
-def limited(at_once: int, name: str = "tool") -> tuple[Component, Places]:
-    component = Component(name)
+def limited(at_once: int, name: str = "tool") -> tuple[LimitedComponent, ComponentPermits]:
+    component = LimitedComponent(name)
     component.limit(at_once)
-    assert component.places is not None
-    return component, component.places
+    assert component.permits is not None
+    return component, component.permits
 
 
 async def turns(count: int = 20) -> None:
@@ -46,7 +47,7 @@ def asked(**values: Any) -> Iterator[None]:
 class Calls:
     """Calls of one component: which of them have begun, and until when they work."""
 
-    def __init__(self, component: Component) -> None:
+    def __init__(self, component: LimitedComponent) -> None:
         self.component = component
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
@@ -55,7 +56,9 @@ class Calls:
     def start(self, name: str, **values: Any) -> None:
         self.gates[name] = asyncio.Event()
         with asked(**{"query": name, **values}):
-            self.tasks[name] = asyncio.create_task(acalled("tool", name, self.component, lambda: self._work(name)))
+            self.tasks[name] = asyncio.create_task(
+                acall_component("tool", name, self.component, lambda: self._work(name))
+            )
 
     async def _work(self, name: str) -> str:
         self.begun.append(name)
@@ -222,11 +225,11 @@ def test_threads_and_loops_share_the_places() -> None:
 
     def thread() -> None:
         for _ in range(5):
-            called("tool", "", component, work)
+            call_component("tool", "", component, work)
 
     def loop() -> None:
         async def main() -> None:
-            await asyncio.gather(*(acalled("tool", "", component, awork) for _ in range(5)))
+            await asyncio.gather(*(acall_component("tool", "", component, awork) for _ in range(5)))
 
         asyncio.run(main())
 
@@ -241,20 +244,20 @@ def test_threads_and_loops_share_the_places() -> None:
 
 def test_a_loop_that_has_ended_holds_up_nobody() -> None:
     component, places = limited(1)
-    hold = Hold(places)
-    hold.take_sync()
+    hold = Permit(places)
+    hold.acquire_sync()
     loop = asyncio.new_event_loop()
 
     async def work() -> None:
         raise AssertionError("it was never its turn")
 
-    task = loop.create_task(acalled("tool", "", component, work))
+    task = loop.create_task(acall_component("tool", "", component, work))
     loop.run_until_complete(asyncio.sleep(0))
     assert places.waiting == 1
     loop.close()
-    hold.leave()
+    hold.release()
     assert (places.running, places.waiting) == (0, 0)
-    called("tool", "", component, lambda: None)
+    call_component("tool", "", component, lambda: None)
     task.get_coro().close()  # type: ignore[union-attr]
     del task
     gc.collect()
@@ -263,15 +266,15 @@ def test_a_loop_that_has_ended_holds_up_nobody() -> None:
 
 def test_a_deadline_ends_the_wait_of_a_thread() -> None:
     component, places = limited(1)
-    hold = Hold(places)
-    hold.take_sync()
+    hold = Permit(places)
+    hold.acquire_sync()
     found: list[BaseException] = []
     deadline = scopes.Scope()
 
     def wait() -> None:
         try:
             with deadline.inside():
-                called("tool", "", component, lambda: None)
+                call_component("tool", "", component, lambda: None)
         except BaseException as error:
             found.append(error)
 
@@ -283,7 +286,7 @@ def test_a_deadline_ends_the_wait_of_a_thread() -> None:
     thread.join(30)
     assert [type(error) for error in found] == [asyncio.CancelledError]
     assert places.waiting == 0
-    hold.leave()
+    hold.release()
     assert places.running == 0
 
 
@@ -291,34 +294,34 @@ def test_what_is_called_from_inside_has_the_place_meanwhile() -> None:
     component, places = limited(1)
 
     def inner() -> str:
-        lent = lend()
+        lent = lend_permits()
         assert len(lent) == 1
         try:
             assert places.running == 0
-            return called("tool", "inner", component, lambda: "inner")
+            return call_component("tool", "inner", component, lambda: "inner")
         finally:
             for hold in lent:
-                hold.back_sync()
+                hold.reclaim_sync()
             assert places.running == 1
 
-    assert called("tool", "outer", component, lambda: inner() + inner()) == "innerinner"
+    assert call_component("tool", "outer", component, lambda: inner() + inner()) == "innerinner"
     assert places.running == 0
-    assert lend() == []
+    assert lend_permits() == []
 
     async def ainner() -> str:
-        lent = lend()
+        lent = lend_permits()
         try:
-            return await acalled("tool", "inner", component, lambda: asyncio.sleep(0, "inner"))
+            return await acall_component("tool", "inner", component, lambda: asyncio.sleep(0, "inner"))
         finally:
             for hold in lent:
-                await hold.back()
+                await hold.reclaim()
 
     async def both() -> str:
         one, other = await asyncio.gather(ainner(), ainner())  # given away once for both
         assert places.running == 1
         return one + other
 
-    assert asyncio.run(acalled("tool", "outer", component, both)) == "innerinner"
+    assert asyncio.run(acall_component("tool", "outer", component, both)) == "innerinner"
     assert places.running == 0
 
 
@@ -326,20 +329,20 @@ def test_whoever_is_cancelled_while_taking_a_place_back_goes_on_without_it() -> 
     component, places = limited(1)
 
     async def main() -> None:
-        hold, other = Hold(places), Hold(places)
-        await hold.take()
+        hold, other = Permit(places), Permit(places)
+        await hold.acquire()
         lent = hold.lend()
-        await other.take()
-        back = asyncio.create_task(hold.back())
+        await other.acquire()
+        back = asyncio.create_task(hold.reclaim())
         await turns()
         back.cancel()
         await turns()
-        hold.leave()
+        hold.release()
         assert lent and places.running == 1
-        other.leave()
+        other.release()
 
     asyncio.run(main())
-    assert component.places is places
+    assert component.permits is places
     assert (places.running, places.waiting) == (0, 0)
 
 
@@ -350,10 +353,10 @@ def test_a_thread_on_which_a_loop_runs_waits_for_nobody() -> None:
         calls = Calls(component)
         calls.start("a")
         await turns()
-        assert called("tool", "", component, lambda: places.running) == 2  # "a" could not end while it waits
-        token = hurried.set(True)
-        assert await acalled("tool", "", component, lambda: asyncio.sleep(0, places.running)) == 2
-        hurried.reset(token)
+        assert call_component("tool", "", component, lambda: places.running) == 2  # "a" could not end while it waits
+        token = must_not_wait.set(True)
+        assert await acall_component("tool", "", component, lambda: asyncio.sleep(0, places.running)) == 2
+        must_not_wait.reset(token)
         await calls.end("a")
 
     asyncio.run(main())
@@ -364,25 +367,25 @@ def test_a_thread_on_which_a_loop_runs_waits_for_nobody() -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_a_forked_child_has_all_places() -> None:
     component, places = limited(1)
-    hold = Hold(places)
-    hold.take_sync()
+    hold = Permit(places)
+    hold.acquire_sync()
     child = os.fork()
     if not child:
         free = (places.running, places.waiting) == (0, 0)
-        called("tool", "", component, lambda: None)  # would wait for ever
-        hold.leave()
+        call_component("tool", "", component, lambda: None)  # would wait for ever
+        hold.release()
         os._exit(0 if free and places.running == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert places.running == 1
-    hold.leave()
+    hold.release()
 
 
 def test_without_a_limit_calls_are_counted() -> None:
-    component = Component("counted")
+    component = LimitedComponent("counted")
 
     async def main() -> None:
         calls = Calls(component)
-        work = asyncio.create_task(acalled("counted", "", component, lambda: calls._work("a")))
+        work = asyncio.create_task(acall_component("counted", "", component, lambda: calls._work("a")))
         calls.gates["a"] = asyncio.Event()
         await turns()
         figures = statistics().engines["counted"]
@@ -392,7 +395,7 @@ def test_without_a_limit_calls_are_counted() -> None:
 
     asyncio.run(main())
     with pytest.raises(ValueError, match="no"):
-        called("counted", "", component, failing)
+        call_component("counted", "", component, failing)
     figures = statistics().engines["counted"]
     assert (figures.queued, figures.running, figures.batches, figures.failed) == (0, 0, 2, 1)
     assert figures.runs.count == 2 and figures.waits.count == 2

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fineflow.ir import Op
 from fineflow.runtime.queues.policy import (
+    FairShares,
     Policy,
-    Shares,
     Take,
     Waiting,
     app_fifo,
@@ -168,7 +168,7 @@ def test_a_batch_is_shared_by_weight_between_tenants() -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6)), min_size=1, max_size=40))
 def test_tenants_that_always_wait_get_what_their_weight_says(stream: list[tuple[str, int]]) -> None:
     """However large the requests are, the work of one is never more than a batch ahead of its share."""
-    weights, shares, given_so_far = {"a": 1.0, "b": 2.0}, Shares(), {"a": 0, "b": 0}
+    weights, shares, given_so_far = {"a": 1.0, "b": 2.0}, FairShares(), {"a": 0, "b": 0}
     waiting_now = [
         asked(n, f"q{n}", tenant=tenant, weight=weights[tenant], items=items)
         for n, (tenant, items) in enumerate([*stream, ("a", 99), ("b", 199)])
@@ -188,7 +188,7 @@ def test_tenants_that_always_wait_get_what_their_weight_says(stream: list[tuple[
 
 
 def test_a_tenant_that_was_away_gets_nothing_for_that_time() -> None:
-    shares = Shares()
+    shares = FairShares()
     for _ in range(5):
         shares.waiting(["busy"])
         shares.give(asked(0, "q", tenant="busy"), 100)
@@ -211,7 +211,7 @@ STREAMS: dict[str, Callable[[int], Waiting]] = {
 def test_nobody_waits_for_ever_behind_a_stream_of_others(policy: Policy, stream: str) -> None:
     """Two new requests with every batch, which has room for two: the old query is done within 40 batches."""
     old = asked(0, "old", items=3, path=1.0)
-    queue, shares, number = [old, asked(1, "old", path=0.1, started=0.0)], Shares(), 1
+    queue, shares, number = [old, asked(1, "old", path=0.1, started=0.0)], FairShares(), 1
     for batch in range(40):
         queue += [STREAMS[stream](number := number + 1) for _ in range(2)]
         seen = [replace(r, passed=batch if r.query == "old" else 0) for r in queue]

@@ -11,7 +11,7 @@ from speaker import Speaker, ask, prompt, turns
 
 from fineflow.errors import BackendError
 from fineflow.protocols import Sampling
-from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.policy import per_invocation
 from fineflow.testing import virtual
 
@@ -24,7 +24,7 @@ def test_an_engine_is_read_one_piece_ahead_of_a_slow_reader() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
         engine.says = [str(n) for n in range(10)]
-        stream = admission_of(engine).generate(prompt(1), Sampling(max_tokens=4))
+        stream = llm_queue_of(engine).generate(prompt(1), Sampling(max_tokens=4))
         assert await said_so_far(stream, 2) == ["0", "1"]
         await asyncio.sleep(5)
         assert engine.said == 3
@@ -39,7 +39,7 @@ def test_a_slow_reader_holds_nobody_up_who_waits_for_room() -> None:
 
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         stream = admission.generate(prompt(1), Sampling(max_tokens=4))
         assert await said_so_far(stream, 1) == ["one "]
         async with asyncio.timeout(60):
@@ -54,7 +54,7 @@ def test_a_slow_reader_holds_nobody_up_who_waits_for_room() -> None:
 def test_one_invocation_at_a_time_waits_for_no_reader_either() -> None:
     async def run() -> None:
         engine = Speaker()
-        admission = Admission(engine, per_invocation)
+        admission = LLMQueue(engine, per_invocation)
         streams = [admission.generate(prompt(n), Sampling(max_tokens=4)) for n in range(3)]
         for stream in streams:
             assert await said_so_far(stream, 1) == ["one "]
@@ -68,7 +68,7 @@ def test_one_invocation_at_a_time_waits_for_no_reader_either() -> None:
 def test_what_an_engine_raises_comes_behind_what_it_said() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         engine.dies_after = 2
         stream = admission.generate(prompt(1), Sampling(max_tokens=4))
         assert await said_so_far(stream, 1) == ["one "]
@@ -89,7 +89,7 @@ def test_outputs_count_as_long_as_the_context_lets_them_be() -> None:
     async def run() -> None:
         engine = Speaker(capacity=20)
         engine.context = 10
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         tasks = [ask(admission, prompt(n), more=10_000) for n in range(3)]
         await turns()
         assert (admission.running, admission.tokens) == (2, 20)
@@ -101,7 +101,7 @@ def test_outputs_count_as_long_as_the_context_lets_them_be() -> None:
 def test_a_reader_that_is_forgotten_leaves_its_room() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         stream = admission.generate(prompt(1), Sampling(max_tokens=4))
         assert await said_so_far(stream, 1) == ["one "]
         assert admission.running == 1
@@ -116,7 +116,7 @@ def test_a_reader_that_is_forgotten_leaves_its_room() -> None:
 def test_a_reader_that_is_cancelled_twice_has_closed_the_engine_all_the_same() -> None:
     async def run() -> None:
         engine = Speaker(capacity=8)
-        admission = admission_of(engine)
+        admission = llm_queue_of(engine)
         task = ask(admission, prompt(1))
         await asyncio.sleep(1.5)
         task.cancel()
@@ -140,7 +140,7 @@ def test_what_goes_wrong_while_an_engine_is_closed_is_heard_of() -> None:
                 raise BackendError("cannot be stopped")
 
     async def run() -> None:
-        admission = admission_of(Clumsy(capacity=8))
+        admission = llm_queue_of(Clumsy(capacity=8))
         stream = admission.generate(prompt(1), Sampling(max_tokens=4))
         assert await said_so_far(stream, 1) == ["one "]
         with pytest.raises(BackendError, match="cannot be stopped"):

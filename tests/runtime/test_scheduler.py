@@ -20,7 +20,7 @@ from fineflow.runtime import events
 from fineflow.runtime.call.trace import Stamp
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.submission import run_sync
-from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.policy import Policy, Take, Waiting, by_depth, fifo, per_invocation
 from fineflow.runtime.queues.request_context import depth, query
 from fineflow.testing import virtual
@@ -88,7 +88,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def submit(queue: EngineQueue, *items: Any, of: str = "", deep: int = 0, op: Op = Op.EMBED) -> asyncio.Task[list[Any]]:
+def submit(queue: BatchQueue, *items: Any, of: str = "", deep: int = 0, op: Op = Op.EMBED) -> asyncio.Task[list[Any]]:
     context = contextvars.copy_context()
     context.run(query.set, of)
     context.run(depth.set, deep)
@@ -98,7 +98,7 @@ def submit(queue: EngineQueue, *items: Any, of: str = "", deep: int = 0, op: Op 
 @on_loop
 async def test_an_idle_engine_starts_at_once_and_a_batch_forms_meanwhile() -> None:
     engine = GateEngine()
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     first = submit(queue, 1)
     await turns()
     assert engine.batches == [[1]]
@@ -113,7 +113,7 @@ async def test_an_idle_engine_starts_at_once_and_a_batch_forms_meanwhile() -> No
 @on_loop
 async def test_requests_of_the_same_moment_share_the_first_batch() -> None:
     engine = GateEngine(opened=True)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     assert await asyncio.gather(*(submit(queue, n) for n in (1, 2, 3))) == [[2], [4], [6]]
     assert engine.batches == [[1, 2, 3]]
 
@@ -121,7 +121,7 @@ async def test_requests_of_the_same_moment_share_the_first_batch() -> None:
 @on_loop
 async def test_a_large_request_is_split_and_its_results_are_in_order() -> None:
     engine = GateEngine(max_batch=4, opened=True)
-    assert await EngineQueue(engine).submit(Op.EMBED, range(10)) == [n * 2 for n in range(10)]
+    assert await BatchQueue(engine).submit(Op.EMBED, range(10)) == [n * 2 for n in range(10)]
     assert [len(batch) for batch in engine.batches] == [4, 4, 2]
 
 
@@ -137,7 +137,7 @@ def test_the_policy_decides(policy: Policy, batches: list[list[Any]]) -> None:
     @on_loop
     async def run() -> None:
         engine = GateEngine(max_batch=2)
-        queue = EngineQueue(engine, policy)
+        queue = BatchQueue(engine, policy)
         tasks = [submit(queue, 0)]
         await turns()
         tasks += [submit(queue, "a", of="one", deep=3), submit(queue, "b", of="one", deep=2)]
@@ -153,7 +153,7 @@ def test_the_policy_decides(policy: Policy, batches: list[list[Any]]) -> None:
 @on_loop
 async def test_operations_are_not_mixed_in_a_batch() -> None:
     engine = GateEngine(opened=True)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     await asyncio.gather(submit(queue, 1), submit(queue, 2, op=Op.RERANK), submit(queue, 3))
     assert list(zip(engine.ops_seen, engine.batches, strict=True)) == [(Op.EMBED, [1, 3]), (Op.RERANK, [2])]
 
@@ -161,7 +161,7 @@ async def test_operations_are_not_mixed_in_a_batch() -> None:
 @on_loop
 async def test_cancelling_while_queued_removes_the_items() -> None:
     engine = GateEngine()
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     first, second, third = submit(queue, 1), submit(queue, 2), submit(queue, 3)
     second.cancel()  # before it was submitted at all
     await turns()
@@ -179,7 +179,7 @@ async def test_cancelling_while_queued_removes_the_items() -> None:
 @on_loop
 async def test_cancelling_a_call_in_flight_drops_its_rest_and_spares_the_others() -> None:
     engine = GateEngine(max_batch=2)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     large, other = submit(queue, 1, 2, 3), submit(queue, 9)
     await turns()
     large.cancel()
@@ -193,7 +193,7 @@ async def test_cancelling_a_call_in_flight_drops_its_rest_and_spares_the_others(
 @on_loop
 async def test_an_exception_reaches_exactly_the_requests_of_its_batch() -> None:
     engine = GateEngine(max_batch=2)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     error = engine.fail_with = ValueError("cannot double this")
     first, split, later = submit(queue, 1), submit(queue, 2, 3, 4), submit(queue, 5)
     await turns()
@@ -207,7 +207,7 @@ async def test_an_exception_reaches_exactly_the_requests_of_its_batch() -> None:
 @on_loop
 async def test_the_queue_survives_an_engine_that_raises_keyboard_interrupt_or_cancels_itself() -> None:
     engine = GateEngine(opened=True)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     engine.fail_with = asyncio.CancelledError()
     with pytest.raises(BackendError, match="cancelled a batch"):
         await queue.submit(Op.EMBED, [1])
@@ -217,7 +217,7 @@ async def test_the_queue_survives_an_engine_that_raises_keyboard_interrupt_or_ca
     assert await queue.submit(Op.EMBED, [2]) == [4]
 
 
-async def settled(queue: EngineQueue) -> BaseException | None:
+async def settled(queue: BatchQueue) -> BaseException | None:
     try:
         await queue.submit(Op.EMBED, [1])
     except BaseException as error:
@@ -230,7 +230,7 @@ async def test_a_wrong_number_of_results_is_an_error_of_the_engine() -> None:
     engine = GateEngine(opened=True)
     engine.drop_last = True
     with pytest.raises(BackendError, match="gave 2 results for 3 items"):
-        await EngineQueue(engine).submit(Op.EMBED, [1, 2, 3])
+        await BatchQueue(engine).submit(Op.EMBED, [1, 2, 3])
 
 
 @pytest.mark.parametrize("takes", [[], [Take(0, 3)], [Take(7, 1)], [Take(0, 1), Take(0, 1)]])
@@ -240,7 +240,7 @@ def test_a_policy_that_breaks_its_contract_fails_the_waiting_requests(takes: lis
 
     @on_loop
     async def run() -> None:
-        queue = EngineQueue(GateEngine(max_batch=2, opened=True), broken)
+        queue = BatchQueue(GateEngine(max_batch=2, opened=True), broken)
         with pytest.raises(BackendError, match="batching policy"):
             await queue.submit(Op.EMBED, [1, 2, 3])
         queue.policy = fifo
@@ -252,16 +252,16 @@ def test_a_policy_that_breaks_its_contract_fails_the_waiting_requests(takes: lis
 @on_loop
 async def test_nothing_to_do_needs_no_batch() -> None:
     engine = GateEngine()
-    assert await EngineQueue(engine).submit(Op.EMBED, []) == []
+    assert await BatchQueue(engine).submit(Op.EMBED, []) == []
     assert engine.batches == []
 
 
 def test_bad_use_says_what_to_do() -> None:
-    queue = EngineQueue(GateEngine())
+    queue = BatchQueue(GateEngine())
     with pytest.raises(ValueError, match=r"does not serve 'search'; it serves: embed, rerank"):
         queue.submit_sync(Op.SEARCH, [1])
     with pytest.raises(ValueError, match="must be at least 1"):
-        EngineQueue(GateEngine(max_batch=0))
+        BatchQueue(GateEngine(max_batch=0))
     with pytest.raises(RuntimeError, match="submit_async"):
         asyncio.run(queue.submit(Op.EMBED, [1]))
 
@@ -269,14 +269,14 @@ def test_bad_use_says_what_to_do() -> None:
 @on_loop
 async def test_the_server_does_not_keep_the_context_of_the_call_that_started_it() -> None:
     engine = GateEngine(opened=True)
-    await submit(EngineQueue(engine), 1, of="somebody", deep=7)
+    await submit(BatchQueue(engine), 1, of="somebody", deep=7)
     assert engine.context is not None
     assert engine.context.run(query.get) == "" and engine.context.run(depth.get) == 0
 
 
 def test_intervals_say_who_waited_and_ran_in_which_batch() -> None:
     engine = GateEngine(max_batch=2, opened=True)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
     with events.record() as found:
         with events.labelled("first call"):
             queue.submit_sync(Op.EMBED, [1, 2, 3], label="three")
@@ -294,13 +294,13 @@ def test_a_queue_that_is_asked_for_while_it_is_made() -> None:
     """Python may collect an abandoned stream right there, whose end asks for the queue of the same engine."""
 
     class Asking(GateEngine):
-        inside: EngineQueue | None = None
+        inside: BatchQueue | None = None
 
         @property
         def max_batch(self) -> int:
             if self.inside is None:
-                self.inside = EngineQueue.__new__(EngineQueue)  # asks once
-                self.inside = queue_of(self)
+                self.inside = BatchQueue.__new__(BatchQueue)  # asks once
+                self.inside = batch_queue_of(self)
             return 4
 
         @max_batch.setter
@@ -308,7 +308,7 @@ def test_a_queue_that_is_asked_for_while_it_is_made() -> None:
             pass
 
     engine, found = Asking(), []
-    asking = threading.Thread(target=lambda: found.append(queue_of(engine)), daemon=True)
+    asking = threading.Thread(target=lambda: found.append(batch_queue_of(engine)), daemon=True)
     asking.start()
     asking.join(WAIT)
     assert found and found[0] is engine.inside
@@ -316,19 +316,19 @@ def test_a_queue_that_is_asked_for_while_it_is_made() -> None:
 
 def test_two_event_loops_one_after_the_other_use_one_queue() -> None:
     engine = GateEngine(opened=True)
-    queue = queue_of(engine)
+    queue = batch_queue_of(engine)
 
     async def call() -> list[Any]:
-        return await queue_of(engine).submit_async(Op.EMBED, [1])
+        return await batch_queue_of(engine).submit_async(Op.EMBED, [1])
 
     assert asyncio.run(call()) == [2]
     assert asyncio.run(call()) == [2]
-    assert queue_of(engine) is queue
+    assert batch_queue_of(engine) is queue
 
 
 def test_threads_meet_in_the_same_batches() -> None:
     engine = GateEngine(max_batch=64)
-    queue = queue_of(engine)
+    queue = batch_queue_of(engine)
     with ThreadPoolExecutor(33) as pool:
         first = pool.submit(queue.submit_sync, Op.EMBED, [0])
         assert engine.entered.acquire(timeout=WAIT)
@@ -346,7 +346,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_cancelling_from_another_loop_removes_what_waits() -> None:
     engine = GateEngine()
-    queue = queue_of(engine)
+    queue = batch_queue_of(engine)
 
     async def main() -> None:
         first = asyncio.create_task(queue.submit_async(Op.EMBED, [1]))
@@ -370,7 +370,7 @@ def engines() -> Iterator[list[GateEngine]]:
 
 
 def test_every_engine_has_its_own_queue_and_neither_is_kept_alive(engines: list[GateEngine]) -> None:
-    a, b = (queue_of(engine) for engine in engines)
+    a, b = (batch_queue_of(engine) for engine in engines)
     assert a is not b and a.engine is engines[0]
     gone = weakref.ref(engines[0])
     engines.clear()
@@ -383,7 +383,7 @@ def test_every_engine_has_its_own_queue_and_neither_is_kept_alive(engines: list[
 @on_loop
 async def test_requests_that_one_moment_brings_share_a_batch() -> None:
     engine = GateEngine(opened=True)
-    queue = EngineQueue(engine)
+    queue = BatchQueue(engine)
 
     async def follows(turns: int) -> list[Any]:
         for _ in range(turns):  # such as the steps of a chain between an answer and the next request
@@ -414,7 +414,7 @@ def test_batches_teach_the_cost_model() -> None:
     """Batches by their time on the engine, requests by their size; what failed teaches nothing."""
 
     async def work() -> None:
-        queue = EngineQueue(TimedEngine())
+        queue = BatchQueue(TimedEngine())
         for size in (1, 2, 4, 8, 12, 8):
             await queue.submit(Op.EMBED, range(size))
         with pytest.raises(ValueError, match="bad"):
@@ -428,7 +428,7 @@ def test_batches_teach_the_cost_model() -> None:
 
 def test_a_primitive_is_told_when_its_first_batch_began() -> None:
     async def work() -> list[float]:
-        queue = EngineQueue(TimedEngine())
+        queue = BatchQueue(TimedEngine())
         stamps = [Stamp(events.now()), Stamp(events.now())]
 
         async def one(stamp: Stamp, count: int) -> None:

@@ -17,7 +17,7 @@ import pytest
 import fineflow
 from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.runtime.statistics import EngineStatistics, QueryStatistics, Statistics, statistics, tally
 from fineflow.testing.gates import Gate
 
@@ -44,7 +44,7 @@ class Engine:
 
 async def test_what_waits_runs_and_has_run() -> None:
     gate = Gate()
-    queue = queue_of(Engine("statistics 1", gate))
+    queue = batch_queue_of(Engine("statistics 1", gate))
     first = asyncio.ensure_future(queue.submit_async(Op.EMBED, [1, 2]))
     await gate.arrived()
     rest = asyncio.ensure_future(queue.submit_async(Op.EMBED, [1, 2, 3, 4, 5]))
@@ -89,7 +89,7 @@ def test_threads_count_without_losing_anything() -> None:
 
 
 def test_a_queue_that_is_gone_is_not_shown_as_waiting() -> None:
-    queue_of(Engine("statistics 3", Gate()))
+    batch_queue_of(Engine("statistics 3", Gate()))
     found = statistics().engines.get("statistics 3")
     assert found is None or (found.queued, found.running) == (0, 0)
 
@@ -106,7 +106,7 @@ def test_caches_of_engines_are_shown_while_these_exist() -> None:
 
     engines = [Kept("kept", Gate()), Kept("kept", Gate())]
     for engine in engines:
-        queue_of(engine)  # gone at once
+        batch_queue_of(engine)  # gone at once
     cache = statistics().engines["kept"].cache
     assert cache == CacheStatistics(2000, 1500, 800, 200)
     assert (cache.usage, cache.hit_rate) == (0.25, 0.25)
@@ -159,7 +159,7 @@ def test_with_nothing_to_tell() -> None:
 
 
 async def test_batches_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    queue = queue_of(Engine("statistics 4", Gate(opened=True)))
+    queue = batch_queue_of(Engine("statistics 4", Gate(opened=True)))
     await queue.submit_async(Op.EMBED, [1])
     assert not caplog.records
     with caplog.at_level(logging.DEBUG, logger="fineflow"):

@@ -14,7 +14,7 @@ from graphs import KERNELS, graph, step
 from fineflow.ir import Graph, Op
 from fineflow.ir.spec import longest_paths
 from fineflow.runtime.call.executor import Call, Execution
-from fineflow.runtime.queues.batch_queue import EngineQueue
+from fineflow.runtime.queues.batch_queue import BatchQueue
 from fineflow.runtime.queues.policy import Policy, by_depth, fifo
 from fineflow.testing import virtual
 
@@ -56,7 +56,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def query(engine: Gated, queue: EngineQueue, names: str) -> Graph:
+def query(engine: Gated, queue: BatchQueue, names: str) -> Graph:
     """Of the names ABDE: D needs A, then comes a step elsewhere; E needs that and B."""
     a, b, d, e = names
 
@@ -77,7 +77,7 @@ def query(engine: Gated, queue: EngineQueue, names: str) -> Graph:
 async def both(policy: Policy) -> tuple[list[str], dict[str, int]]:
     """The batches of two queries that begin together, and after how many ticks each has ended."""
     engine = Gated()
-    queue = EngineQueue(engine, policy)
+    queue = BatchQueue(engine, policy)
     ended: dict[str, int] = {}
     calls = []
 

@@ -14,7 +14,7 @@ from fineflow.langchain import ChatEngine, EngineEmbeddings
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat
 
@@ -125,7 +125,7 @@ def test_engines_and_queues_live_on_the_virtual_loop() -> None:
     engine = EmulatedEmbedding(BatchProfile(call=1.0, item=0.5, max_batch=4))
 
     async def main() -> bool:
-        queue = queue_of(engine)
+        queue = batch_queue_of(engine)
         texts = [[("query", f"{i}")] for i in range(3)]
         await asyncio.gather(*(queue.submit_async(Op.EMBED, items) for items in texts))
         return on_engine_loop() and await run_async(on_same_loop)

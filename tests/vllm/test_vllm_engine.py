@@ -25,7 +25,7 @@ from fineflow.protocols import Constrains, Limited, LLMEngine, Measured, PrefixC
 from fineflow.runtime import events
 from fineflow.runtime.call.trace import Stamp
 from fineflow.runtime.loop.submission import run_async
-from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.policy import fifo
 from fineflow.runtime.queues.registry import set_policy
 
@@ -229,7 +229,7 @@ async def test_abort_frees_the_cache(engine: VLLMEngine) -> None:
 async def test_figures_are_in_the_statistics_and_in_traces(engine: VLLMEngine) -> None:
     prompt = (engine.encode(LONG) * 200)[:320]
     await engine.reset_prefix_cache()
-    admission = admission_of(engine)
+    admission = llm_queue_of(engine)
 
     async def ask() -> Stamp:
         stamp = Stamp(events.now())
@@ -256,10 +256,10 @@ async def test_two_objects_are_one_engine(engine: VLLMEngine, folder: Path) -> N
     other = VLLMEngine(folder, name="tiny", **SETTINGS)
     different = VLLMEngine(folder, name="tiny", context=512, **SETTINGS)
     assert other.shared is engine.shared is not different.shared
-    assert admission_of(other) is admission_of(engine)
-    assert admission_of(different) is not admission_of(engine)
+    assert llm_queue_of(other) is llm_queue_of(engine)
+    assert llm_queue_of(different) is not llm_queue_of(engine)
     set_policy(other, "fifo")
-    assert admission_of(engine).policy is fifo
+    assert llm_queue_of(engine).policy is fifo
     set_policy(other, "by_depth")
     await other.start()
     assert len([each for each in processes() if each.name() == "VLLM::EngineCore"]) == 1

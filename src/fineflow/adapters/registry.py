@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from fineflow.adapters.core.framework import Framework
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def taken() -> str:
     return " or ".join(each.taken for each in _REGISTERED.values())
 
 
-def component_of(obj: Any) -> Component:
+def component_of(obj: Any) -> LimitedComponent:
     """Returns the entry of a component among the limited ones, whatever its framework.
 
     Raises: TypeError for an object that no framework can limit.

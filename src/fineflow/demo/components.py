@@ -17,7 +17,7 @@ from fineflow.demo.frameworks import LLAMAINDEX
 from fineflow.demo.inputs import Settings, UsageError, locate, one_line
 from fineflow.errors import BackendError
 from fineflow.runtime.loop.submission import run_sync
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably at once
 TOP_N = 3
@@ -78,7 +78,7 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
     def reranker() -> Any:
         if reranker_at is None:
             embedding = engines[1]
-            similarity = EmbeddingSimilarityEngine(embedding, submit=queue_of(embedding).submit)
+            similarity = EmbeddingSimilarityEngine(embedding, submit=batch_queue_of(embedding).submit)
             return kit.reranker(similarity, top_n)
         engines.append(engine := CrossEncoderEngine(reranker_at))
         engine.load()

@@ -1,7 +1,7 @@
-"""The runtime of this process: its limits for a while, its figures, its end.
+"""The runtime of this process: its limits, its statistics, its end.
 
-There is one runtime per process, started when it is first needed, with no limits. A ``Runtime`` gives it limits for as
-long as it is open.
+There is one runtime per process, started when it is first needed, without limits. A ``Runtime`` sets limits while it is
+open.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from fineflow.runtime.loop import runtime_loop
-from fineflow.runtime.queues import admission
-from fineflow.runtime.queues.admission import Limits, door, inside, settle
+from fineflow.runtime.queues.admission import Limits, inside, process_admission, set_limits
+from fineflow.runtime.queues.waiting_line import Turn
 from fineflow.runtime.statistics import Statistics, statistics
 
 _lock = threading.Lock()
@@ -25,14 +25,14 @@ _open: Runtime | None = None
 class Runtime:
     """Limits on the calls of optimized objects in this process, from ``start`` or ``with`` until it is closed.
 
-    max_queries: calls that may be under way at once (None: any number). A call inside of another one needs no place of
-    its own. A batch is a call per input where it runs so. overload: what happens beyond that: "wait" for a place, or
-    "raise" ``Overloaded`` at once. max_waiting: how many may wait (None: any number); beyond that, ``Overloaded``.
-    tenants: weights, by the name that a call gives in ``config["metadata"]["fineflow_tenant"]``; 1 for those not named.
-    Where calls of several tenants wait, each gets places, and its part of the engines, in proportion to its weight.
-    Inside a tenant, calls of a higher ``config["metadata"]["fineflow_priority"]`` (default 0) come first.
+    max_queries: calls that may be under way at once (None: any number). A call inside of another one does not count. A
+    batch is a call per input where it runs so. overload: beyond that, "wait", or "raise" ``Overloaded`` at once.
+    max_waiting: calls that may wait (None: any number); beyond that, ``Overloaded``. tenants: weights, by the name that
+    a call gives in ``config["metadata"]["fineflow_tenant"]``; 1 for those not named. Where calls of several tenants
+    wait, each gets its share of admissions, and of the engines, in proportion to its weight. Inside a tenant, calls of
+    a higher ``config["metadata"]["fineflow_priority"]`` (default 0) come first; calls that wait rise, so none starves.
 
-    Raises: ValueError or TypeError for limits that are none; RuntimeError where another one is open.
+    Raises: ValueError or TypeError for invalid limits; RuntimeError where another one is open.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Runtime:
         self.limits = Limits(max_queries, max_waiting, overload, dict(tenants or {}))
 
     def start(self) -> Self:
-        """The limits hold from now on, also for calls that are under way: they count."""
+        """Sets the limits. Calls that are under way count."""
         global _open
         with _lock:
             if _open is not None:
@@ -54,16 +54,16 @@ class Runtime:
                     "a fineflow.Runtime is open already, and a process has one at a time; close it first"
                 )
             _open = self
-        admission.govern(self.limits)
+        set_limits(self.limits)
         return self
 
     def close(self, timeout: float | None = None) -> None:
         """Lifts the limits; calls that wait get ``Overloaded``; waits for those under way to end.
 
-        A stream that was begun is under way until it was read to its end or closed. Engines stay, and the thread that
+        A stream is under way until it is read to its end or closed. Engines stay open, and so does the thread that
         serves them: see ``shutdown``. Does nothing where it is not open.
 
-        Raises: TimeoutError if calls are under way still after ``timeout`` seconds; RuntimeError inside a call, or on
+        Raises: TimeoutError if calls are still under way after ``timeout`` seconds; RuntimeError inside a call, or on
         the thread of a running event loop where it would have to wait.
         """
         if _open is self:
@@ -84,10 +84,10 @@ class Runtime:
             if _open is not self:
                 return
             _open = None
-        admission.govern(None)
+        set_limits(None)
 
     def statistics(self) -> Statistics:
-        """What this process has done so far and is doing now: the same as ``fineflow.statistics()``."""
+        """Statistics of this process: the same as ``fineflow.statistics()``."""
         return statistics()
 
     def __enter__(self) -> Self:
@@ -98,7 +98,7 @@ class Runtime:
     ) -> None:
         if error is None:
             self.close()
-        else:  # which matters more than calls elsewhere that have not ended
+        else:  # the error matters more than calls elsewhere that have not ended
             self._lift()
 
     async def __aenter__(self) -> Self:
@@ -121,10 +121,10 @@ class Runtime:
 
 
 def shutdown(timeout: float | None = 5.0) -> None:
-    """Closes the open ``Runtime``, waits for calls under way, and ends the runtime's thread. The next use starts anew.
+    """Closes the open ``Runtime``, waits for calls under way, and ends the runtime's thread. The next use restarts it.
 
-    timeout: seconds to wait (None: for ever); what is under way then is left to stock, or gets a ``BackendError`` where
-    an engine was working for it. Engines stay: they belong to whoever made them, and are closed by their ``aclose``.
+    timeout: seconds to wait (None: without limit). Calls that are still under way then are left to stock, or get a
+    ``BackendError`` where an engine was working for them. Engines stay open: close them by their ``aclose``.
 
     Raises: RuntimeError inside a call, and on the thread of a running event loop where it would have to wait.
     """
@@ -144,35 +144,27 @@ def _check_outside(name: str) -> None:
 
 def _check_thread(name: str, instead: str) -> None:
     _check_outside(name)
-    if asyncio._get_running_loop() is not None and door().running:
+    if asyncio._get_running_loop() is not None and process_admission().running:
         raise RuntimeError(f"{name} would block the event loop that runs in this thread; {instead}")
 
 
 def _wait_sync(timeout: float | None) -> None:
-    empty = threading.Lock()
-    empty.acquire()
-    door().when_empty(empty.release)
-    if not empty.acquire(timeout=-1 if timeout is None else timeout):
-        raise _still(timeout)
+    idle = Turn()
+    process_admission().when_idle(idle.end)
+    if not idle.wait_sync(timeout):
+        raise _still_running(timeout)
 
 
 async def _wait(timeout: float | None) -> None:
-    running = asyncio.get_running_loop()
-    empty: asyncio.Future[None] = running.create_future()
-
-    def tell() -> None:
-        with suppress(RuntimeError):  # that loop is closed: nobody waits any more
-            running.call_soon_threadsafe(settle, empty)
-
-    door().when_empty(tell)
+    idle = Turn()
+    process_admission().when_idle(idle.end)
     try:
         async with asyncio.timeout(timeout):
-            await empty
+            await idle.wait()
     except TimeoutError:
-        raise _still(timeout) from None
+        raise _still_running(timeout) from None
 
 
-def _still(timeout: float | None) -> TimeoutError:
-    return TimeoutError(
-        f"{door().running} calls are under way still after {timeout} s; the limits are lifted all the same"
-    )
+def _still_running(timeout: float | None) -> TimeoutError:
+    running = process_admission().running
+    return TimeoutError(f"{running} calls are under way still after {timeout} s; the limits are lifted all the same")

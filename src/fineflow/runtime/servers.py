@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -54,7 +54,7 @@ class Server(Protocol):
 
 
 _servers: dict[str, Server] = {}
-_components: dict[str, Component] = {}  # what stands for a server in queues, once it has had a limit
+_components: dict[str, LimitedComponent] = {}  # what stands for a server in queues, once it has had a limit
 _told = 0
 
 
@@ -68,7 +68,7 @@ def register(url: str, server: Server, max_requests: int | None = None) -> None:
     _servers[key] = server
     _told += 1
     if max_requests is not None or key in _components:
-        _components.setdefault(key, Component(address(url))).limit(max_requests)
+        _components.setdefault(key, LimitedComponent(address(url))).limit(max_requests)
 
 
 def forget(url: str) -> None:
@@ -85,10 +85,10 @@ def bounded() -> bool:
     return bool(_components)
 
 
-def component_at(url: str) -> Component | None:
+def component_at(url: str) -> LimitedComponent | None:
     """What stands in queues for the server at an address, if it has a limit."""
     found = _components.get(normal(url)) if _components else None
-    return None if found is None or found.places is None else found
+    return None if found is None or found.permits is None else found
 
 
 def at(url: str) -> Server | None:
@@ -96,7 +96,7 @@ def at(url: str) -> Server | None:
     return _servers.get(normal(url)) if _servers else None
 
 
-def component_of(engine: Any) -> Component | None:
+def component_of(engine: Any) -> LimitedComponent | None:
     """The same for an engine, if it is one on a server."""
     url = getattr(engine, "base_url", None) if _components else None
     return component_at(url) if isinstance(url, str) else None

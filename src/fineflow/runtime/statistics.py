@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from fineflow.protocols import CacheStatistics, Measured
-from fineflow.runtime.queues.admission import door, log
+from fineflow.runtime.queues.admission import log, process_admission
 
 _SIZES = tuple(float(2**i) for i in range(11))
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -181,7 +181,7 @@ if hasattr(os, "register_at_fork"):
 
 def statistics() -> Statistics:
     """What this process has done so far and is doing now."""
-    found = door()
+    found = process_admission()
     counts = found.counts
     queries = QueryStatistics(
         found.running,

@@ -18,7 +18,7 @@ import fineflow
 from fineflow.runtime.call import query
 from fineflow.runtime.loop import workers
 from fineflow.runtime.loop.runtime_loop import engine_loop
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.testing.gates import Trap
 
 HANGING = [kind for kind in KINDS if kind not in RAISING]
@@ -110,7 +110,7 @@ def nothing_is_left(bench: Bench) -> Iterator[None]:
         yield
     gc.collect()  # streams that stock began for nothing
     bench.meter.wait_idle()
-    assert queue_of(bench.batches).waiting == 0
+    assert batch_queue_of(bench.batches).waiting == 0
     assert settled(lambda: not engine_tasks()), engine_tasks()
     assert settled(lambda: not workers._pool._busy)
     assert settled(lambda: all(over(ref()) for ref in calls))

@@ -21,8 +21,8 @@ from fineflow.adapters.langchain.resources import find, standing
 from fineflow.adapters.langchain.stores.batched_search import Search
 from fineflow.engines import BatchProfile, EmulatedEmbedding, limit, set_policy
 from fineflow.runtime import events
-from fineflow.runtime.queues.component_calls import Hold
-from fineflow.runtime.queues.permits import Places
+from fineflow.runtime.queues.component_calls import ComponentPermits
+from fineflow.runtime.queues.permits import Permit
 from fineflow.runtime.statistics import statistics
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore
@@ -161,8 +161,8 @@ def at_once(calls: list[Callable[[], Any]], seconds: float = 60.0) -> list[Any]:
     return found
 
 
-def places_of(obj: Any) -> Places:
-    places = standing(obj).places
+def places_of(obj: Any) -> ComponentPermits:
+    places = standing(obj).permits
     assert places is not None
     return places
 
@@ -225,13 +225,13 @@ def test_the_policy_decides_who_is_next() -> None:
     for policy, order in (("by_depth", ["deep", "shallow"]), ("fifo", ["shallow", "deep"])):
         set_policy(found, policy)
         places, seen[:] = places_of(found), []
-        hold = Hold(places)
-        hold.take_sync()
+        hold = Permit(places)
+        hold.acquire_sync()
         thread = threading.Thread(target=optimized.invoke, args=({"deep": "deep", "shallow": "shallow"},))
         thread.start()
         while places.waiting < 2:
             threading.Event().wait(0.001)
-        hold.leave()
+        hold.release()
         thread.join(30)
         assert seen == order, policy
 
@@ -240,8 +240,8 @@ def test_time_in_the_queue_is_shown() -> None:
     limited = store()
     limit(limited.obj, at_once=1)
     places = places_of(limited.obj)
-    hold = Hold(places)
-    hold.take_sync()
+    hold = Permit(places)
+    hold.acquire_sync()
     optimized: Any = fineflow.optimize(limited.chain)
     with events.record() as seen:
         thread = threading.Thread(target=optimized.invoke, args=({"q": "alpha"},))
@@ -251,7 +251,7 @@ def test_time_in_the_queue_is_shown() -> None:
         figures = statistics().engines["FakeVectorStore"]
         assert (figures.queued, figures.running) == (places.waiting, 1)
         threading.Event().wait(0.02)
-        hold.leave()
+        hold.release()
         thread.join(30)
     waits = [each.start - each.queued for each in seen if each.lane == "FakeVectorStore"]
     assert len(waits) == 3
@@ -340,11 +340,11 @@ def test_nor_does_it_wait_in_the_queue_of_a_store_for_a_holder_on_that_loop() ->
         taken, ended = asyncio.Event(), asyncio.Event()
 
         async def holds() -> None:
-            hold = Hold(places_of(found))
-            await hold.take()
+            hold = Permit(places_of(found))
+            await hold.acquire()
             taken.set()
             await ended.wait()
-            hold.leave()
+            hold.release()
 
         holder = asyncio.create_task(holds())
         await taken.wait()

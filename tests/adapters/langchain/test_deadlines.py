@@ -16,8 +16,8 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 import fineflow
 from fineflow.langchain import EngineEmbeddings
 from fineflow.runtime.loop.runtime_loop import engine_loop
-from fineflow.runtime.queues.admission import door
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.admission import process_admission
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
@@ -74,7 +74,7 @@ def nothing_is_left() -> Iterator[None]:
 
     assert asyncio.run_coroutine_threadsafe(turns(), engine_loop()).result(10) == 0
     empty = threading.Event()
-    door().when_empty(empty.set)
+    process_admission().when_idle(empty.set)
     assert empty.wait(10), "a call is still under way"
 
 
@@ -136,7 +136,7 @@ def test_the_caller_does_not_wait_for_blocking_code_and_its_thread_goes_no_furth
     assert monotonic() - start < 5 and began.is_set()  # the gate would give up after 10 s
     gate.open()
     empty = threading.Event()
-    door().when_empty(empty.set)
+    process_admission().when_idle(empty.set)
     assert empty.wait(10) and after == []
 
 
@@ -154,7 +154,7 @@ def test_calls_inside_of_it_are_stopped() -> None:
         one.invoke(QUESTION)
     gate.open()
     empty = threading.Event()
-    door().when_empty(empty.set)
+    process_admission().when_idle(empty.set)
     assert empty.wait(10)
     assert [model.meter.calls for model in models] == [1, 1]
 
@@ -169,7 +169,7 @@ def test_what_waits_for_an_engine_leaves_its_queue(entry: str) -> None:
     )
     with pytest.raises(TimeoutError):
         call(one, entry, "q")
-    assert queue_of(engine).waiting == 0
+    assert batch_queue_of(engine).waiting == 0
     assert engine.gate is not None
     engine.gate.open()
     assert call(one, "invoke", "q")

@@ -26,7 +26,7 @@ from fineflow.backends.sentence_transformers import SentenceTransformerEngine, b
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.loop.submission import run_sync
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 WAIT = 30  # seconds; only a failing test waits this long
 ENGINE = SentenceTransformerEngine(bundled_minilm(), device="cpu")
@@ -109,7 +109,7 @@ def test_calls_of_64_threads_share_batches() -> None:
 
 
 async def all_wait(engine: LengthEngine) -> None:
-    while queue_of(engine).waiting + engine.batches[0] < 64:
+    while batch_queue_of(engine).waiting + engine.batches[0] < 64:
         await asyncio.sleep(0)
 
 

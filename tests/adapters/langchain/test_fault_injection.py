@@ -31,7 +31,7 @@ from faults import (  # noqa: F401
 from faulty_steps import AT, KINDS, QUESTION, Bench
 
 from fineflow.ir import Op
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.testing.gates import Gate, Trap
 
 # Raising.
@@ -187,7 +187,7 @@ def test_a_thread_that_hangs_for_a_while(kind: str, entry: str) -> None:
 async def test_cancelled_in_the_queue_of_an_engine(kind: str) -> None:
     bench = Bench(kind, Trap(at=0))
     chain = optimized(bench)
-    queue = queue_of(bench.batches)
+    queue = batch_queue_of(bench.batches)
     busy = bench.batches.gate = Gate()
     op, item = (Op.EMBED, ("query", "other")) if kind == "embed" else (Op.RERANK, ("other", "text"))
     other = asyncio.ensure_future(queue.submit_async(op, [item]))

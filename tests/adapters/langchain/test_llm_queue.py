@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 import fineflow
 from fineflow.engines import set_policy
 from fineflow.langchain import ChatEngine
-from fineflow.runtime.queues.llm_queue import Admission, admission_of
+from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
@@ -41,8 +41,8 @@ class Bench:
         self.late = fineflow.optimize(chain, strict=True, eager=True, **options)
 
     @property
-    def admission(self) -> Admission:
-        return admission_of(self.llm)
+    def admission(self) -> LLMQueue:
+        return llm_queue_of(self.llm)
 
     async def queue(self, make: Callable[[], Any]) -> tuple[asyncio.Task[Any], Any, asyncio.Task[Any]]:
         """One call that runs, one that ``make`` makes and that waits for room, one that waits behind it."""

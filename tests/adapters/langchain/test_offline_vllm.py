@@ -27,7 +27,7 @@ import fineflow
 from fineflow.adapters.langchain.models.offline_vllm import engine_of
 from fineflow.ir import Op
 from fineflow.langchain import local_engine
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.testing.gates import Gate, wait_until
 
 
@@ -107,7 +107,7 @@ def at_work(llm: LLM, waiting: int) -> Iterator[ThreadPoolExecutor]:
         first = pool.submit(one(llm).invoke, {"x": "first"})
         llm.gate.wait_arrived(before + 1)
         yield pool
-        wait_until(lambda: queue_of(engine_of(model(llm))).waiting == waiting)
+        wait_until(lambda: batch_queue_of(engine_of(model(llm))).waiting == waiting)
         llm.gate.open()
         assert first.result().startswith("first|")
 

@@ -17,7 +17,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 import fineflow
-from fineflow.runtime.queues.admission import door
+from fineflow.runtime.queues.admission import process_admission
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 Q, A = {"question": "q"}, {"question": "q", "a": "yes", "b": "yes"}
@@ -48,7 +48,7 @@ def test_the_interpreter_exits_with_calls_that_run_and_calls_that_wait(tmp_path:
     for _ in range(3):
         threading.Thread(target=lambda: {call}, daemon=True).start()
     gate.wait_arrived()
-    while door().waiting < 2:
+    while process_admission().waiting < 2:
         threading.Event().wait(0.001)
     """
     assert run_python(tmp_path, text) == (0, "", "")
@@ -79,7 +79,7 @@ one = chain()
 def child(queue):
     found = [one.invoke(Q), asyncio.run(one.ainvoke(Q)), *one.batch([Q] * 2)]
     now = fineflow.statistics().queries
-    queue.put((found == [A] * 4, now.finished, now.running, door().limits.max_queries))
+    queue.put((found == [A] * 4, now.finished, now.running, process_admission().limits.max_queries))
 """
 
 
@@ -114,7 +114,7 @@ def test_a_fork_while_calls_run_and_wait(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     gate.wait_arrived()
-    while not door().waiting:
+    while not process_admission().waiting:
         threading.Event().wait(0.001)
     child = os.fork()
     if child == 0:
@@ -133,9 +133,9 @@ LLM = """
 from fineflow.backends.emulated import LLMProfile
 from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
-from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 llm = EmulatedLLM(lambda prompt: "yes " * 2000, LLMProfile(0.01, 0.0, 0.0), capacity=2200)  # 20 s, one at a time
-admission = admission_of(llm)
+admission = llm_queue_of(llm)
 def on_engine(**more):
     ask = ChatPromptTemplate.from_template("{question}") | ChatEngine(engine=llm, **more)
     return fineflow.optimize(ask | StrOutputParser(), eager=True)

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow import Overloaded, Runtime
-from fineflow.runtime.queues.admission import door
+from fineflow.runtime.queues.admission import process_admission
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat
 
@@ -27,8 +27,8 @@ ANSWER = {**QUESTION, "a": "yes", "b": "yes"}
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    assert (door().running, door().waiting) == (0, 0)
-    assert door().limits == fineflow.runtime.queues.admission.Limits()
+    assert (process_admission().running, process_admission().waiting) == (0, 0)
+    assert process_admission().limits == fineflow.runtime.queues.admission.Limits()
 
 
 def chain(*models: FakeChat) -> Any:
@@ -90,7 +90,7 @@ async def test_no_more_at_once_than_allowed(entry: str, stock: bool) -> None:
     async with Runtime(max_queries=2) as runtime:
         call = consumed if not stock else consumed_text
         tasks = [asyncio.ensure_future(call(one, entry)) for _ in range(5)]
-        await until(lambda: door().running + door().waiting == 5)
+        await until(lambda: process_admission().running + process_admission().waiting == 5)
         found = runtime.statistics().queries
         assert (found.running, found.waiting) == (2, 3), question
         gate.open()
@@ -129,7 +129,7 @@ async def test_beyond_max_waiting() -> None:
     one = gated(gate)
     async with Runtime(max_queries=1, max_waiting=1):
         tasks = [asyncio.ensure_future(one.ainvoke(QUESTION)) for _ in range(2)]
-        await until(lambda: door().waiting == 1)
+        await until(lambda: process_admission().waiting == 1)
         with pytest.raises(Overloaded, match="max_waiting=1"):
             await one.ainvoke(QUESTION)
         gate.open()
@@ -142,11 +142,11 @@ async def test_a_call_that_gives_up_while_it_waits() -> None:
     one = gated(gate)
     async with Runtime(max_queries=1):
         first, second, third = (asyncio.ensure_future(one.ainvoke(QUESTION)) for _ in range(3))
-        await until(lambda: door().waiting == 2)
+        await until(lambda: process_admission().waiting == 2)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
-        assert door().waiting == 1
+        assert process_admission().waiting == 1
         gate.open()
         assert await first == await third == ANSWER
 
@@ -186,7 +186,7 @@ async def test_tenants_come_in_by_weight_and_priority() -> None:
         await gate.arrived()
         calls = [("free", f"free {i}", 0) for i in range(6)] + [("paid", f"paid {i}", int(i == 5)) for i in range(6)]
         tasks = [asyncio.ensure_future(one.ainvoke(QUESTION, config(*call))) for call in calls]
-        await until(lambda: door().waiting == len(calls))
+        await until(lambda: process_admission().waiting == len(calls))
         gate.open()
         await asyncio.gather(held, *tasks)
     assert order[:4].count("paid 5") == 1  # the first of its tenant
@@ -285,7 +285,7 @@ def test_one_at_a_time() -> None:
     with Runtime(max_queries=1), pytest.raises(RuntimeError, match="one at a time"), Runtime():
         raise AssertionError("a second one was opened")
     with Runtime(max_queries=2) as runtime:
-        assert door().limits.max_queries == 2
+        assert process_admission().limits.max_queries == 2
     runtime.close()  # a second time does nothing
 
 
@@ -297,7 +297,7 @@ def test_closing_turns_away_who_waits_and_waits_for_who_runs() -> None:
         first = pool.submit(one.invoke, QUESTION)
         gate.wait_arrived()
         second = pool.submit(one.invoke, QUESTION)
-        wait_until(lambda: door().waiting == 1)
+        wait_until(lambda: process_admission().waiting == 1)
         with pytest.raises(TimeoutError, match="1 calls are under way"):
             runtime.close(timeout=0.01)
         with pytest.raises(Overloaded, match="closed"):
@@ -305,7 +305,7 @@ def test_closing_turns_away_who_waits_and_waits_for_who_runs() -> None:
         gate.open()
         assert first.result(10) == ANSWER
         door_empty = threading.Event()
-        door().when_empty(door_empty.set)
+        process_admission().when_idle(door_empty.set)
         assert door_empty.wait(10)
 
 
@@ -318,7 +318,7 @@ async def test_closing_from_a_coroutine() -> None:
     with pytest.raises(RuntimeError, match="await aclose"):
         runtime.close()
     closing = asyncio.ensure_future(runtime.aclose())
-    await until(lambda: door().limits.max_queries is None)
+    await until(lambda: process_admission().limits.max_queries is None)
     assert not closing.done()
     gate.open()
     assert await task == ANSWER

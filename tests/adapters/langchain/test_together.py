@@ -29,7 +29,7 @@ from fineflow.adapters.langchain.resources import engine_of, standing
 from fineflow.adapters.langchain.stores.batched_search import Search
 from fineflow.adapters.langchain.stores.facts import known, with_vector
 from fineflow.ir import Op
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing.gates import wait_until
 from fineflow.testing.langchain import FakeEmbeddings
@@ -281,7 +281,7 @@ def test_sync_and_async_calls_of_all_threads_and_loops_meet_in_one_batch(
     threads += [threading.Thread(target=loop, args=(part,)) for part in (WORDS[3:5], WORDS[5:])]
     for thread in threads[1:]:
         thread.start()
-    queue = queue_of(engine_of(store))  # type: ignore[arg-type]
+    queue = batch_queue_of(engine_of(store))  # type: ignore[arg-type]
     wait_until(lambda: queue.waiting == 7)
     name = type(store).__name__
     assert (fineflow.statistics().engines[name].queued, fineflow.statistics().engines[name].running) == (7, 1)
@@ -298,7 +298,7 @@ def test_sync_and_async_calls_of_all_threads_and_loops_meet_in_one_batch(
 def test_a_cancelled_search_leaves_the_queue(store: VectorStore, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch, store)
     optimized = fineflow.optimize(searching(store), eager=True)
-    queue = queue_of(engine_of(store))  # type: ignore[arg-type]
+    queue = batch_queue_of(engine_of(store))  # type: ignore[arg-type]
 
     async def main() -> None:
         first = asyncio.create_task(optimized.ainvoke("paris"))

@@ -66,10 +66,10 @@ def test_a_limit_holds_for_both_frameworks_together(server: OpenAIServer, entry:
 def queued(server: OpenAIServer, count: int) -> None:
     """Returns when so many requests wait for their turn, and the server is at work on as many as it may be."""
     component, gate = servers.component_at(server.url), server.gate
-    assert component is not None and component.places is not None and gate is not None
+    assert component is not None and component.permits is not None and gate is not None
     for _ in range(2000):
         at_work = sum(not each.ended for each in server.received)
-        if at_work == component.places.at_once and (component.places.waiting, gate.arrivals) == (
+        if at_work == component.permits.at_once and (component.permits.waiting, gate.arrivals) == (
             count,
             len(server.received),
         ):

@@ -231,7 +231,7 @@ def test_langchain_and_llamaindex_over_one_collection_are_one_resource() -> None
     limit(twin, at_once=1)
     try:
         engine = engine_of(store)
-        assert engine is not None and engine.places is not None and engine.places.at_once == 1
+        assert engine is not None and engine.permits is not None and engine.permits.at_once == 1
     finally:
         limit(twin, at_once=None)
 

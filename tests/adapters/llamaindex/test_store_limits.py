@@ -39,8 +39,8 @@ import fineflow
 from fineflow.adapters.core.resources import StoreEngine
 from fineflow.adapters.llamaindex.resources import standing
 from fineflow.engines import limit, set_policy
-from fineflow.runtime.queues.component_calls import Hold
-from fineflow.runtime.queues.permits import Places, component_of
+from fineflow.runtime.queues.component_calls import ComponentPermits, component_of
+from fineflow.runtime.queues.permits import Permit
 from fineflow.runtime.queues.policy import Take, Waiting
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.leaks import left, settled
@@ -55,26 +55,26 @@ def nothing_left() -> Iterator[None]:
     assert not settled(before=before)
 
 
-def places_of(obj: Any) -> Places:
-    places = standing(obj).places
+def places_of(obj: Any) -> ComponentPermits:
+    places = standing(obj).permits
     assert places is not None
     return places
 
 
-def wait_waiting(places: Places, count: int) -> None:
+def wait_waiting(places: ComponentPermits, count: int) -> None:
     wait_until(lambda: places.waiting == count, 30)
 
 
 @contextmanager
-def held(obj: Any) -> Iterator[Places]:
+def held(obj: Any) -> Iterator[ComponentPermits]:
     """All places of a component with one are taken meanwhile."""
     places = places_of(obj)
-    hold = Hold(places)
-    hold.take_sync()
+    hold = Permit(places)
+    hold.acquire_sync()
     try:
         yield places
     finally:
-        hold.leave()
+        hold.release()
 
 
 def entered(obj: Any, entry: str, *args: Any) -> Any:
@@ -275,7 +275,7 @@ def test_an_index_that_is_built_waits_for_a_place() -> None:
         built = pool.submit(make, [Document(text="a bridge")])
         wait_waiting(places, 1)
         assert size(store) == 0
-        places.change(2)  # or the pool would wait for it
+        places.resize(2)  # or the pool would wait for it
         assert built.result(30)._vector_store is store
     assert size(store) == 1
 
@@ -347,7 +347,7 @@ def test_a_limit_may_be_set_and_lifted_later() -> None:
         wait_waiting(places, 1)
         limit(store, at_once=None)
         assert answered.result(30)
-    assert optimized.retrieve(QUESTION) and standing(store).places is None
+    assert optimized.retrieve(QUESTION) and standing(store).permits is None
     assert "wait for their turn" not in str(fineflow.explain(optimized))
 
 
@@ -496,11 +496,11 @@ def test_a_sync_call_on_the_thread_of_a_loop_that_a_holder_needs(make: Callable[
             taken, ended = asyncio.Event(), asyncio.Event()
 
             async def holds() -> None:
-                hold = Hold(places_of(store))
-                await hold.take()
+                hold = Permit(places_of(store))
+                await hold.acquire()
                 taken.set()
                 await ended.wait()
-                hold.leave()
+                hold.release()
 
             holder = asyncio.create_task(holds())
             await taken.wait()

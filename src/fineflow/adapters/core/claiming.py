@@ -18,7 +18,7 @@ from fineflow.runtime.call.executor import Call
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
-from fineflow.runtime.queues.component_calls import Pieces
+from fineflow.runtime.queues.component_calls import StreamedCall
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Claiming:
         if entry is None:  # the loop cannot be reached: the component's result concerns nobody else
             return self.nobodys_entry(), own()
         try:
-            with self.bridge.place():
+            with self.bridge.slot():
                 result = own()
         except BaseException:
             # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
@@ -172,7 +172,7 @@ class Claiming:
         """``claim_stream`` on the event loop of the call."""
         return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
 
-    def paced(self, chunks: Iterator[T], pieces: Pieces | None = None) -> Iterator[T]:
+    def paced(self, chunks: Iterator[T], pieces: StreamedCall | None = None) -> Iterator[T]:
         """Yields what stock streams itself, in a slot for each piece: between pieces the reader decides who works.
 
         pieces: of a component that has a limit of its own.
@@ -180,13 +180,13 @@ class Claiming:
         chunks = iter(chunks)
         while True:
             check()
-            with self.bridge.place():
+            with self.bridge.slot():
                 chunk = next(chunks, _END) if pieces is None else pieces.next(chunks, _END)
             if chunk is _END:
                 return
             yield cast(T, chunk)
 
-    async def apaced(self, chunks: AsyncIterator[T], pieces: Pieces | None = None) -> AsyncGenerator[T, None]:
+    async def apaced(self, chunks: AsyncIterator[T], pieces: StreamedCall | None = None) -> AsyncGenerator[T, None]:
         """``paced`` for async leaves. To be closed, which closes what it reads."""
         chunks, take = aiter(chunks), anext if pieces is None else pieces.anext
         try:

@@ -14,7 +14,7 @@ from fineflow.runtime.call.streams import AHEAD
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 
 _LEAST = 64
 _UNSETTLED = 4  # tokens at the end of a text that other text behind it may change
@@ -40,8 +40,8 @@ def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> 
     at most ``AHEAD`` deltas ahead. Raises what ``prompt`` and the engine raise.
     """
     tokens = engine.encode(prompt())
-    admission = admission_of(engine)
-    source = iterate_sync(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
+    queue = llm_queue_of(engine)
+    source = iterate_sync(lambda: queue.generate(tokens, sampling), buffer=AHEAD)
     with closing(cast(Any, source)):
         yield from source
 
@@ -49,8 +49,8 @@ def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> 
 async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
     """Decodes from a coroutine on any loop; otherwise as ``decode``. ``prompt`` may be called in another thread."""
     tokens = await encode(engine, prompt)
-    admission = admission_of(engine)
-    source: AsyncIterator[Delta] = iterate_async(lambda: admission.generate(tokens, sampling), buffer=AHEAD)
+    queue = llm_queue_of(engine)
+    source: AsyncIterator[Delta] = iterate_async(lambda: queue.generate(tokens, sampling), buffer=AHEAD)
     async with aclosing(cast(Any, source)):
         async for delta in source:
             yield delta
@@ -80,8 +80,8 @@ async def awarm(engine: LLMEngine, text: str) -> int:
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
     if len(whole) - kept < _least(engine):
         return 0
-    admission = admission_of(engine)
-    await run_async(lambda: admission.prefill(whole))
+    queue = llm_queue_of(engine)
+    await run_async(lambda: queue.prefill(whole))
     return len(whole)
 
 

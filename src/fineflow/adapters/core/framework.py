@@ -13,7 +13,7 @@ from fineflow.adapters.core.shadows import Shadows, Site
 from fineflow.ir import Graph, Op
 from fineflow.options import Options
 from fineflow.runtime.call.executor import Kernel
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 Planner = Callable[["Framework", Any, Options, Any], Plan]
 """Makes the plan of an object for a way. Raises PlanningError for a pass of the user's that fails."""
@@ -95,7 +95,7 @@ class Framework(ABC):
         return plan
 
     @abstractmethod
-    def component(self, obj: Any) -> Component:
+    def component(self, obj: Any) -> LimitedComponent:
         """Returns the entry of a component among the limited ones. Raises TypeError for what cannot be limited."""
 
     def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool) -> Shadows:

@@ -24,7 +24,7 @@ from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.bridge import AbandonableStream
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
-from fineflow.runtime.queues.admission import governed
+from fineflow.runtime.queues.admission import limits_in_force
 
 _END: Any = object()
 
@@ -105,7 +105,7 @@ class Planned(wrapt.ObjectProxy[Any]):
     @property
     def _self_governed(self) -> bool:
         """Whether also a call that goes straight to the user's object is to be admitted, counted or bounded."""
-        return (governed() or self._self_options.timeout is not None) and not on_engine_loop()
+        return (limits_in_force() or self._self_options.timeout is not None) and not on_engine_loop()
 
     # Calls.
 

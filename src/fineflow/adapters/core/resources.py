@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 from fineflow.adapters.core.batched_search import Outcome, Search, Together
 from fineflow.ir import Op
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
-from fineflow.runtime.queues.component_calls import Hold
-from fineflow.runtime.queues.permits import Component, hurried
+from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
+from fineflow.runtime.queues.component_calls import LimitedComponent, permit_block
+from fineflow.runtime.queues.request_context import must_not_wait
 
-C = TypeVar("C", bound=Component)
+C = TypeVar("C", bound=LimitedComponent)
 
 MAX_BATCH = 64
 """Searches that are made together at most. The gain is reached with 16; a larger batch keeps the next one waiting."""
 
 
-class StoreEngine(Component):
+class StoreEngine(LimitedComponent):
     """Serves SEARCH for one store: a batch at a time, in a thread. Items ``Search``, results ``Outcome``."""
 
     ops = frozenset({Op.SEARCH})
@@ -34,30 +34,26 @@ class StoreEngine(Component):
     def __init__(self, name: str, together: Together) -> None:
         super().__init__(name)
         self._together = together
-        self.queue: EngineQueue = queue_of(self)  # which would be made anew for every search else
+        self.queue: BatchQueue = batch_queue_of(self)  # which would be made anew for every search else
 
     async def execute(self, op: Op, items: Sequence[Search]) -> list[Outcome]:
-        """The outcomes of the searches. A store with a limit is asked in one of its places."""
-        if self.places is None:
+        """The outcomes of the searches. A store with a limit is asked under one of its permits."""
+        async with permit_block(self):
             return await in_thread(lambda: self._together.run(items))
-        hold = Hold(self.places)
-        await hold.take()
-        try:
-            return await in_thread(lambda: self._together.run(items))
-        finally:
-            hold.leave()
 
     @property
     def waits(self) -> bool:
-        """Whether the current code may wait for it: where it has a limit, whoever holds a place may need its loop."""
-        return self.places is None or not hurried.get()
+        """True if the current code may wait for it: where it has a limit, holders of permits may need its loop."""
+        return self.permits is None or not must_not_wait.get()
 
     async def aclose(self) -> None:
         """There is nothing to close: the store is the user's."""
 
 
-_of: dict[int, Component] = {}  # by the id of each of the user's objects that something stands for, while it exists
-_by_contents: weakref.WeakValueDictionary[Any, Component] = weakref.WeakValueDictionary()
+_of: dict[
+    int, LimitedComponent
+] = {}  # by the id of each of the user's objects that something stands for, while it exists
+_by_contents: weakref.WeakValueDictionary[Any, LimitedComponent] = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask what stands for something
 
 
@@ -76,7 +72,7 @@ def any_stand() -> bool:
     return bool(_of)
 
 
-def standing_for(obj: Any, contents: Callable[[Any], Any] | None = None) -> Component | None:
+def standing_for(obj: Any, contents: Callable[[Any], Any] | None = None) -> LimitedComponent | None:
     """What stands for an object; for a store also what stands for another way to the same ``contents(obj)``."""
     found = _of.get(id(obj))
     if found is None and contents is not None and _of:
@@ -86,7 +82,9 @@ def standing_for(obj: Any, contents: Callable[[Any], Any] | None = None) -> Comp
     return found
 
 
-def stand(obj: Any, make: Callable[[], Component], contents: Callable[[Any], Any] | None = None) -> Component:
+def stand(
+    obj: Any, make: Callable[[], LimitedComponent], contents: Callable[[Any], Any] | None = None
+) -> LimitedComponent:
     """What stands for an object, made when it is first asked for.
 
     Raises TypeError for an object that cannot be referred to weakly.
@@ -96,7 +94,7 @@ def stand(obj: Any, make: Callable[[], Component], contents: Callable[[Any], Any
         if found is None:
             found = make()
             if contents is not None and (what := contents(obj)) is not obj:
-                found.keeps = what  # its id may not become that of another one
+                found.keeps_alive = what  # its id may not become that of another one
                 _by_contents[_key(what)] = found
             _keep(obj, found)
         return found
@@ -114,7 +112,7 @@ def _key(what: Any) -> Any:
     return what if isinstance(what, str) else id(what)
 
 
-def _keep(obj: Any, component: Component) -> None:
+def _keep(obj: Any, component: LimitedComponent) -> None:
     try:
         weakref.finalize(obj, _of.pop, id(obj), None).atexit = False
     except TypeError:

@@ -21,7 +21,7 @@ from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.ir import Graph
 from fineflow.options import Options
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 class LangChain(Framework):
@@ -63,7 +63,7 @@ class LangChain(Framework):
         leaves = limited(plan.objects)
         return plan.bounding(leaves) if leaves else plan
 
-    def component(self, obj: Any) -> Component:
+    def component(self, obj: Any) -> LimitedComponent:
         row = find(self.rows, meant(obj))
         if row is not None and row.composite:
             raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")

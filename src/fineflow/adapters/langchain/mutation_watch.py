@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.prompt_values import PromptValue
 
 from fineflow.adapters.langchain.arguments import ADDED
-from fineflow.runtime.queues.component_calls import lend
+from fineflow.runtime.queues.permits import lend_permits
 
 _CONSTANT = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -79,22 +79,22 @@ class Chunks(Iterator[Any], AsyncIterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        lent = lend()  # what comes before is no part of the step, and may need places of its own
+        lent = lend_permits()  # what comes before is no part of the step, and may need permits of its own
         try:
             chunk = next(self._iterator)
         finally:
-            for hold in lent:
-                hold.back_sync()
+            for permit in lent:
+                permit.reclaim_sync()
         self._watch.given(chunk)
         return chunk
 
     async def __anext__(self) -> Any:
-        lent = lend()
+        lent = lend_permits()
         try:
             chunk = await self._iterator.__anext__()
         finally:
-            for hold in lent:
-                await hold.back()
+            for permit in lent:
+                await permit.reclaim()
         self._watch.given(chunk)
         return chunk
 

@@ -116,14 +116,11 @@ class Tap(Runnable[Any, Any]):
             return
         whole = _Sum()
         here.begins(self.site.leaf)
-        pieces, chunks = streamed(self._known, self.site.leaf), iter(chunks)
-        try:
+        chunks = iter(chunks)
+        with streamed(self._known, self.site.leaf) as pieces:
             while (chunk := next(chunks, _END) if pieces is None else pieces.next(chunks, _END)) is not _END:
                 yield chunk
                 whole.add(chunk)
-        finally:
-            if pieces is not None:
-                pieces.ended()
         self._ended(watch, here, whole.value)
 
     async def _awatched(self, chunks: AsyncIterator[Any], watch: Watch) -> AsyncIterator[Any]:
@@ -135,15 +132,11 @@ class Tap(Runnable[Any, Any]):
             return
         whole = _Sum()
         here.begins(self.site.leaf)
-        pieces = streamed(self._known, self.site.leaf)
-        take = anext if pieces is None else pieces.anext
-        try:
+        with streamed(self._known, self.site.leaf) as pieces:
+            take = anext if pieces is None else pieces.anext
             while (chunk := await here.call.opaque(take(chunks, _END))) is not _END:
                 yield chunk
                 whole.add(chunk)
-        finally:
-            if pieces is not None:
-                pieces.ended()
         self._ended(watch, here, whole.value)
 
     def _ended(self, watch: Watch, here: Claiming, value: Any) -> None:

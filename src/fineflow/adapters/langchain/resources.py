@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -22,13 +23,19 @@ from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, stan
 from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.adapters.langchain.models.servers import bound, lane
 from fineflow.adapters.langchain.stores.facts import contents, known, overridden
-from fineflow.runtime.queues import permits
-from fineflow.runtime.queues.component_calls import Pieces, acalled, called
-from fineflow.runtime.queues.permits import Component, finders
+from fineflow.runtime.queues.component_calls import (
+    LimitedComponent,
+    StreamedCall,
+    acall_component,
+    call_component,
+    component_finders,
+    limit_changes,
+)
 
 T = TypeVar("T")
 
-_implied: weakref.WeakKeyDictionary[Component, int] = weakref.WeakKeyDictionary()  # limits that nobody has asked for
+_implied: weakref.WeakKeyDictionary[LimitedComponent, int] = weakref.WeakKeyDictionary()
+"""Limits that nobody has asked for."""
 
 
 def shown(obj: Any) -> str:
@@ -43,7 +50,7 @@ def shown(obj: Any) -> str:
     return getattr(obj, "__name__", type(obj).__name__) if callable(obj) and not isinstance(obj, Runnable) else ""
 
 
-def find(obj: Any) -> Component | None:
+def find(obj: Any) -> LimitedComponent | None:
     """What stands for a component, if anything does so far."""
     if isinstance(obj, BaseLanguageModel):
         return bound(obj)
@@ -53,10 +60,10 @@ def find(obj: Any) -> Component | None:
     return standing_for(obj, contents if isinstance(obj, VectorStore) else None)
 
 
-finders.append(find)
+component_finders.append(find)
 
 
-def standing(obj: Any) -> Component:
+def standing(obj: Any) -> LimitedComponent:
     """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
     found = find(obj)
     if found is not None:
@@ -69,10 +76,10 @@ def standing(obj: Any) -> Component:
             f"(of a method its object), got {got}"
         )
     if not isinstance(obj, VectorStore):
-        return stand(obj, lambda: Component(shown(obj)))
+        return stand(obj, lambda: LimitedComponent(shown(obj)))
     row = known(obj)
     together = row.together if row is not None else None
-    make = (lambda: Component(shown(obj))) if together is None else lambda: StoreEngine(shown(obj), together)
+    make = (lambda: LimitedComponent(shown(obj))) if together is None else lambda: StoreEngine(shown(obj), together)
     return stand(obj, make, contents)
 
 
@@ -81,13 +88,13 @@ def limited(objects: Mapping[str, Any]) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     if offline_vllm.in_use():
         found = frozenset(path for path, obj in objects.items() if offline_vllm.is_offline(obj))
-    if not permits.in_use:
+    if not limit_changes():
         return found
     return found.union(path for path, obj in objects.items() if (known := find(obj)) is not None and _given(known))
 
 
-def _given(component: Component) -> bool:
-    given = component.places
+def _given(component: LimitedComponent) -> bool:
+    given = component.permits
     return given is not None and given.at_once != _implied.get(component)
 
 
@@ -98,7 +105,7 @@ def keep_to_connections(store: VectorStore) -> None:
     """
     row = known(store)
     most = row.connections(store) if row is not None else None
-    if most is not None and (found := standing(store)).places is None:
+    if most is not None and (found := standing(store)).permits is None:
         _implied[found] = most
         found.limit(most)
 
@@ -113,21 +120,21 @@ def engine_of(store: VectorStore) -> StoreEngine | None:
 
 
 def counted(obj: Any, leaf: str, own: Callable[[], T]) -> T:
-    """What stock's own call ``own()`` of a component returns: counted, and in a place where these are limited."""
+    """What stock's own call ``own()`` of a component returns: counted, and under a permit where it has a limit."""
     name = shown(obj)
-    return called(name, leaf, find(obj), own) if name else own()
+    return call_component(name, leaf, find(obj), own) if name else own()
 
 
 async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
     """The same for a coroutine."""
     name = shown(obj)
-    return await (acalled(name, leaf, find(obj), own) if name else own())
+    return await (acall_component(name, leaf, find(obj), own) if name else own())
 
 
-def streamed(obj: Any, leaf: str) -> Pieces | None:
-    """For what stock streams of a component itself; None for what is not shown."""
+def streamed(obj: Any, leaf: str) -> StreamedCall | nullcontext[None]:
+    """A block in which stock streams a component itself, as a ``StreamedCall``; None for a component without a name."""
     name = shown(obj)
-    return Pieces(name, leaf, find(obj)) if name else None
+    return StreamedCall(name, leaf, find(obj)) if name else nullcontext()
 
 
 def writes(obj: Any) -> bool:

@@ -35,7 +35,7 @@ from fineflow.adapters.llamaindex.proxy import (
 from fineflow.adapters.llamaindex.resources import standing
 from fineflow.ir import Graph
 from fineflow.options import Options
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 class LlamaIndex(Framework):
@@ -88,7 +88,7 @@ class LlamaIndex(Framework):
         if shadow is not site.planned and opened(shadow, way.entry, site.opened):
             site.opens(way.entry)
 
-    def component(self, obj: Any) -> Component:
+    def component(self, obj: Any) -> LimitedComponent:
         return standing(obj)
 
 

@@ -31,8 +31,7 @@ from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
 from fineflow.runtime import servers
-from fineflow.runtime.queues import permits
-from fineflow.runtime.queues.permits import limited
+from fineflow.runtime.queues.component_calls import has_limit, limit_changes
 
 ROWS: tuple[Row, ...] = (
     *indexing.ROWS,
@@ -92,7 +91,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         "parts": parts or any(map(parts_run_ahead, objects)),
         "threads": not way.sync and _blocking(obj, used),
         "queues": any(map(queued, used)),
-        "limits": any(map(limited, used)),
+        "limits": any(map(has_limit, used)),
     }
     rows = [find(ROWS, each) for each in objects]
     return Plan(
@@ -118,7 +117,7 @@ def with_parts(plan: Plan) -> Plan:
 
 def snapshot(objects: Iterable[Any]) -> Snapshot:
     """Returns what makes a plan of these objects stale: a change of any attribute, of servers, or of limits."""
-    return Snapshot([(obj, None) for obj in objects], (), (servers.told, permits.changes))
+    return Snapshot([(obj, None) for obj in objects], (), (servers.told, limit_changes))
 
 
 def _remarks(follows: Mapping[str, bool], gain: bool, entry: str) -> tuple[str, ...]:

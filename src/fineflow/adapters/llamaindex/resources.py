@@ -12,10 +12,10 @@ from fineflow.adapters.core.recognition import find
 from fineflow.adapters.core.resources import stand
 from fineflow.adapters.llamaindex.lowering.retrievers import ROWS
 from fineflow.adapters.llamaindex.stores.searches import meant, store_standing
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
-def standing(obj: Any) -> Component:
+def standing(obj: Any) -> LimitedComponent:
     """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
     if isinstance(obj, wrapt.ObjectProxy):  # an optimized one
         obj = obj.__wrapped__
@@ -26,7 +26,7 @@ def standing(obj: Any) -> Component:
         row = find(ROWS, counts)
         if row is not None and row.composite:
             raise TypeError(f"{type(counts).__name__} is taken apart into what it is made of: limit that")
-        return stand(counts, lambda: Component(type(counts).__name__))
+        return stand(counts, lambda: LimitedComponent(type(counts).__name__))
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
     raise TypeError(
         "expected a vector store, a retriever or a vector index of LlamaIndex (of an engine its retriever), "

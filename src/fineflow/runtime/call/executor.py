@@ -26,7 +26,7 @@ from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps
 from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
-from fineflow.runtime.queues.permits import component_of
+from fineflow.runtime.queues.component_calls import component_of
 
 _SHOWN = 200  # characters of a surprise that are kept
 

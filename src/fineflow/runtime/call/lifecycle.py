@@ -17,9 +17,9 @@ from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues import request_context
-from fineflow.runtime.queues.admission import Ticket, door, enter, enter_sync, inside
-from fineflow.runtime.queues.component_calls import lend
-from fineflow.runtime.queues.permits import hurried
+from fineflow.runtime.queues.admission import AdmissionRequest, inside, process_admission
+from fineflow.runtime.queues.permits import lend_permits
+from fineflow.runtime.queues.request_context import must_not_wait
 
 _Values = tuple[tuple[ContextVar[Any], Any], ...]
 _OUTERMOST: _Values = ((inside, True),)
@@ -28,25 +28,28 @@ _OUTERMOST: _Values = ((inside, True),)
 class Admission:
     """One call, or a part of the call it is made in: admitted, marked (``with``) while its code runs, at last ended.
 
-    For a coroutine ``async with`` does the first and the last, for a plain thread ``InThread``. Places that are held
-    for a component which makes the call inside of its own are given away until the call has ended.
+    For a coroutine ``async with`` does the first and the last, for a plain thread ``InThread``. Permits that are held
+    around the call are lent until it has ended.
 
     tenant, priority: of the call, where it says any. Raises CancelledError where its deadline has passed.
     """
 
-    __slots__ = ("_before", "_lent", "_ticket", "_values")
+    __slots__ = ("_before", "_lent", "_request", "_values")
 
     def __init__(self, tenant: str | None = None, priority: int | None = None) -> None:
         scopes.check()
         within = inside.get()
-        self._ticket = None if within else Ticket(tenant or "", priority or 0)
+        self._request = None if within else AdmissionRequest(tenant or "", priority or 0)
         self._values: _Values = () if within else _OUTERMOST
         if tenant is not None:
-            self._values += ((request_context.tenant, tenant), (request_context.weight, door().limits.weight(tenant)))
+            self._values += (
+                (request_context.tenant, tenant),
+                (request_context.weight, process_admission().limits.weight(tenant)),
+            )
         if priority is not None:
             self._values += ((request_context.priority, priority),)
         self._before: tuple[Any, ...] | None = None
-        self._lent = lend()
+        self._lent = lend_permits()
 
     async def __aenter__(self) -> Self:
         await self.admitted()
@@ -57,9 +60,9 @@ class Admission:
 
     async def admitted(self) -> None:
         """Waits until the call may begin. Raises Overloaded."""
-        if self._ticket is not None:
+        if self._request is not None:
             try:
-                await enter(self._ticket)
+                await self._request.admission.acquire(self._request)
             except BaseException as error:
                 await self.ended(error)
                 raise
@@ -67,16 +70,16 @@ class Admission:
     def admitted_sync(self) -> None:
         """The same for a plain thread, which it blocks.
 
-        On the thread of a running loop the call will wait for no place: whoever holds one may need that loop.
+        On the thread of a running loop the call will wait for no permit: a holder may need that loop.
         """
-        if self._ticket is not None:
+        if self._request is not None:
             try:
-                enter_sync(self._ticket)
+                self._request.admission.acquire_sync(self._request)
             except BaseException as error:
                 self.ended_sync(error)
                 raise
         if asyncio._get_running_loop() is not None:
-            self._values += ((hurried, True),)
+            self._values += ((must_not_wait, True),)
 
     def mark(self, var: ContextVar[Any], value: Any) -> None:
         """Adds a mark: the code of the call finds this value in the context variable."""
@@ -102,20 +105,20 @@ class Admission:
     async def ended(self, error: BaseException | None = None) -> None:
         """The call is over. error: what it ended with."""
         self._left(error)
-        for hold in self._lent:
-            await hold.back()
+        for permit in self._lent:
+            await permit.reclaim()
         if isinstance(error, Exception):
             await hold_daemon_task()
 
     def ended_sync(self, error: BaseException | None = None) -> None:
         """The same for a plain thread."""
         self._left(error)
-        for hold in self._lent:
-            hold.back_sync()
+        for permit in self._lent:
+            permit.reclaim_sync()
 
     def _left(self, error: BaseException | None) -> None:
-        if self._ticket is not None:
-            self._ticket.door.leave(self._ticket, error)
+        if self._request is not None:
+            self._request.admission.release(self._request, error)
 
 
 class InThread:

@@ -15,8 +15,7 @@ from fineflow.runtime import events
 from fineflow.runtime.call.claims import Claims, Summary
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
-from fineflow.runtime.queues.component_calls import hold_of
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ class Call:
             found = self._memory[kind] = kind()
         return found
 
-    def slot(self, stamp: Stamp | None = None, component: Component | None = None) -> Slot:
+    def slot(self, stamp: Stamp | None = None, component: LimitedComponent | None = None) -> Slot:
         """Returns a slot for one call of a component, by the graph or by stock.
 
         stamp: gets the moment at which the component began. component: its entry among the limited components.
@@ -258,22 +257,23 @@ class Slot:
     calls of the graph, and those that stock makes itself for want of a result, share one bound. A task that holds a
     slot must not wait for work that needs one: it takes its slot last.
 
-    component: may have a limit of its own over all calls (``queues.permits``); its permit is taken after the slot.
+    component: may have a limit of its own over all calls (``queues.component_calls``); its permit is taken
+    after the slot.
     """
 
-    __slots__ = ("_held", "_hold", "_limit", "_stamp", "since")
+    __slots__ = ("_held", "_limit", "_permit", "_stamp", "since")
 
     def __init__(
-        self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: Component | None = None
+        self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: LimitedComponent | None = None
     ) -> None:
         self._limit = limit
         self._stamp = stamp
-        self._hold = hold_of(component)
+        self._permit = permit_for(component)
         self._held = False
         self.since = events.now()  # when the work began
 
     async def __aenter__(self) -> Slot:
-        if self._limit is not None or self._hold is not None:
+        if self._limit is not None or self._permit is not None:
             await self.take()
             if self._stamp is not None:
                 self._stamp.begun = events.now()
@@ -288,17 +288,17 @@ class Slot:
         if self._limit is not None:
             await self._limit.acquire()
             self._held = True
-        if self._hold is not None:
+        if self._permit is not None:
             try:
-                await self._hold.take()
+                await self._permit.acquire()
             except BaseException:
                 self.leave()
                 raise
 
     def leave(self) -> None:
         """Gives it back, if it is held: for good, or while the component is paused."""
-        if self._hold is not None:
-            self._hold.leave()
+        if self._permit is not None:
+            self._permit.release()
         if self._limit is not None and self._held:
             self._held = False
             self._limit.release()

@@ -11,8 +11,7 @@ from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended, LeftToStock
-from fineflow.runtime.queues.component_calls import Counted
-from fineflow.runtime.queues.permits import component_of
+from fineflow.runtime.queues.component_calls import CallRecord, component_of
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -29,7 +28,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     queued = events.now()
     foreign = bool(p.engine and p.meta.get("foreign"))
     name = p.engine or "" if foreign else p.meta.get("counted", "")
-    counted = Counted(name, p.name, component_of(p.component)) if name else None
+    counted = CallRecord(name, p.name, component_of(p.component)) if name else None
     failure: BaseException | None = None
     result = None
     try:
@@ -45,7 +44,8 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     entry.slot = None
     run.worked(p, now)
     if counted is not None:
-        counted.ended(begun, failed=isinstance(failure, Exception))
+        counted.begun = begun
+        counted.end(failed=isinstance(failure, Exception))
     if failure is not None:
         _fail(entry, failure)
         if isinstance(failure, asyncio.CancelledError):

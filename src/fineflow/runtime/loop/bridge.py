@@ -84,8 +84,8 @@ class Bridge:
                     work.cancel()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Holds a place (``max_concurrency``) for a component that stock calls itself, if the loop can give one."""
+    def slot(self) -> Iterator[None]:
+        """Holds a slot (``max_concurrency``) for a component that stock calls itself, if the loop can give one."""
         limit, taken = self._call.limit, False
         if limit is not None and not self.here:
             with suppress(Unreachable):

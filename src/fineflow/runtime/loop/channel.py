@@ -80,14 +80,15 @@ def _wake_on(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> N
 class Channel(Generic[T]):
     """Items in order, then the end or an error. Bounded if the producer waits for room after each item.
 
-    capacity: how many items the producer may be ahead of the consumer; 0 for any number.
+    capacity: how many items the producer may be ahead of the consumer; 0 for any number. ended, error: set by the
+    producer's ``end``; the consumer takes the error away when it raises it.
     """
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
         self._items: deque[T] = deque()
-        self._ended = False
-        self._error: BaseException | None = None
+        self.ended = False
+        self.error: BaseException | None = None
         self._closed = False
         self._producer = _Side()
         self._consumer = _Side()
@@ -101,7 +102,7 @@ class Channel(Generic[T]):
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the channel; the consumer gets ``error`` after the last item."""
-        self._error, self._ended = error, True
+        self.error, self.ended = error, True
         self._consumer.wake()
 
     def end_with(self, outcome: Future[None]) -> None:
@@ -167,12 +168,12 @@ class Channel(Generic[T]):
         self._producer.wake()
 
     def _readable(self) -> bool:
-        return self._ended or bool(self._items)
+        return self.ended or bool(self._items)
 
     def _has_item(self) -> bool:
         if self._items:
             return True
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         if error is None:
             return False
         try:

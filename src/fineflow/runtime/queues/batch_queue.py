@@ -1,7 +1,7 @@
 """The queue in front of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, 5.2).
 
-No timers: an idle engine starts with what one moment brings, and a batch forms while the engine is busy with the one
-before. At most one batch is in flight per instance of an engine.
+No timers: an idle engine starts with the requests of one moment, and the next batch forms while the engine is busy. At
+most one batch is in flight per instance of an engine.
 """
 
 from __future__ import annotations
@@ -22,46 +22,41 @@ from fineflow.runtime import events
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.runtime.queues.placement import Instance, idlest, in_service, instances_of, none_left
-from fineflow.runtime.queues.policy import Policy, Shares, Take, Waiting, by_depth, decide
-from fineflow.runtime.queues.registry import one_queue
-from fineflow.runtime.queues.request_context import asks
+from fineflow.runtime.queues.policy import Policy, Waiting, by_depth
+from fineflow.runtime.queues.registry import shared_queue
+from fineflow.runtime.queues.request_context import waiting_record
+from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
 from fineflow.runtime.statistics import served, watch
 
-TURNS = 16
-"""Turns of the event loop before a batch is made: one event (an answer, the end of a batch) often leads to several
-requests, some in the steps that follow it at once. They fit into one batch, and a turn takes microseconds."""
+SETTLE_ITERATIONS = 16
+"""Iterations of the event loop before a decision: one event (an answer, the end of a batch) often leads to several
+requests, some in the iterations right after it. They fit into one batch, and an iteration takes microseconds."""
 
 _batch_numbers = itertools.count()  # one count for the process: a queue may be forgotten and made anew
 
 
-class _Request:
-    """One submitted call: its items, which of them no batch has taken, and the future its caller waits on."""
+class _Request(Waiter):
+    """One submitted call: its items, those that no batch has taken, and the future that its caller waits on."""
 
-    def __init__(self, seen: Waiting, items: Sequence[Any], label: str, batches: int) -> None:
+    def __init__(self, seen: Waiting, items: Sequence[Any], label: str) -> None:
         self.seen = seen
-        self.op = seen.op
         self.items = items
         self.label = events.subject(label)
         self.origin = events.origin()
         self.queued = events.now()
-        self.batches = batches  # how many the queue had begun when it came
         self.todo = deque(range(len(items)))
-        self.begun: float | None = None  # when its first batch was
+        self.begun: float | None = None  # when its first batch began
         self.missing = len(items)
         self.results: list[Any] = [None] * len(items)
-        self.moved = False  # whether an instance was lost under it
+        self.moved = False  # to another instance, because one was lost
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-
-    def waiting(self, passed: int = 0) -> Waiting:
-        if self.seen.items != len(self.todo) or self.seen.passed != passed:
-            self.seen = replace(self.seen, items=len(self.todo), passed=passed)
-        return self.seen
 
     def take(self, count: int) -> list[int]:
         return [self.todo.popleft() for _ in range(count)]
 
     def put_back(self, taken: Sequence[int]) -> None:
         self.todo.extendleft(reversed(taken))
+        self.seen = replace(self.seen, items=len(self.todo))
 
     def add(self, taken: Sequence[int], results: Sequence[Any]) -> None:
         for index, result in zip(taken, results, strict=True):
@@ -79,11 +74,10 @@ _Batch = list[tuple[_Request, list[int]]]
 """Requests, and which of their items."""
 
 
-class EngineQueue:
+class BatchQueue:
     """The requests that wait for one engine, and the loop that serves them in batches chosen by ``policy``.
 
-    A group of several (``runtime.queues.instances``) has one queue: every instance takes a batch from it when
-    it is idle.
+    A group of instances (``runtime.queues.instances``) has one queue: an idle instance takes the next batch from it.
     """
 
     def __init__(self, engine: BatchEngine, policy: Policy = by_depth) -> None:
@@ -93,30 +87,27 @@ class EngineQueue:
         self.policy = policy
         self.instances = instances_of(engine)
         watch(self)
-        self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._requests: dict[int, _Request] = {}  # those with items that no batch has taken yet
-        self._shares = Shares()
-        self._batches = 0  # how many have begun
+        self._line: WaitingLine[_Request] = WaitingLine()  # requests with items that no batch has taken yet
         self._running: set[asyncio.Task[None]] = set()
         self._server: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<EngineQueue of {self.engine.name}: {len(self._requests)} waiting>"
+        return f"<BatchQueue of {self.engine.name}: {len(self._line)} waiting>"
 
     @property
     def waiting(self) -> int:
-        """How many items wait for a batch now."""
-        return sum(len(request.todo) for request in tuple(self._requests.values()))
+        """Items that wait for a batch now."""
+        return self._line.items
 
     @property
     def running(self) -> int:
-        """How many batches are under way now."""
+        """Batches under way now."""
         return len(self._running)
 
     def submit_sync(self, op: Op, items: Sequence[Any], *, label: str = "") -> list[Any]:
-        """``submit`` for every thread but the runtime's own; blocks."""
+        """``submit`` for plain threads, which it blocks. Not on the runtime's own thread."""
         return run_sync(lambda: self.submit(op, items, label=label))
 
     async def submit_async(self, op: Op, items: Sequence[Any], *, label: str = "") -> list[Any]:
@@ -134,19 +125,19 @@ class EngineQueue:
         a second time they raise that error, and BackendError when no instance is left.
         """
         if not on_engine_loop():
-            raise RuntimeError("EngineQueue.submit() runs on fineflow's runtime loop; use submit_async or submit_sync")
+            raise RuntimeError("BatchQueue.submit() runs on fineflow's runtime loop; use submit_async or submit_sync")
         if op not in self.engine.ops:
-            served = ", ".join(sorted(self.engine.ops))
-            raise ValueError(f"engine {self.engine.name!r} does not serve {op.value!r}; it serves: {served}")
+            ops = ", ".join(sorted(self.engine.ops))
+            raise ValueError(f"engine {self.engine.name!r} does not serve {op.value!r}; it serves: {ops}")
         if not items:
             return []
         self._settle_on_loop()
-        request = _Request(asks(next(self._numbers), op, len(items)), items, label or op.value, self._batches)
-        self._requests[request.seen.number] = request
+        request = _Request(waiting_record(next(self._line.numbers), op, len(items)), items, label or op.value)
+        self._line.join(request)
         events.sized(self.engine.name, op, len(items))
         self._changed.set()
         if self._server is None:
-            # A context of its own: the server outlives the call that happened to start it.
+            # In an empty context: the task outlives the call that happened to start it.
             self._server = asyncio.create_task(self._serve(), context=contextvars.Context())
         try:
             results = await request.done
@@ -154,21 +145,21 @@ class EngineQueue:
                 events.began(events.now() - request.begun)
             return results
         finally:
-            self._requests.pop(request.seen.number, None)
+            self._line.leave(request)
 
     def _settle_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # first use, or a forked child: what the parent's loop was doing is not ours
+        if loop is not self._loop:  # first use, or a forked child: the requests are those of the parent's loop
             self._loop, self._server, self._changed = loop, None, asyncio.Event()
-            self._requests.clear()
+            self._line.drain()
             self._running.clear()
             for instance in self.instances:
                 instance.reset()
 
     async def _serve(self) -> None:
         try:
-            while self._requests or self._running:
-                for _ in range(TURNS):
+            while self._line or self._running:
+                for _ in range(SETTLE_ITERATIONS):
                     await asyncio.sleep(0)
                 self._changed.clear()
                 self._begin()
@@ -184,7 +175,7 @@ class EngineQueue:
 
     def _begin(self) -> None:
         """Gives every idle instance a batch, as long as requests wait."""
-        while self._requests:
+        while self._line:
             instance = idlest(self.instances)
             if instance is None:
                 if not in_service(self.instances):
@@ -192,7 +183,6 @@ class EngineQueue:
                 return
             batch = self._decide(instance)
             if batch:
-                self._batches += 1
                 instance.begin(sum(len(taken) for _, taken in batch))
                 task = asyncio.create_task(self._run(batch, instance))
                 self._running.add(task)
@@ -202,33 +192,23 @@ class EngineQueue:
         self._running.discard(task)
         self._changed.set()
         if not task.cancelled():
-            task.exception()  # its requests have been told
+            task.exception()  # its requests have raised it
 
     def _decide(self, instance: Instance) -> _Batch:
-        """The next batch: requests, and which of their items. Empty if the policy failed the waiting ones."""
-        requests = self._requests.values()
-        ranked = len({request.seen.priority for request in requests}) > 1
-        waiting = [request.waiting(self._batches - request.batches if ranked else 0) for request in requests]
-        # Instances that are idle at the same time share what is there: nobody else would use them.
+        """The next batch. Empty if the policy failed: then all waiting requests raise its error."""
+        # Instances that are idle at the same time share the work: nobody else would use them.
         idle = sum(not other.running for other in in_service(self.instances))
-        slots = min(instance.engine.max_batch, -(-sum(request.items for request in waiting) // idle))
+        slots = min(instance.engine.max_batch, -(-self._line.items // idle))
         try:
-            takes = decide(self.policy, waiting, slots, self._shares.waiting(request.tenant for request in waiting))
-            _check(takes, waiting, slots)
-        except Exception as error:  # whoever waits must hear of it
+            batch = self._line.batch(self.policy, slots)
+        except Exception as error:
             self._fail_waiting(error)
             return []
-        batch = []
-        for take in takes:
-            request = self._requests[take.number]
-            self._shares.give(request.seen, take.items)
-            batch.append((request, request.take(take.items)))
-            if not request.todo:
-                del self._requests[take.number]
-        return batch
+        self._line.serve(*batch)
+        return [(request, request.take(items)) for request, items in batch]
 
     async def _run(self, batch: _Batch, instance: Instance) -> None:
-        number = next(_batch_numbers)
+        number, op = next(_batch_numbers), batch[0][0].seen.op
         items = [request.items[index] for request, taken in batch for index in taken]
         start = events.now()
         waits = [start - request.queued for request, _ in batch if request.begun is None]
@@ -236,7 +216,7 @@ class EngineQueue:
             request.begun = start if request.begun is None else request.begun
         failed = True
         try:
-            results = await instance.engine.execute(batch[0][0].op, items)
+            results = await instance.engine.execute(op, items)
             if len(results) != len(items):
                 raise BackendError(f"engine {instance.name!r} gave {len(results)} results for {len(items)} items")
         except asyncio.CancelledError as error:
@@ -247,11 +227,11 @@ class EngineQueue:
             stopped = BackendError(f"engine {instance.name!r} cancelled a batch; was it closed while in use?")
             stopped.__cause__ = error
             self._failed(batch, instance, stopped)
-        except BaseException as error:  # also a KeyboardInterrupt: it must not end everybody's loop
+        except BaseException as error:  # even a KeyboardInterrupt must not end the shared loop
             self._failed(batch, instance, error)
         else:
             failed = False
-            costs.observe(self.engine.name, batch[0][0].op, len(items), events.now() - start)
+            costs.observe(self.engine.name, op, len(items), events.now() - start)
             offset = 0
             for request, taken in batch:
                 request.add(taken, results[offset : offset + len(taken)])
@@ -260,7 +240,11 @@ class EngineQueue:
             instance.end(len(items))
             served(self.engine.name, number, len(items), waits, events.now() - start, failed=failed)
         if events.listening():
-            self._report(batch, instance, number, start, events.now())
+            end = events.now()
+            for request, taken in batch:
+                times = request.queued, start, end
+                made = events.Interval(instance.name, request.label, *times, len(taken), number, request.origin)
+                events.report(made)
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or has another instance serve them if this one is lost."""
@@ -274,48 +258,18 @@ class EngineQueue:
             elif not request.done.done():
                 request.moved = True
                 request.put_back(taken)
-                self._requests[request.seen.number] = request
+                self._line.rejoin(request)
 
     def _fail(self, batch: _Batch, error: BaseException) -> None:
         for request, _ in batch:
-            self._requests.pop(request.seen.number, None)
+            self._line.leave(request)
             request.fail(error)
 
     def _fail_waiting(self, error: BaseException) -> None:
-        for request in self._requests.values():
+        for request in self._line.drain():
             request.fail(error)
-        self._requests.clear()
-
-    def _report(self, batch: _Batch, instance: Instance, number: int, start: float, end: float) -> None:
-        for request, taken in batch:
-            events.report(
-                events.Interval(
-                    lane=instance.name,
-                    label=request.label,
-                    queued=request.queued,
-                    start=start,
-                    end=end,
-                    items=len(taken),
-                    batch=number,
-                    origin=request.origin,
-                )
-            )
 
 
-def _check(takes: Sequence[Take], waiting: Sequence[Waiting], slots: int) -> None:
-    left = {request.number: request.items for request in waiting}
-    total = sum(take.items for take in takes)
-    if not 1 <= total <= slots or any(not 1 <= take.items <= left.pop(take.number, 0) for take in takes):
-        raise BackendError(
-            f"the batching policy took {[(t.number, t.items) for t in takes]} from {len(waiting)} waiting requests "
-            f"with {slots} slots; it must take between 1 and {slots} items, each from a request that waits"
-        )
-
-
-def queue_of(engine: BatchEngine) -> EngineQueue:
-    """The queue of an engine: one per engine object, whoever asks.
-
-    Kept while somebody holds it or waits in it. The queue holds its engine, so an engine's id cannot be taken over by
-    another object while its queue exists.
-    """
-    return one_queue(EngineQueue, engine)
+def batch_queue_of(engine: BatchEngine) -> BatchQueue:
+    """The queue of a batch engine: one per engine object (``registry.shared_queue``)."""
+    return shared_queue(BatchQueue, engine)

@@ -1,251 +1,204 @@
-"""One call of a component: in a place where these are limited (``runtime.queues.permits``), in figures and timelines.
+"""Calls of components that no queue batches: stores, retrievers, tools, functions, and servers of models.
 
-Whoever holds a place waits for nobody who needs one: an optimized object that is called from inside of a component has
-that component's place given away until it has answered (``lend``), and then takes it back when there is one.
+Their calls are recorded in statistics and timelines. A component may have a limit: so many calls at once, over all
+queries, threads and event loops. Policies decide who comes next, as for engines (``runtime.queues.policy``).
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from typing import TypeVar
+from contextlib import nullcontext
+from typing import Any, Self, TypeVar
 
+from fineflow.errors import FineflowWarning
 from fineflow.runtime import events
-from fineflow.runtime.queues.permits import Component, Places, wait, wait_sync
-from fineflow.runtime.statistics import tally
+from fineflow.runtime.queues.permits import Permit, PermitPool, PermitRequest
+from fineflow.runtime.queues.policy import Policy, by_depth, fifo
+from fineflow.runtime.queues.registry import shared_queue
+from fineflow.runtime.queues.waiting_line import WaitingLine
+from fineflow.runtime.statistics import tally, watch
 
 T = TypeVar("T")
 
-holding: ContextVar[Hold | None] = ContextVar("fineflow_holding", default=None)
-"""The place that was taken last for a component that the current code is inside of."""
+_NO_LIMIT: nullcontext[None] = nullcontext()
+_changes = 0
 
 
-class Hold:
-    """A place that is held for one call of a component, and may be given away meanwhile."""
+class LimitedComponent:
+    """A component of the user's in statistics and queues: its name, and its permits while it has a limit."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.permits: ComponentPermits | None = None  # None: no limit
+        self.keeps_alive: Any = None  # the component, where that is not the object that it was found by
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.permits or 'no limit'}>"
+
+    def limit(self, at_once: int | None) -> None:
+        """Allows at most ``at_once`` calls at once from now on (None: any number). Calls under way go on."""
+        global _changes
+        _changes += (self.permits is None) is not (at_once is None)
+        permits = self.permits if at_once is None else shared_queue(ComponentPermits, self)
+        self.permits = None if at_once is None else permits
+        if permits is not None:
+            permits.resize(at_once)
+
+
+class ComponentPermits(PermitPool[PermitRequest]):
+    """The permits of one component. Where a user's policy fails, a warning says so and calls are served by arrival."""
+
+    def __init__(self, engine: LimitedComponent, policy: Policy = by_depth) -> None:
+        super().__init__(None, policy)
+        self.engine = engine
+        self.instances = (self,)
+        self._warned = False
+        watch(self)
+        _all.add(self)
+
+    def __repr__(self) -> str:
+        return f"{self.running} of {self.at_once} permits in use, {self.waiting} waiting"
+
+    def reset(self) -> None:
+        """Forgets all requests: after a fork, callers on other threads of the parent do not exist."""
         self._lock = threading.RLock()
-        self._lent = 0
-        self.active = False
-        self.outer = _active(holding.get())
+        self._line = WaitingLine()
+        self.running = 0
 
-    async def take(self) -> None:
-        """Waits for a place."""
-        await wait(self._places)
-        self.active = True
-        holding.set(self)
-
-    def take_sync(self) -> None:
-        """The same in a thread, which it blocks. CancelledError when the deadline of its call has passed."""
-        wait_sync(self._places)
-        self.active = True
-        holding.set(self)
-
-    def leave(self) -> None:
-        """The call is over."""
-        with self._lock:
-            held, self.active = self.active and not self._lent, False
-        if held:
-            self._places.leave()
-
-    def lend(self) -> bool:
-        """Gives it away until it is taken back as often. Whether there was anything to give away."""
-        with self._lock:
-            if not self.active:
-                return False
-            self._lent += 1
-            first = self._lent == 1
-        if first:
-            self._places.leave()
-        return True
-
-    async def back(self) -> None:
-        """Takes it back. Whoever is cancelled at that goes on without it."""
-        if self._last():
-            try:
-                await wait(self._places)
-            except BaseException:
-                self.active = False
-                raise
-            self._returned()
-
-    def back_sync(self) -> None:
-        """The same in a thread."""
-        if self._last():
-            try:
-                wait_sync(self._places)
-            except BaseException:
-                self.active = False
-                raise
-            self._returned()
-
-    def _last(self) -> bool:
-        with self._lock:
-            if self._lent > 1 or not self.active:
-                self._lent -= 1
-                return False
-            return True  # counts as lent until it is back
-
-    def _returned(self) -> None:
-        with self._lock:
-            self._lent -= 1
-            unwanted = not self.active or self._lent > 0
-        if unwanted:
-            self._places.leave()
+    def _order(self, free: int) -> list[PermitRequest]:
+        try:
+            return super()._order(free)
+        except Exception as error:  # answers do not depend on who comes first
+            if not self._warned:
+                self._warned = True
+                text = f"the policy of {self.engine.name!r} raised {type(error).__name__} ({error}); "
+                warnings.warn(text + "calls are served in the order of their arrival", FineflowWarning, stacklevel=2)
+            return self._line.order(fifo, 1)
 
 
-def _active(hold: Hold | None) -> Hold | None:
-    while hold is not None and not hold.active:
-        hold = hold.outer
-    return hold
+_all: weakref.WeakSet[ComponentPermits] = weakref.WeakSet()
 
 
-def lend() -> list[Hold]:
-    """Gives away the places that the current code is inside of, to be taken back by the caller."""
-    found, hold = [], holding.get()
-    while hold is not None:
-        if hold.lend():
-            found.append(hold)
-        hold = hold.outer
-    return found
+def _reset() -> None:
+    for permits in tuple(_all):
+        permits.reset()
 
 
-class Counted:
-    """One call of a component in figures and timelines, from when it is asked for until it has ended."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset)
 
-    __slots__ = ("_label", "_name", "_open", "_tally", "queued")
 
-    def __init__(self, name: str, label: str, component: Component | None) -> None:
-        self._name = name
-        self._label = label
+def limit_changes() -> int:
+    """Number of times that a component was given a limit, or had it lifted. Plans made before a change are stale."""
+    return _changes
+
+
+component_finders: list[Callable[[Any], LimitedComponent | None]] = []
+"""Functions that find the ``LimitedComponent`` of a user's object. Adapters append theirs when they are imported."""
+
+
+def component_of(obj: Any) -> LimitedComponent | None:
+    """The ``LimitedComponent`` of a user's object; None where there is none, or nothing was ever limited."""
+    for find in component_finders if _changes else ():
+        if (found := find(obj)) is not None:
+            return found
+    return None
+
+
+def has_limit(obj: Any) -> bool:
+    """True if a user's object has a limit now."""
+    found = component_of(obj)
+    return found is not None and found.permits is not None
+
+
+def permit_for(component: LimitedComponent | None) -> Permit | None:
+    """A permit, not acquired yet, for one call of a component; None where it has no limit."""
+    return None if component is None or component.permits is None else Permit(component.permits)
+
+
+def permit_block(component: LimitedComponent | None) -> Permit | nullcontext[None]:
+    """A block (``with`` or ``async with``) that holds a permit for one call of a component, where it has a limit."""
+    return permit_for(component) or _NO_LIMIT
+
+
+class CallRecord:
+    """One call of a component in statistics and timelines, from when it is requested to the end of the block.
+
+    begun: time at which it began (``events.now``). A call that never does is not counted.
+    """
+
+    __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun")
+
+    def __init__(self, name: str, label: str, component: LimitedComponent | None) -> None:
+        self.begun: float | None = None
+        self._queued = events.now()
+        self._name, self._label = name, label
+        self._component = component
         self._tally = tally(name)
-        self._open = component is None or component.places is None  # else its places know what is at work
+        self._open = component is None or component.permits is None  # else its permits count the calls under way
         self._tally.begun += self._open
-        self.queued = events.now()
 
-    def ended(self, begun: float | None, *, failed: bool) -> None:
-        """It has; it had ``begun`` to work at that time. None: it never did, and counts no more."""
+    def begin(self) -> None:
+        """Sets ``begun`` to now, the first time."""
+        self.begun = events.now() if self.begun is None else self.begun
+
+    def end(self, *, failed: bool) -> None:
+        """Records the end of the call."""
         self._tally.ended += self._open
-        if begun is None:
-            return
-        now = events.now()
-        self._tally.batch(1, (begun - self.queued,), now - begun, failed=failed)
-        if events.listening():
-            events.report(events.Interval(self._name, self._label, self.queued, begun, now, origin=events.origin()))
+        if self.begun is not None:
+            now = events.now()
+            self._tally.batch(1, (self.begun - self._queued,), now - self.begun, failed=failed)
+            if events.listening():
+                lane = self._name, self._label, self._queued, self.begun, now
+                events.report(events.Interval(*lane, origin=events.origin()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end(failed=isinstance(error, Exception))
 
 
-def called(name: str, label: str, component: Component | None, call: Callable[[], T]) -> T:
-    """What ``call()`` returns: one call of a component from a thread, counted, in a place where these are limited."""
-    counted, hold = Counted(name, label, component), hold_of(component)
-    begun, failed = None, False
-    try:
-        if hold is not None:
-            hold.take_sync()
-        begun = events.now()
+def call_component(name: str, label: str, component: LimitedComponent | None, call: Callable[[], T]) -> T:
+    """Makes one call of a component from a plain thread, and returns what ``call()`` returns.
+
+    Blocks while the component has no permit left. Raises CancelledError when the call's scope is stopped meanwhile.
+    """
+    with CallRecord(name, label, component) as record, permit_block(component):
+        record.begin()
         return call()
-    except Exception:
-        failed = True
-        raise
-    finally:
-        counted.ended(begun, failed=failed)
-        if hold is not None:
-            hold.leave()
 
 
-async def acalled(name: str, label: str, component: Component | None, call: Callable[[], Awaitable[T]]) -> T:
-    """The same for a coroutine."""
-    counted, hold = Counted(name, label, component), hold_of(component)
-    begun, failed = None, False
-    try:
-        if hold is not None:
-            await hold.take()
-        begun = events.now()
-        return await call()
-    except Exception:
-        failed = True
-        raise
-    finally:
-        counted.ended(begun, failed=failed)
-        if hold is not None:
-            hold.leave()
+async def acall_component(
+    name: str, label: str, component: LimitedComponent | None, call: Callable[[], Awaitable[T]]
+) -> T:
+    """``call_component`` for a coroutine."""
+    with CallRecord(name, label, component) as record:
+        async with permit_block(component):
+            record.begin()
+            return await call()
 
 
-class Pieces:
-    """One call of a component that streams: counted as a whole, in a place while it makes a piece.
+class StreamedCall(CallRecord):
+    """One call of a component that streams: recorded as a whole, with a permit for each piece.
 
     Between pieces their reader decides who works, and that may be another stream.
     """
 
-    def __init__(self, name: str, label: str, component: Component | None) -> None:
-        self._counted = Counted(name, label, component)
-        self._component = component
-        self._begun: float | None = None
-        self._failed = False
+    __slots__ = ()
 
     def next(self, chunks: Iterator[T], end: T) -> T:
-        """The next piece, or ``end``."""
-        hold = hold_of(self._component)
-        try:
-            if hold is not None:
-                hold.take_sync()
-            self._begin()
+        """The next piece, or ``end``. Blocks as ``call_component`` does."""
+        with permit_block(self._component):
+            self.begin()
             return next(chunks, end)
-        except Exception:
-            self._failed = True
-            raise
-        finally:
-            if hold is not None:
-                hold.leave()
 
     async def anext(self, chunks: AsyncIterator[T], end: T) -> T:
-        """The same for a coroutine."""
-        hold = hold_of(self._component)
-        try:
-            if hold is not None:
-                await hold.take()
-            self._begin()
+        """``next`` for a coroutine."""
+        async with permit_block(self._component):
+            self.begin()
             return await anext(chunks, end)
-        except Exception:
-            self._failed = True
-            raise
-        finally:
-            if hold is not None:
-                hold.leave()
-
-    def _begin(self) -> None:
-        self._begun = events.now() if self._begun is None else self._begun
-
-    def ended(self) -> None:
-        """It was read to its end, or closed."""
-        self._counted.ended(self._begun, failed=self._failed)
-
-
-@contextmanager
-def ending(pieces: Pieces | None) -> Iterator[Pieces | None]:
-    """Says at the end of the block that it has ended, in whatever way."""
-    try:
-        yield pieces
-    finally:
-        if pieces is not None:
-            pieces.ended()
-
-
-@asynccontextmanager
-async def placed(component: Component | None) -> AsyncIterator[None]:
-    """A place for one call of a component, for the block; none where it has no limit."""
-    hold = hold_of(component)
-    try:
-        if hold is not None:
-            await hold.take()
-        yield
-    finally:
-        if hold is not None:
-            hold.leave()
-
-
-def hold_of(component: Component | None) -> Hold | None:
-    """A place to be taken for a call of a component; None where it has no limit."""
-    return None if component is None or component.places is None else Hold(component.places)

@@ -1,4 +1,4 @@
-"""Several instances of one engine under one name, to be used wherever one engine is."""
+"""Several instances of one engine under one name, used wherever one engine is."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Sampling
-from fineflow.runtime.queues.batch_queue import queue_of
-from fineflow.runtime.queues.llm_queue import admission_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.placement import Instance, in_service
 
 
 class _Instances:
-    """What both groups share: their instances, and who is still in service."""
+    """Base of both groups: their instances, and which are in service."""
 
     def __init__(self, engines: Sequence[Any], name: str | None) -> None:
         self.name: str = name or engines[0].name
@@ -29,12 +29,12 @@ class _Instances:
         return {instance.name: instance.lost for instance in self.instances if instance.lost is not None}
 
     def restore(self) -> None:
-        """Puts all instances back into service, for when what ailed them is mended."""
+        """Puts all instances back into service, once their fault is repaired."""
         for instance in self.instances:
             instance.lost = None
 
     async def aclose(self) -> None:
-        """Closes all instances; raises what the first raises that cannot be closed, when all were tried."""
+        """Closes all instances. Raises the first error of those that cannot be closed, after trying all."""
         errors = []
         for instance in self.instances:
             try:
@@ -46,7 +46,7 @@ class _Instances:
 
 
 class BatchInstances(_Instances):
-    """A ``BatchEngine`` made of several: each that is idle takes a batch from their common queue."""
+    """A ``BatchEngine`` made of several: idle ones take the next batch from their common queue."""
 
     def __init__(self, engines: Sequence[BatchEngine], name: str | None = None) -> None:
         super().__init__(engines, name)
@@ -57,12 +57,12 @@ class BatchInstances(_Instances):
             raise ValueError(f"expected instances that serve the same operations, got engines that serve: {served}")
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
-        """Results in the order of ``items``, from whichever instances are idle."""
-        return await queue_of(self).submit(op, items)
+        """Results in the order of ``items``, computed on any instances that are idle."""
+        return await batch_queue_of(self).submit(op, items)
 
 
 class LLMInstances(_Instances):
-    """An ``LLMEngine`` made of several with the same model: each request goes where it finds room, or its beginning."""
+    """An ``LLMEngine`` made of several with the same model: each request goes where there is room, or its prefix."""
 
     def __init__(self, engines: Sequence[LLMEngine], name: str | None = None) -> None:
         super().__init__(engines, name)
@@ -73,7 +73,7 @@ class LLMInstances(_Instances):
         self.can_prefill = all(engine.can_prefill for engine in engines)
 
     def _any(self) -> LLMEngine:
-        """One that is in service, if any is."""
+        """An instance in service, if there is one."""
         return cast(LLMEngine, next(iter(in_service(self.instances)), self.instances[0]).engine)
 
     def render_chat(
@@ -99,14 +99,14 @@ class LLMInstances(_Instances):
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Computes the key/value cache of a prompt prefix on one instance; requests that begin with it go there."""
-        await admission_of(self).prefill(tokens)
+        await llm_queue_of(self).prefill(tokens)
 
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
-        """Decodes on one instance; see ``Admission.generate``, which also gives the priority."""
-        return admission_of(self).generate(tokens, sampling)
+        """Decodes on one instance; see ``LLMQueue.generate``, which also sets the priority."""
+        return llm_queue_of(self).generate(tokens, sampling)
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt need not be computed on the instance that has most of them."""
+        """Number of leading tokens of a prompt that the instance with most of them has cached."""
         engines = [instance.engine for instance in in_service(self.instances)]
         return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
 

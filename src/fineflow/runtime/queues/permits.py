@@ -1,264 +1,262 @@
-"""How many calls of one component may be at work at once, over all queries, threads and event loops of the process.
+"""Permits: a bounded number of them, a line of callers that wait for one, and permits that are lent meanwhile.
 
-For what has no queue of batches in front of it: stores, retrievers, tools and functions that are called as they are.
-Who waits comes next by the policies that engines have (``runtime.queues.policy``).
+Limited components have a pool each (``component_calls``), and so has the process for the calls that it admits
+(``admission``). Pools are used from any thread and event loop.
 
-Nobody waits while he holds a place, so no two can wait for each other (``runtime.queues.component_calls``). A
-sync call on the thread
-of a running event loop does not wait at all (``hurried``): whoever holds a place may need that loop to get on.
+Deadlocks cannot happen, by three rules. A caller acquires the permit of a component last, after all else that it waits
+for. It lends its permits while it waits for a call of an optimized object, and reclaims them afterwards. And code that
+blocks an event loop does not wait for a permit of a component: a holder may need that loop to finish.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 import threading
-import warnings
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import Any
+from enum import Enum
+from functools import partial
+from typing import Generic, TypeVar
 
-from fineflow.errors import FineflowWarning
 from fineflow.ir import Op
 from fineflow.runtime.loop.scopes import on_stop
-from fineflow.runtime.queues.admission import settle
-from fineflow.runtime.queues.policy import Policy, Shares, Waiting, by_depth, decide, fifo
-from fineflow.runtime.queues.registry import one_queue
-from fineflow.runtime.queues.request_context import asks
-from fineflow.runtime.statistics import watch
-
-hurried: ContextVar[bool] = ContextVar("fineflow_hurried", default=False)
-"""Whether an event loop stands still until the current code has ended, which therefore must not wait for others."""
+from fineflow.runtime.queues.policy import Policy, Waiting
+from fineflow.runtime.queues.request_context import must_not_wait, waiting_record
+from fineflow.runtime.queues.waiting_line import Turn, Waiter, WaitingLine
 
 
-in_use = False
-"""Whether any component was ever limited in this process."""
+class State(Enum):
+    """States of a request for a permit. IDLE: not made yet; or released, withdrawn or refused."""
 
-_changes = 0
-
-
-class Component:
-    """What stands for a component of the user's in figures and queues: its name, and how often it may be at work."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.places: Places | None = None  # None: no limit
-        self.keeps: Any = None  # what it stands for, where that is not the object itself
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self.places or 'no limit'}>"
-
-    def limit(self, at_once: int | None) -> None:
-        """So many calls at once from now on; None: any number. Those that are under way go on."""
-        global _changes, in_use
-        places = self.places
-        _changes += (places is None) is not (at_once is None)
-        if at_once is not None:
-            in_use = True
-            places = self.places = one_queue(Places, self)
-        elif places is not None:
-            self.places = None
-        if places is not None:
-            places.change(at_once)
+    IDLE = "idle"
+    WAITING = "waiting"
+    GRANTED = "granted"
 
 
-def changes() -> int:
-    """How often a component was given a limit, or had it lifted: plans that are older do not know of the last time."""
-    return _changes
+class PermitRequest(Waiter):
+    """One request for a permit, until the permit is released. turn: of the caller, where it waits."""
+
+    __slots__ = ("state", "turn")
+
+    turn: Turn
+
+    def __init__(self) -> None:
+        self.state = State.IDLE
 
 
-finders: list[Callable[[Any], Component | None]] = []
-"""Who is asked what stands for an object of the user's, if anything does. Whoever appends one leaves it there."""
+R = TypeVar("R", bound=PermitRequest)
 
 
-def component_of(obj: Any) -> Component | None:
-    """What stands for an object of the user's, if anything was ever limited, and it may be that."""
-    for find in finders if in_use else ():
-        if (found := find(obj)) is not None:
-            return found
-    return None
+class PermitPool(Generic[R]):
+    """So many permits (``at_once``; None: any number), and the requests that wait for one, served by ``policy``."""
 
-
-def limited(obj: Any) -> bool:
-    """Whether an object of the user's has a limit now."""
-    found = component_of(obj)
-    return found is not None and found.places is not None
-
-
-class _Waiter:
-    """A call that waits for a place."""
-
-    __slots__ = ("admitted", "before", "seen", "wake")
-
-    def __init__(self, seen: Waiting, wake: Callable[[], object], before: int) -> None:
-        self.seen = seen
-        self.wake = wake
-        self.before = before  # how many had been admitted when it came
-        self.admitted = False
-
-
-class Places:
-    """The places of one component, and who waits for one. No method blocks but those that say so."""
-
-    def __init__(self, engine: Component, policy: Policy = by_depth) -> None:
-        self.engine = engine
+    def __init__(self, at_once: int | None, policy: Policy) -> None:
+        self.at_once = at_once
         self.policy = policy
-        self.at_once: int | None = None
-        self.running = 0
-        self.instances = (self,)
-        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, which then gives a place back
-        self._numbers = itertools.count()
-        self._waiting: dict[int, _Waiter] = {}
-        self._shares = Shares()
-        self._admitted = 0
-        self._warned = False
-        watch(self)
-        _all.add(self)
-
-    def __repr__(self) -> str:
-        return f"{self.running} of {self.at_once} places taken, {self.waiting} waiting"
+        self.running = 0  # permits that are out
+        self._line: WaitingLine[R] = WaitingLine()
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, which then releases a permit
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a place now."""
-        return len(self._waiting)
+        """Requests that wait for a permit now."""
+        return len(self._line)
 
-    def change(self, at_once: int | None) -> None:
-        """Another number of places, from now on."""
+    async def acquire(self, request: R) -> None:
+        """Waits until the request has a permit. For a coroutine on any event loop."""
+        if self.enqueue(request):
+            try:
+                await request.turn.wait()
+            except BaseException:
+                self.withdraw(request)
+                raise
+
+    def acquire_sync(self, request: R) -> None:
+        """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
+        if self.enqueue(request, blocks_loop=asyncio._get_running_loop() is not None):
+            stopped = asyncio.CancelledError("the call was stopped while it waited for a permit")
+            try:
+                with on_stop(partial(self.withdraw, request, stopped)):
+                    request.turn.wait_sync()
+            except BaseException:
+                self.withdraw(request)
+                raise
+
+    def enqueue(self, request: R, *, blocks_loop: bool = False) -> bool:
+        """Grants a permit if one is free and nobody waits; else returns True: the caller waits for ``request.turn``.
+
+        blocks_loop: the caller is the thread of a running event loop. Does not block.
+        """
+        with self._lock:
+            free = (self.at_once is None or self.running < self.at_once) and not self._line
+            if free or not self._must_wait(request, blocks_loop):
+                self._grant(request)
+                return False
+            request.seen, request.turn = self._record(request, next(self._line.numbers)), Turn()
+            request.state = State.WAITING
+            self._line.join(request)
+            return True
+
+    def release(self, request: R) -> None:
+        """Returns the permit of a request, if it has one. The next request gets it."""
+        with self._lock:
+            if request.state is State.GRANTED:
+                self._end(request)
+        self._grant_waiting()
+
+    def withdraw(self, request: R, refusal: BaseException | None = None) -> None:
+        """Ends a request that waits, or was granted a permit that it does not use.
+
+        refusal: raised by the caller that waits. Then only a request that still waits is withdrawn.
+        """
+        with self._lock:
+            waits = request.state is State.WAITING
+            if waits or (request.state is State.GRANTED and refusal is None):
+                self._end(request, used=False)
+        if waits and refusal is not None:
+            request.turn.end(refusal)
+        self._grant_waiting()
+
+    def resize(self, at_once: int | None) -> None:
+        """Changes the number of permits. Those that are out stay out."""
         self.at_once = at_once
-        self._fill()
+        self._grant_waiting()
 
-    def take(self, wake: Callable[[], object], *, wait: bool = True) -> _Waiter | None:
-        """None: a place was free, or the call does not ``wait``. Else ``wake`` is called when it has one."""
-        with self._lock:
-            if not wait or (self._free() > 0 and not self._waiting):
-                self.running += 1
-                return None
-            waiter = _Waiter(asks(next(self._numbers), Op.CALL, 1), wake, self._admitted)
-            self._waiting[waiter.seen.number] = waiter
-            return waiter
+    def _must_wait(self, request: R, blocks_loop: bool) -> bool:
+        """True if a request has to wait for a permit; else it gets one beyond the limit. May raise a refusal."""
+        return not blocks_loop and not must_not_wait.get()
 
-    def leave(self) -> None:
-        """A place is free again."""
-        with self._lock:
-            self.running = max(self.running - 1, 0)  # of a parent process that has forked inside of a call
-        self._fill()
+    def _record(self, request: R, number: int) -> Waiting:
+        """What the policy sees of a request."""
+        return waiting_record(number, Op.CALL, 1)
 
-    def withdraw(self, waiter: _Waiter) -> None:
-        """A call does not wait any more, or had just got its place."""
-        with self._lock:
-            waiting = self._waiting.pop(waiter.seen.number, None) is not None
-        if not waiting and waiter.admitted:
-            self.leave()
+    def _grant(self, request: R) -> None:
+        request.state = State.GRANTED
+        self.running += 1
+
+    def _end(self, request: R, *, used: bool = True) -> None:
+        if request.state is State.GRANTED:
+            self.running = max(self.running - 1, 0)  # a forked child may release a permit of its parent
+        else:
+            self._line.leave(request)
+        request.state = State.IDLE
+
+    def _grant_waiting(self) -> None:
+        """Grants free permits to the requests that come next."""
+        while self._line and self._free() > 0:
+            granted: list[R] = []
+            with self._lock:
+                for request in self._order(self._free()) if self._line and self._free() > 0 else ():
+                    if request.state is State.WAITING and self._free() > 0:  # collected streams may have changed both
+                        self._line.serve((request, 1))
+                        self._grant(request)
+                        granted.append(request)
+            for request in granted:
+                if not request.turn.end():  # its event loop is closed
+                    with self._lock:
+                        self._end(request, used=False)
 
     def _free(self) -> int:
-        return len(self._waiting) + 1 if self.at_once is None else self.at_once - self.running
+        return len(self._line) + 1 if self.at_once is None else self.at_once - self.running
 
-    def _fill(self) -> None:
-        """Lets in who comes next, as long as there are places."""
-        while True:
-            with self._lock:
-                found = self._next() if self._waiting and self._free() > 0 else []
-                for waiter in found:
-                    del self._waiting[waiter.seen.number]
-                    waiter.admitted = True
-                    self._shares.give(waiter.seen, 1)
-                self.running += len(found)
-                self._admitted += len(found)
-            if not found:
-                return
-            for waiter in found:
-                try:
-                    waiter.wake()
-                except RuntimeError:  # its event loop has ended without it
-                    with self._lock:
-                        waiter.admitted = False
-                        self.running -= 1
+    def _order(self, free: int) -> list[R]:
+        return self._line.order(self.policy, free)
 
-    def _next(self) -> list[_Waiter]:
-        waiting = self._seen()
-        used = self._shares.waiting(each.tenant for each in waiting)
-        try:
-            takes = decide(self.policy, waiting, self._free(), used)
-        except Exception as error:  # of a user's function: the answer does not depend on who comes first
-            self._warn(f"raised {type(error).__name__}: {error}")
-            takes = []
-        numbers = list(dict.fromkeys(take.number for take in takes if take.number in self._waiting))[: self._free()]
-        if not numbers:
-            self._warn(f"took nobody of {len(waiting)} calls that wait")
-            numbers = [fifo(waiting, 1)[0].number]
-        return [self._waiting[number] for number in numbers]
 
-    def _seen(self) -> list[Waiting]:
-        waiters = self._waiting.values()
-        if len({waiter.seen.priority for waiter in waiters}) > 1:
-            return [replace(waiter.seen, passed=self._admitted - waiter.before) for waiter in waiters]
-        return [waiter.seen for waiter in waiters]
+class Permit:
+    """A permit for one call of a component, as a block (``with`` or ``async with``). Its holder may lend it."""
 
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            text = f"the policy of {self.engine.name!r} {what}; calls are served in the order of their arrival instead"
-            warnings.warn(text, FineflowWarning, stacklevel=2)
-
-    def forget(self) -> None:
-        """In a forked child the calls of other threads do not exist, nor do those who hold the lock."""
+    def __init__(self, pool: PermitPool[PermitRequest]) -> None:
+        self.active = False
+        self.outer = _innermost.get()
+        while self.outer is not None and not self.outer.active:
+            self.outer = self.outer.outer
+        self._pool = pool
+        self._request = PermitRequest()
+        self._loans = 0
         self._lock = threading.RLock()
-        self._waiting.clear()
-        self.running = 0
 
+    async def acquire(self) -> None:
+        """Waits for a permit."""
+        await self._pool.acquire(self._request)
+        self._acquired()
 
-_all: weakref.WeakSet[Places] = weakref.WeakSet()
+    def acquire_sync(self) -> None:
+        """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
+        self._pool.acquire_sync(self._request)
+        self._acquired()
 
+    def release(self, *_: object) -> None:
+        """Returns the permit. Does nothing where it is not held."""
+        with self._lock:
+            held, self.active = self.active and not self._loans, False
+        if held:
+            self._pool.release(self._request)
 
-def _forget() -> None:
-    for places in tuple(_all):
-        places.forget()
+    __aenter__, __enter__, __exit__ = acquire, acquire_sync, release
 
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    def lend(self) -> bool:
+        """Returns the permit to the pool until it is reclaimed as often as it was lent. False if it is not held."""
+        with self._lock:
+            held = self.active
+            self._loans += held
+            first = held and self._loans == 1
+        if first:
+            self._pool.release(self._request)
+        return held
 
+    async def reclaim(self) -> None:
+        """Waits for a permit again. A caller that is cancelled meanwhile continues without one."""
+        with self._reclaiming() as request:
+            if request is not None:
+                await self._pool.acquire(request)
 
-async def wait(places: Places) -> None:
-    """Waits for a place, and takes it."""
-    loop = asyncio.get_running_loop()
-    turn: asyncio.Future[None] = loop.create_future()
-    waiter = places.take(lambda: loop.call_soon_threadsafe(settle, turn), wait=not hurried.get())
-    if waiter is not None:
+    def reclaim_sync(self) -> None:
+        """``reclaim`` for a plain thread, which it blocks."""
+        with self._reclaiming() as request:
+            if request is not None:
+                self._pool.acquire_sync(request)
+
+    def _acquired(self) -> None:
+        self.active = True
+        _innermost.set(self)
+
+    @contextmanager
+    def _reclaiming(self) -> Iterator[PermitRequest | None]:
+        """The block acquires the request that it gets; None where the permit stays lent, or is not needed any more."""
+        with self._lock:
+            last = self._loans == 1 and self.active  # counts as lent until it is back
+            self._loans -= not last
+        if not last:
+            yield None
+            return
+        request = PermitRequest()
         try:
-            await turn
+            yield request
         except BaseException:
-            places.withdraw(waiter)
+            self.active = False
             raise
+        with self._lock:
+            self._loans -= 1
+            self._request = request
+            needed = self.active and not self._loans
+        if not needed:
+            self._pool.release(request)
 
 
-def wait_sync(places: Places) -> None:
-    """The same in a thread, which it blocks. CancelledError when the deadline of its call has passed."""
-    turn = threading.Lock()
-    turn.acquire()
-    stopped: list[bool] = []
+_innermost: ContextVar[Permit | None] = ContextVar("fineflow_permit", default=None)
+"""The permit that was acquired last around the current code."""
 
-    def go_on() -> None:
-        with suppress(RuntimeError):  # it is both its turn, and too late
-            turn.release()
 
-    def stop() -> None:
-        stopped.append(True)
-        go_on()
-
-    waiter = places.take(go_on, wait=not hurried.get() and asyncio._get_running_loop() is None)
-    if waiter is None:
-        return
-    try:
-        with on_stop(stop):
-            turn.acquire()
-        if stopped:
-            raise asyncio.CancelledError("the call was stopped while it waited for a place")
-    except BaseException:
-        places.withdraw(waiter)
-        raise
+def lend_permits() -> list[Permit]:
+    """Lends all permits that are held around the current code, and returns them: the caller reclaims each."""
+    found, permit = [], _innermost.get()
+    while permit is not None:
+        if permit.lend():
+            found.append(permit)
+        permit = permit.outer
+    return found

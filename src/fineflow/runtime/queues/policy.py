@@ -1,9 +1,9 @@
 """Which waiting requests form the next batch of an engine: pure functions on the queue (Ayo, section 5.2).
 
-A policy gets the waiting requests and the free slots of the batch, and says how many items to take from the front of
+A policy gets the waiting requests and the free slots of the batch, and returns how many items to take from the front of
 which request. All policies here fill a batch with requests for one operation only, take at least one item while any
-request waits, split a request that does not fit, and let no request wait for ever. ``decide`` adds what holds for all
-of them: priorities of calls, and shares of tenants.
+request waits, split a request that does not fit, and starve no request. ``decide`` adds what holds for all of them:
+priorities of calls, and fair shares of tenants.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from fineflow.ir import Op
 
-PATIENCE = 16  # batches that a request may see pass before it counts as one priority higher
+PATIENCE = 16  # batches after which a request that waits counts as one priority higher
+_REMEMBERED = 1024  # tenants that do not wait, of which a queue remembers what they were given: each user may be one
 _CRITICAL = 0.7  # share of its query's longest path from which on a request counts as critical
 
 
@@ -22,11 +23,11 @@ class Waiting:
     """A request as policies see it.
 
     number: arrival order, unique. query: id of the query it belongs to. depth: longest path from its primitive to the
-    output, in primitives. items: how many of its items are not yet in a batch, at least 1; of a request to an LLM its
-    tokens. primitive: name of the primitive that it works for ("" outside of graphs). started: when its query began,
-    seconds. path: predicted seconds from its start to the end of the query. tenant, weight: whose it is, and the share
-    of the engine that the tenant is due, relative to others. priority: of its call, higher first. passed: batches that
-    it has seen pass; counted only where priorities differ.
+    output, in primitives. items: items that no batch has taken yet, at least 1; for a request to an LLM, its tokens.
+    primitive: name of the primitive that it serves ("" outside of graphs). started: when its query began, in seconds.
+    path: predicted seconds from its start to the end of the query. tenant, weight: the tenant of its call, and that
+    tenant's share of the engine relative to others. priority: of its call, higher first. passed: batches that were
+    served while it waited; counted only where priorities differ.
     """
 
     number: int
@@ -58,8 +59,8 @@ def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     """Topology-aware batching (Ayo, Algorithm 2).
 
     Requests of one query form a bucket; buckets go by their earliest arrival. The deepest requests of every bucket
-    come first, since they hold up the most of their query; slots that remain go to the next depth of every bucket.
-    Requests of one primitive stay together.
+    come first, since most of the query depends on them; remaining slots go to the next depth of every bucket. Requests
+    of one primitive stay together.
     """
     buckets: dict[str, list[Waiting]] = {}
     for request in sorted(waiting, key=_arrival):
@@ -76,11 +77,11 @@ def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 
 
 def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """Critical paths first, by predicted seconds in place of hops (Ayo, section 7.4, names it as an extension).
+    """Critical paths first, by predicted seconds instead of hops (Ayo, section 7.4, names it as an extension).
 
-    First what holds up its query: requests with at least 70 % as long a way to go as any other of that query that
-    waits. Among these, as among the rest, queries that have begun are finished first, and inside a query the longest
-    way comes first. What has slack has it only while something more urgent of its query waits, so not for ever.
+    A request is critical if its path is at least 70 % as long as that of any other waiting request of its query.
+    Critical requests come first. Among these, as among the rest, older queries come first, and inside a query longer
+    paths. A request has slack only while a more critical one of its query waits, so it does not starve.
     """
     longest: dict[str, float] = {}
     for request in waiting:
@@ -94,14 +95,15 @@ def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 
 
 def fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """Blind batching: requests in the order of their arrival, whatever they are for."""
+    """Blind batching: requests in the order of their arrival, whatever their query."""
     return _fill(sorted(waiting, key=_arrival), slots)
 
 
 def app_fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """Applications that have begun are finished first: queries by their start (Parrot, section 5.4).
+    """Older applications first: queries by their start (Parrot, section 5.4).
 
-    Inside a query, by arrival: Parrot orders an application's requests topologically, which is when they are ready.
+    Inside a query, by arrival: Parrot orders an application's requests topologically, which is the order in which they
+    become ready.
     """
     return _fill(sorted(waiting, key=lambda request: (request.started, request.query, request.number)), slots)
 
@@ -128,7 +130,7 @@ POLICIES: Mapping[str, Policy] = {
 def decide(policy: Policy, waiting: Sequence[Waiting], slots: int, used: Mapping[str, float]) -> list[Take]:
     """The next batch: shares of tenants first, inside a tenant priorities, inside a priority the policy.
 
-    used: what every tenant was given so far by its weight (``Shares``).
+    used: items that each tenant was given so far, by its weight (``FairShares``).
     """
     if len({_urgency(request) for request in waiting}) > 1:
         policy = urgent(policy)
@@ -138,15 +140,15 @@ def decide(policy: Policy, waiting: Sequence[Waiting], slots: int, used: Mapping
 
 
 def mixes(policy: Policy) -> bool:
-    """Whether a policy puts requests of different queries into one batch."""
+    """True if a policy puts requests of different queries into one batch."""
     return len(policy([Waiting(0, "one", 0, Op.EMBED, 1), Waiting(1, "other", 0, Op.EMBED, 1)], 2)) > 1
 
 
 def urgent(policy: Policy) -> Policy:
     """The policy with calls of a higher priority before others.
 
-    A request rises by one for every 16 batches that it has seen pass, so that a stream of more important ones cannot
-    hold it up for ever.
+    A request rises by one for every 16 batches that are served while it waits, so that a stream of requests with a
+    higher priority cannot starve it.
     """
 
     def chosen(waiting: Sequence[Waiting], slots: int) -> list[Take]:
@@ -158,9 +160,9 @@ def urgent(policy: Policy) -> Policy:
             found = policy(band, slots)
             op = _op(found, band)
             taken += found
-            if not mixes(policy):
-                return taken
             slots -= sum(take.items for take in found)
+            if slots < 1 or not mixes(policy):
+                return taken
             rest = [request for request in rest if _urgency(request) < most and request.op is op]
         return taken
 
@@ -168,10 +170,10 @@ def urgent(policy: Policy) -> Policy:
 
 
 def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
-    """The policy inside each tenant, and between tenants weighted fair queueing.
+    """The policy inside each tenant, and weighted fair queueing between tenants.
 
-    Who has been given least by its weight (``used``) is served next (start-time fair queueing: Goyal, Vin, Cheng,
-    SIGCOMM 1996), in steps of a sixteenth of the batch.
+    The tenant that was given least by its weight (``used``) is served next, in steps of a sixteenth of the batch
+    (start-time fair queueing: Goyal, Vin, Cheng, SIGCOMM 1996, section 2).
     """
 
     def chosen(waiting: Sequence[Waiting], slots: int) -> list[Take]:
@@ -180,44 +182,52 @@ def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
             tenants.setdefault(request.tenant, []).append(request)
         given = {tenant: used.get(tenant, 0.0) for tenant in tenants}
         first = min(given, key=given.__getitem__, default="")
-        if not tenants or len(tenants) == 1 or not mixes(policy):
+        if len(tenants) < 2 or slots < 2 or not mixes(policy):
             return policy(tenants.get(first, []), slots)
         op = _op(policy(tenants[first], slots), tenants[first])
-        orders = {tenant: policy([r for r in found if r.op is op], slots) for tenant, found in tenants.items()}
-        orders = {tenant: order[::-1] for tenant, order in orders.items() if order}
-        step, taken = max(1, slots // 16), dict[int, int]()
-        while orders and slots > 0:
-            tenant = min(orders, key=given.__getitem__)
-            take = orders[tenant].pop()
+        size, step = slots, max(1, slots // 16)
+        orders: dict[str, list[Take]] = {}  # of each tenant that had its turn: the next take last
+        taken: dict[int, int] = {}
+        while given and slots > 0:
+            tenant = min(given, key=given.__getitem__)
+            if tenant not in orders:
+                orders[tenant] = policy([r for r in tenants[tenant] if r.op is op], size)[::-1]
+            order = orders[tenant]
+            if not order:
+                del given[tenant]
+                continue
+            take = order.pop()
             count = min(take.items, step, slots)
             taken[take.number] = taken.get(take.number, 0) + count
             given[tenant] += count / tenants[tenant][0].weight
             slots -= count
             if take.items > count:
-                orders[tenant].append(Take(take.number, take.items - count))
-            if not orders[tenant]:
-                del orders[tenant]
+                order.append(Take(take.number, take.items - count))
         return [Take(number, count) for number, count in taken.items()]
 
     return chosen
 
 
-class Shares:
-    """What every tenant of one queue was given so far, by its weight. Who was away gets nothing for that time."""
+class FairShares:
+    """Virtual time of start-time fair queueing: what each tenant of one queue was given so far, by its weight.
+
+    A tenant that comes back starts at the current virtual time: it is owed nothing for the time it was away.
+    """
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
-        self._now = 0.0  # the least that any tenant had been given who was waiting last
+        self._now = 0.0  # virtual time: the least that a tenant had been given which was waiting last
 
     def waiting(self, tenants: Iterable[str]) -> Mapping[str, float]:
-        """What each of those who wait counts as having been given."""
+        """What each of these tenants counts as having been given, in items by weight. All of them wait."""
         found = {tenant: max(self._used.get(tenant, 0.0), self._now) for tenant in tenants}
         self._now = min(found.values(), default=self._now)
-        self._used = {tenant: used for tenant, used in self._used.items() if used > self._now} | found
+        ahead = {tenant: used for tenant, used in self._used.items() if used > self._now}
+        self._used = (ahead if len(ahead) <= _REMEMBERED else {}) | found
         return found
 
     def give(self, request: Waiting, items: int) -> None:
-        """A tenant has been served."""
+        """Charges the tenant of a request that was served ``items`` items."""
         self._used[request.tenant] = max(self._used.get(request.tenant, 0.0), self._now) + items / request.weight
 
 

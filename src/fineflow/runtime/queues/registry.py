@@ -1,4 +1,4 @@
-"""One queue per engine, whoever asks, and the policies that users have chosen for engines."""
+"""One queue per engine, and the policies that users have set."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ class _Queue(Protocol):
 Q = TypeVar("Q", bound=_Queue)
 
 _queues: weakref.WeakValueDictionary[tuple[type, int], Any] = weakref.WeakValueDictionary()
-_policies: dict[int, Policy] = {}  # those that users chose, by the id of the engine
+_policies: dict[int, Policy] = {}  # those that users set, by the id of the engine
 _lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
 
 
-def itself(engine: Any) -> Any:
-    """The engine that an object stands for (``protocols.Shares``), else the object."""
-    return getattr(engine, "shared", engine)
-
-
-def _forget() -> None:
-    # In a forked child a thread that holds the lock does not exist.
+def _reset() -> None:
+    # In a forked child the thread that holds the lock does not exist.
     global _lock
     _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset)
 
 
-def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
-    """The queue of that kind that an engine has, made when it is first asked for."""
-    engine = itself(engine)
+def shared_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
+    """The queue of one kind for an engine, made when it is first asked for. Kept as long as something refers to it.
+
+    The queue refers to its engine, so no other object can take over the engine's id while its queue exists.
+    """
+    engine = _queued_engine(engine)
     key: Any = (kind, id(engine))
     with _lock:
         found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
@@ -49,20 +47,20 @@ def one_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
 
 
 def queues() -> list[Any]:
-    """Those of all engines that are in use now: ``EngineQueue`` and ``admission.Admission``."""
+    """All queues in use: ``BatchQueue``, ``LLMQueue`` and ``ComponentPermits``."""
     with _lock:
         return list(_queues.values())
 
 
 def set_policy(engine: Any, policy: Policy | str) -> None:
-    """``fineflow.engines.set_policy`` for an engine, or for what stands for a component: see there."""
+    """``fineflow.engines.set_policy`` for an engine or a ``LimitedComponent``: see there."""
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
         policy = POLICIES[policy]
     if not callable(policy):
         raise TypeError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
-    engine = itself(engine)
+    engine = _queued_engine(engine)
     with _lock:
         if id(engine) not in _policies:
             weakref.finalize(engine, _policies.pop, id(engine), None)
@@ -70,3 +68,8 @@ def set_policy(engine: Any, policy: Policy | str) -> None:
         for queue in queues():
             if queue.engine is engine:
                 queue.policy = policy
+
+
+def _queued_engine(engine: Any) -> Any:
+    """The engine whose queue an object uses (``protocols.Shares``): by default its own."""
+    return getattr(engine, "shared", engine)

@@ -1,4 +1,4 @@
-"""Who asks: what code that runs for a query says of itself to the queues of engines, by context variables."""
+"""Context variables that describe the current query to the queues of engines, and the record made of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fineflow.runtime import events
 from fineflow.runtime.queues.policy import Waiting
 
 depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
-"""Depth of the primitive that is being run: what it submits to engines goes before what is less deep."""
+"""Depth of the primitive that is being run: deeper ones go first in the queues of engines."""
 
 query: ContextVar[str] = ContextVar("fineflow_query", default="")
 """Id of the query that is being run; "" makes every submitted request a query of its own."""
 
 started: ContextVar[float | None] = ContextVar("fineflow_started", default=None)
-"""When that query began (``events.now``); None outside of one."""
+"""Time at which that query began (``events.now``); None outside of one."""
 
 path: ContextVar[float] = ContextVar("fineflow_path", default=0.0)
 """Predicted seconds from the start of the primitive that is being run to the end of its query."""
 
 tenant: ContextVar[str] = ContextVar("fineflow_tenant", default="")
-"""Whose calls these are: where several tenants wait, engines are shared between them by weight."""
+"""Tenant of the call: where several tenants wait, engines are shared between them by weight."""
 
 weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
 """The share of that tenant relative to others, above 0."""
@@ -29,9 +29,12 @@ weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
 priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
 """Priority of the call among those of its tenant: higher first."""
 
+must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=False)
+"""True while the current code blocks an event loop: callers that hold a permit may need that loop to finish."""
 
-def asks(number: int, op: Op, items: int) -> Waiting:
-    """What policies see of a request that the current task makes."""
+
+def waiting_record(number: int, op: Op, items: int) -> Waiting:
+    """The record of a request of the current query, as policies see it."""
     since = started.get()
     return Waiting(
         number,

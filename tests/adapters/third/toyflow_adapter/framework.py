@@ -19,7 +19,7 @@ from fineflow.ir.weights import critical_path
 from fineflow.options import Options
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 from toyflow_adapter.rows import ROWS
 
 Args = Mapping[str, Any]
@@ -108,7 +108,7 @@ class Toyflow(Framework):
             leaves=leaves,
         )
 
-    def component(self, obj: Any) -> Component:
+    def component(self, obj: Any) -> LimitedComponent:
         raise TypeError("nothing of toyflow can be limited")
 
 

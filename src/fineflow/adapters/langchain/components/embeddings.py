@@ -6,7 +6,7 @@ from langchain_core.embeddings import Embeddings
 
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 
 class EngineEmbeddings(Embeddings):
@@ -19,7 +19,7 @@ class EngineEmbeddings(Embeddings):
         if Op.EMBED not in engine.ops:
             served = ", ".join(sorted(engine.ops))
             raise ValueError(f"expected an engine that serves 'embed', got {engine.name!r}, which serves: {served}")
-        self._queue = queue_of(engine)
+        self._queue = batch_queue_of(engine)
 
     @property
     def engine(self) -> BatchEngine:

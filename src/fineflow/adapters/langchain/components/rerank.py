@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
-from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
 
 class EngineReranker(BaseDocumentCompressor):
@@ -24,7 +24,7 @@ class EngineReranker(BaseDocumentCompressor):
 
     engine: Any = Field(frozen=True)
     top_n: int = 3
-    _queue: EngineQueue = PrivateAttr()
+    _queue: BatchQueue = PrivateAttr()
 
     pairwise: ClassVar[bool] = True
     """The score of a document does not depend on the other documents: they may be scored as they arrive."""
@@ -38,7 +38,7 @@ class EngineReranker(BaseDocumentCompressor):
 
     def model_post_init(self, context: Any, /) -> None:
         """Joins the engine's queue."""
-        self._queue = queue_of(self.engine)
+        self._queue = batch_queue_of(self.engine)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -70,7 +70,7 @@ class EngineCrossEncoder(BaseCrossEncoder):
     """A LangChain cross-encoder on an engine that serves RERANK, for LangChain's own ``CrossEncoderReranker``."""
 
     def __init__(self, engine: BatchEngine) -> None:
-        self._queue = queue_of(_check(engine))
+        self._queue = batch_queue_of(_check(engine))
 
     @property
     def engine(self) -> BatchEngine:

@@ -31,7 +31,6 @@ from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.submission import Unreachable
-from fineflow.runtime.queues.component_calls import ending
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
@@ -231,7 +230,7 @@ def _shadow_chat(model: Any, site: Site) -> Any:
                 return
             entry, _ = here.claim_stream(leaf, key, never)
         pieces = []
-        with ending(streamed(model, leaf)) as counted:
+        with streamed(model, leaf) as counted:
             for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs), counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
@@ -257,7 +256,7 @@ def _shadow_chat(model: Any, site: Site) -> Any:
                 return
             entry = here.own_entry(leaf, key)
         pieces = []
-        with ending(streamed(model, leaf)) as counted:
+        with streamed(model, leaf) as counted:
             source = here.apaced(model._astream(messages, stop=stop, **manager, **kwargs), counted)
             async with aclosing(source) as own:
                 async for chunk in own:

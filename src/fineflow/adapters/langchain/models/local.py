@@ -23,7 +23,7 @@ from fineflow.backends.loaded import Failed, LoadedCrossEncoder, LoadedEmbedding
 from fineflow.backends.loaded_llm import LoadedLLM
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class _Local:
         self._row = row
         self._component = weakref.ref(component)
         self._model = weakref.ref(model)
-        self._queue = queue_of(engine)
+        self._queue = batch_queue_of(engine)
 
     @property
     def engine(self) -> BatchEngine:

@@ -13,7 +13,7 @@ from fineflow.adapters.core.recognition import plain, same_method
 from fineflow.backends.loaded import Failed, PerObject
 from fineflow.backends.loaded_llm import Asked, LoadedLLM
 from fineflow.ir import Op
-from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
 _MODULE, _VLLM = "langchain_community.llms.vllm", "vllm.entrypoints.llm"
 _GENERATES = ("_generate", "_agenerate")
@@ -38,7 +38,7 @@ def together(model: Any) -> Any:
     if not is_offline(model):
         return model
     made = model.model_copy()
-    made.__dict__["client"] = _Queued(model.client, queue_of(engine_of(model)))
+    made.__dict__["client"] = _Queued(model.client, batch_queue_of(engine_of(model)))
     return made
 
 
@@ -77,7 +77,7 @@ def _known(model: Any, base: type) -> bool:
 class _Queued:
     """Stands for an LLM of vllm for the length of a call."""
 
-    def __init__(self, llm: Any, queue: EngineQueue) -> None:
+    def __init__(self, llm: Any, queue: BatchQueue) -> None:
         self._llm = llm
         self._queue = queue
 

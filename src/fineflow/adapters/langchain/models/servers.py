@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 from fineflow.adapters.core import server_requests
 from fineflow.adapters.core.recognition import keeps_promise
 from fineflow.runtime import servers
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 from fineflow.runtime.servers import Server
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream")
@@ -74,7 +74,7 @@ def served(model: Any, options: Mapping[str, Any]) -> Served | None:
     return Served(model, found.of(_name(model, options)), options, client)
 
 
-def bound(obj: Any) -> Component | None:
+def bound(obj: Any) -> LimitedComponent | None:
     """What stands in queues for the server of a model, if it has a limit."""
     if not servers.bounded() or (client := _client(obj)) is None:
         return None

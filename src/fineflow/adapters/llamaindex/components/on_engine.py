@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from fineflow.ir import Op
-from fineflow.runtime.queues.batch_queue import EngineQueue, queue_of
+from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
 
 class OnEngine(BaseModel):
@@ -16,7 +16,7 @@ class OnEngine(BaseModel):
     op: ClassVar[Op]
 
     engine: Any = Field(exclude=True, repr=False, frozen=True)
-    _queue: EngineQueue = PrivateAttr()
+    _queue: BatchQueue = PrivateAttr()
 
     @field_validator("engine")
     @classmethod
@@ -28,4 +28,4 @@ class OnEngine(BaseModel):
     def model_post_init(self, context: Any, /) -> None:
         """Joins the engine's queue."""
         super().model_post_init(context)
-        self._queue = queue_of(self.engine)
+        self._queue = batch_queue_of(self.engine)

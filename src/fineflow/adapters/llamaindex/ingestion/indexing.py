@@ -32,7 +32,7 @@ from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.ir import Effect, Effects, Op, Ref
-from fineflow.runtime.queues.permits import limited
+from fineflow.runtime.queues.component_calls import has_limit
 
 NODES, VECTORS, TEXTS, FORESEEN = "nodes", "vectors", "texts", "texts foreseen"
 """Leaves: the nodes made of the documents, and the vectors of their texts. The texts are told when stock has the nodes,
@@ -265,7 +265,7 @@ class _Side:
 
     def store(self, store: Any) -> Any:
         """A store whose writes count, and none of whose async methods blocks the event loop."""
-        keeps = store is None or (self._site.sync and not limited(store))
+        keeps = store is None or (self._site.sync and not has_limit(store))
         return store if keeps else _Written(store, self._site.leaf)
 
     def index(self, index: Any) -> Any:

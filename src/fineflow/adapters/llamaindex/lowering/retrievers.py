@@ -32,7 +32,7 @@ from fineflow.adapters.llamaindex.lowering.query_vector_order import in_turn
 from fineflow.adapters.llamaindex.methods import as_written, method, off_loop
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.adapters.llamaindex.thread_affinity import stays
-from fineflow.runtime.queues.permits import limited
+from fineflow.runtime.queues.component_calls import has_limit
 
 _OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 
@@ -84,7 +84,7 @@ def _shadow(own: Callable[[Any, Site], Any], whole: bool, retriever: Any, site: 
     whole: stock calls it as it is, so that a limit of the retriever counts.
     """
     made = _with_objects(own(retriever, site), retriever, site)
-    return _Counted(made, retriever, site.leaf) if whole and limited(retriever) else made
+    return _Counted(made, retriever, site.leaf) if whole and has_limit(retriever) else made
 
 
 def _row(row: Row) -> Row:

@@ -34,7 +34,7 @@ from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.component_calls import placed
+from fineflow.runtime.queues.component_calls import permit_block
 
 RETRIEVING = ("retrieve", "aretrieve", "_retrieve", "_aretrieve")
 _AUTO = (
@@ -177,7 +177,7 @@ def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
         given = replace(wanted)
 
         async def alone() -> Any:
-            async with run.slot(p, entry), placed(connections(store) if sync else None):
+            async with run.slot(p, entry), permit_block(connections(store) if sync else None):
                 try:
                     return await called(store, "query", given, sync=sync, **settings)
                 except Exception as error:

@@ -23,7 +23,7 @@ from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.backends.loaded import Failed, PerObject, refusal
 from fineflow.backends.loaded_rerank import LoadedReranker, Pairs
 from fineflow.ir import Op
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 _METHODS = ("postprocess_nodes", "apostprocess_nodes", "_postprocess_nodes", "_apostprocess_nodes")
 
@@ -39,7 +39,7 @@ class LocalReranker:
     def __init__(self, model: Any, engine: LoadedReranker) -> None:
         self.engine = engine
         self._model = weakref.ref(model)
-        self._queue = queue_of(engine)
+        self._queue = batch_queue_of(engine)
 
     def of(self, model: Any) -> bool:
         """Whether it drives that model."""

@@ -19,7 +19,7 @@ from fineflow.backends.loaded import Failed, LoadedEmbedding, PerObject, Texts, 
 from fineflow.backends.loaded_rerank import LoadedReranker
 from fineflow.ir import Op
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.batch_queue import queue_of
+from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 _MODULE, _NAME = "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"
 _RETRIED = "_embed_with_retry"
@@ -40,7 +40,7 @@ class LocalEmbedding:
         self.engine = engine
         self._component = weakref.ref(component)
         self._model = weakref.ref(component._model)
-        self._queue = queue_of(engine)
+        self._queue = batch_queue_of(engine)
 
     def of(self, model: Any) -> bool:
         """Whether it drives that model."""

@@ -24,8 +24,13 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.methods import same
 from fineflow.runtime import servers
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.component_calls import Pieces, acalled, called, ending
-from fineflow.runtime.queues.permits import Component, finders
+from fineflow.runtime.queues.component_calls import (
+    LimitedComponent,
+    StreamedCall,
+    acall_component,
+    call_component,
+    component_finders,
+)
 from fineflow.runtime.servers import Server
 
 INNER = ("_chat", "_complete", "_achat", "_acomplete")
@@ -164,7 +169,7 @@ def _claiming(llm: Any, name: str, site: Site) -> Callable[..., Any]:
     def call(prompt: Any, **kwargs: Any) -> Any:
         def own() -> Any:
             component, ask = bound(llm), partial(_with_client, llm, getattr(llm, name), prompt, **kwargs)
-            return ask() if component is None else called(lane(llm), site.leaf, component, ask)
+            return ask() if component is None else call_component(lane(llm), site.leaf, component, ask)
 
         return site.claim(_key(name, prompt, kwargs), own)[1]
 
@@ -177,7 +182,7 @@ def _aclaiming(llm: Any, name: str, site: Site) -> Callable[..., Any]:
             component, ask = bound(llm), getattr(llm, name)
             if component is None:
                 return await ask(prompt, **kwargs)
-            return await acalled(lane(llm), site.leaf, component, lambda: ask(prompt, **kwargs))
+            return await acall_component(lane(llm), site.leaf, component, lambda: ask(prompt, **kwargs))
 
         return (await site.aclaim(_key(name, prompt, kwargs), own))[1]
 
@@ -189,9 +194,8 @@ def _streaming(llm: Any, leaf: str, name: str) -> Callable[..., Any]:
         source, component = _with_client(llm, getattr(llm, name), *args, **kwargs), bound(llm)
         return source if component is None else pieces(source, component)
 
-    def pieces(source: Any, component: Component) -> Iterator[Any]:
-        with closing(source), ending(Pieces(lane(llm), leaf, component)) as counted:
-            assert counted is not None
+    def pieces(source: Any, component: LimitedComponent) -> Iterator[Any]:
+        with closing(source), StreamedCall(lane(llm), leaf, component) as counted:
             while (piece := counted.next(source, _END)) is not _END:
                 yield piece
 
@@ -203,9 +207,8 @@ def _astreaming(llm: Any, leaf: str, name: str) -> Callable[..., Any]:
         source, component = await getattr(llm, name)(*args, **kwargs), bound(llm)
         return source if component is None else pieces(source, component)
 
-    async def pieces(source: Any, component: Component) -> AsyncIterator[Any]:
-        with ending(Pieces(lane(llm), leaf, component)) as counted:
-            assert counted is not None
+    async def pieces(source: Any, component: LimitedComponent) -> AsyncIterator[Any]:
+        with StreamedCall(lane(llm), leaf, component) as counted:
             async with aclosing(source):
                 while (piece := await counted.anext(source, _END)) is not _END:
                     yield piece
@@ -216,7 +219,7 @@ def _astreaming(llm: Any, leaf: str, name: str) -> Callable[..., Any]:
 # Limits
 
 
-def bound(llm: Any) -> Component | None:
+def bound(llm: Any) -> LimitedComponent | None:
     """What stands in queues for the server of a model, if it has a limit."""
     if not servers.bounded() or (url := _url(llm)) is None:
         return None
@@ -229,12 +232,12 @@ def held(obj: Any) -> Iterator[Any]:
     yield from (each for each in (obj, known.get("_llm"), known.get("llm")) if isinstance(each, LLM))
 
 
-def find(obj: Any) -> Component | None:
+def find(obj: Any) -> LimitedComponent | None:
     """What stands for the server of the model that an object asks, if that has a limit."""
     return next((found for llm in held(obj) if (found := bound(llm)) is not None), None)
 
 
-finders.append(find)
+component_finders.append(find)
 
 
 # Beginnings of prompts

@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from fineflow.adapters.core.resources import pooled, stand
 from fineflow.declare import Declaration, declaration
-from fineflow.runtime.queues.permits import Component
+from fineflow.runtime.queues.component_calls import LimitedComponent
 
 _first = threading.Lock()
 
@@ -55,7 +55,7 @@ def unready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
     return ""
 
 
-def connections(store: Any) -> Component | None:
+def connections(store: Any) -> LimitedComponent | None:
     """What bounds sync searches: who waits for a connection longer than its pool's timeout would get an error.
 
     One connection stays free, for searches that stock makes in an object that is not optimized. None: no bound.
@@ -63,8 +63,8 @@ def connections(store: Any) -> Component | None:
     most = None if store._engine is None else pooled(store._engine)
     if most is None:
         return None
-    found = stand(store._engine, lambda: Component(f"connections of {type(store).__name__}"))
-    if found.places is None:
+    found = stand(store._engine, lambda: LimitedComponent(f"connections of {type(store).__name__}"))
+    if found.permits is None:
         found.limit(max(most - 1, 1))
     return found
 

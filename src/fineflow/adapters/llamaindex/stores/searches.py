@@ -27,8 +27,7 @@ from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.adapters.llamaindex.stores import postgres
 from fineflow.ir import Op
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
-from fineflow.runtime.queues.component_calls import acalled, called
-from fineflow.runtime.queues.permits import Component, finders
+from fineflow.runtime.queues.component_calls import LimitedComponent, acall_component, call_component, component_finders
 
 T = TypeVar("T")
 
@@ -72,7 +71,7 @@ class Known:
     together: Together | None = None
     own_code: Callable[[Any], str] = lambda store: ""
     unready: Callable[..., str] = _ready
-    connections: Callable[[Any], Component | None] = lambda store: None
+    connections: Callable[[Any], LimitedComponent | None] = lambda store: None
     first: Callable[[Any], Callable[[], None] | None] = lambda store: None
 
 
@@ -146,7 +145,7 @@ def unready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
     return "" if found is None else found[0].unready(store, query, sync=sync, by_sync=by_sync)
 
 
-def connections(store: Any) -> Component | None:
+def connections(store: Any) -> LimitedComponent | None:
     """What bounds the sync searches of a store that has a database's connections for so many; None for others."""
     found = _row(store)
     return None if found is None else found[0].connections(store)
@@ -161,14 +160,14 @@ def first(store: Any) -> Callable[[], None] | None:
 # What stands for stores
 
 
-def store_standing(store: Any) -> Component:
+def store_standing(store: Any) -> LimitedComponent:
     """What stands for a store in queues, made when it is first asked for.
 
     With a queue for whoever has it as one that is known, where searches of that are made together.
     """
     name, row = type(store).__name__, _row(store)
     together = None if row is None else row[0].together
-    make = (lambda: Component(name)) if together is None else lambda: StoreEngine(name, together)
+    make = (lambda: LimitedComponent(name)) if together is None else lambda: StoreEngine(name, together)
     return stand(store, make, resource_of)
 
 
@@ -182,7 +181,7 @@ def meant(obj: Any) -> Any:
     return held if isinstance(held, BasePydanticVectorStore) else obj
 
 
-def find(obj: Any) -> Component | None:
+def find(obj: Any) -> LimitedComponent | None:
     """What stands for a component, if anything does so far."""
     if not any_stand():
         return None
@@ -190,19 +189,19 @@ def find(obj: Any) -> Component | None:
     return standing_for(obj, resource_of if isinstance(obj, BasePydanticVectorStore) else None)
 
 
-finders.append(find)
+component_finders.append(find)
 
 
 def counted(obj: Any, leaf: str, own: Callable[[], T]) -> T:
-    """What stock's own call ``own()`` of a component returns; in one of its places, if it has a limit."""
+    """What stock's own call ``own()`` of a component returns; under a permit, if it has a limit."""
     found = find(obj)
-    return own() if found is None or found.places is None else called(found.name, leaf, found, own)
+    return own() if found is None or found.permits is None else call_component(found.name, leaf, found, own)
 
 
 async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
     """The same for a coroutine."""
     found = find(obj)
-    return await (own() if found is None or found.places is None else acalled(found.name, leaf, found, own))
+    return await (own() if found is None or found.permits is None else acall_component(found.name, leaf, found, own))
 
 
 # Searches
@@ -237,8 +236,8 @@ def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreE
 def searched(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> Any:
     """``store.query(query, **settings)``, made together with what other queries search. From plain threads; blocks."""
     queued = None if on_engine_loop() else _queued(store, query, settings)
-    if queued is not None and queued[0].places is not None and asyncio._get_running_loop() is not None:
-        queued = None  # whoever holds a place may need that loop
+    if queued is not None and queued[0].permits is not None and asyncio._get_running_loop() is not None:
+        queued = None  # holders of permits may need that loop
     if queued is not None:
         engine, search = queued
         found: list[Outcome] = []
@@ -255,7 +254,7 @@ def _asked(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> An
     bound = connections(store)
     if bound is None:
         return store.query(query, **settings)
-    return called(bound.name, leaf, bound, lambda: store.query(query, **settings))
+    return call_component(bound.name, leaf, bound, lambda: store.query(query, **settings))
 
 
 async def asearched(store: Any, query: Any, settings: Mapping[str, Any], own: Callable[[], Awaitable[Any]]) -> Any:

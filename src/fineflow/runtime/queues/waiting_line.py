@@ -1,0 +1,186 @@
+"""The waiting line behind every queue: who waits, who comes next, and how a caller blocks until its turn.
+
+Four queues use it: of batch engines (``batch_queue``), of LLMs (``llm_queue``), of limited components
+(``component_calls``) and of calls into the process (``admission``). Tenants share by weight, inside a tenant higher
+priorities come first, and inside a priority a policy decides (``policy.decide``).
+
+A line is not thread-safe: a queue uses it on the runtime's loop only, or under a lock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from fineflow.errors import BackendError
+from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, Waiting, decide, fifo
+
+
+class Waiter:
+    """One request in a line. seen: what policies see of it. joined: rounds that were served before it came."""
+
+    __slots__ = ("joined", "seen")
+
+    joined: int
+    seen: Waiting
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class WaitingLine(Generic[W]):
+    """Requests that wait. numbers: for new requests. shares: what each tenant was given. rounds: decisions served."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+        self.shares = FairShares()
+        self.rounds = 0
+        self._lanes: dict[tuple[str, int], dict[int, W]] = {}  # by tenant and priority, then by number
+
+    def __len__(self) -> int:
+        return sum(map(len, list(self._lanes.values())))
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def __iter__(self) -> Iterator[W]:
+        """A snapshot, in the order of arrival."""
+        lanes = [list(lane.values()) for lane in list(self._lanes.values())]
+        if len(lanes) == 1:
+            return iter(lanes[0])
+        return iter(sorted(itertools.chain(*lanes), key=lambda waiter: waiter.seen.number))
+
+    @property
+    def items(self) -> int:
+        """Items of all requests together."""
+        return sum(waiter.seen.items for waiter in self)
+
+    def join(self, waiter: W) -> None:
+        """Adds a request at the end."""
+        waiter.joined = self.rounds
+        self._lanes.setdefault(_lane(waiter), {})[waiter.seen.number] = waiter
+
+    def rejoin(self, waiter: W) -> None:
+        """Puts a request back where it was, with the items that it has now."""
+        lane = self._lanes.get(_lane(waiter), {}) | {waiter.seen.number: waiter}
+        self._lanes[_lane(waiter)] = dict(sorted(lane.items()))
+
+    def leave(self, waiter: W) -> None:
+        """Removes a request. Does nothing if it is not in the line."""
+        lane = self._lanes.get(_lane(waiter), {})
+        if lane.pop(waiter.seen.number, None) is not None and not lane:
+            del self._lanes[_lane(waiter)]
+
+    def drain(self) -> list[W]:
+        """Removes all requests, and returns them."""
+        waiters = list(self)
+        self._lanes.clear()
+        return waiters
+
+    def batch(self, policy: Policy, slots: int) -> list[tuple[W, int]]:
+        """The requests of the next batch, and how many items of each. All stay in the line: see ``serve``.
+
+        Raises what the policy raises, and BackendError if it does not take between 1 and ``slots`` items, each from a
+        request that waits.
+        """
+        waiters, takes = self._decide(policy, slots)
+        left = {number: waiter.seen.items for number, waiter in waiters.items()}
+        total = sum(take.items for take in takes)
+        if not 1 <= total <= slots or any(not 1 <= take.items <= left.pop(take.number, 0) for take in takes):
+            raise BackendError(
+                f"the batching policy took {[(take.number, take.items) for take in takes]} from {len(waiters)} waiting "
+                f"requests with {slots} slots; it must take between 1 and {slots} items, each from a request that waits"
+            )
+        return [(waiters[take.number], take.items) for take in takes]
+
+    def order(self, policy: Policy, slots: int) -> list[W]:
+        """The requests that come next, each as a whole, the first one first. All stay in the line: see ``serve``.
+
+        Raises what the policy raises, and BackendError if it takes none of them.
+        """
+        waiters, takes = self._decide(policy, slots)
+        found = [waiters[number] for number in dict.fromkeys(take.number for take in takes) if number in waiters]
+        if waiters and not found:
+            raise BackendError(f"the policy took none of {len(waiters)} waiting requests; it must take at least one")
+        return found
+
+    def serve(self, *taken: tuple[W, int]) -> None:
+        """Carries out one decision: charges tenants for the items, and removes requests that have none left."""
+        self.rounds += 1
+        for waiter, items in taken:
+            self.shares.give(waiter.seen, items)
+            if items < waiter.seen.items:
+                waiter.seen = replace(waiter.seen, items=waiter.seen.items - items)
+            else:
+                self.leave(waiter)
+
+    def _decide(self, policy: Policy, slots: int) -> tuple[dict[int, W], Sequence[Take]]:
+        if slots == 1 and policy is fifo:  # takes the first of a lane, and ages matter in steps of PATIENCE only
+            waiters = [waiter for lane in list(self._lanes.values()) for waiter in itertools.islice(lane.values(), 1)]
+            step = PATIENCE
+        else:
+            waiters, step = list(self), 1
+        ranked = len({waiter.seen.priority for waiter in waiters}) > 1
+        for waiter in waiters:
+            passed = (self.rounds - waiter.joined) // step * step if ranked else 0
+            if waiter.seen.passed != passed:
+                waiter.seen = replace(waiter.seen, passed=passed)
+        seen = [waiter.seen for waiter in waiters]
+        takes = decide(policy, seen, slots, self.shares.waiting(waiting.tenant for waiting in seen))
+        return {waiter.seen.number: waiter for waiter in waiters}, takes
+
+
+def _lane(waiter: Waiter) -> tuple[str, int]:
+    return waiter.seen.tenant, waiter.seen.priority
+
+
+class Turn:
+    """Blocks its maker, a coroutine on any event loop or a plain thread, until another thread ends it."""
+
+    __slots__ = ("_blocked", "_ended", "_error", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio._get_running_loop()
+        self._ended = None if self._loop is None else self._loop.create_future()
+        self._blocked = threading.Lock()
+        self._blocked.acquire()
+        self._error: BaseException | None = None
+
+    async def wait(self) -> None:
+        """Waits until the turn ends. Raises the error that it ends with."""
+        assert self._ended is not None
+        await self._ended
+        self._raise()
+
+    def wait_sync(self, timeout: float | None = None) -> bool:
+        """``wait`` for a plain thread, which it blocks. Returns False if it has not ended after ``timeout`` seconds."""
+        ended = self._blocked.acquire(timeout=-1 if timeout is None else timeout)
+        if ended:
+            self._raise()
+        return ended
+
+    def end(self, error: BaseException | None = None) -> bool:
+        """Lets the caller continue, or raise ``error``. Call it once, from any thread.
+
+        Returns False if nobody can continue, because the event loop of a coroutine is closed.
+        """
+        self._error = error
+        self._blocked.release()
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:
+                return False
+        return True
+
+    def _settle(self) -> None:
+        if self._ended is not None and not self._ended.done():  # the caller may have been cancelled
+            self._ended.set_result(None)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
