@@ -20,8 +20,8 @@ class EmbeddingSimilarityEngine:
 
     Each distinct text of a batch is embedded once, and a query that was scored lately not again. ``submit`` runs the
     embedding; None calls the engine itself, whose owner thread orders it with other work, and
-    ``queue_of(embedding).submit`` shares the engine's batches with everybody else. The embedding engine is not closed
-    with this one.
+    ``batch_queue_of(embedding).submit`` shares the engine's batches with other callers. The embedding engine is not
+    closed with this one.
     """
 
     ops = frozenset({Op.RERANK})
