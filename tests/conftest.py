@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduling import FIRST, Scheduling
 
 import fineflow.api
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
+from scheduling import FIRST, Scheduling
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
