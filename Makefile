@@ -1,5 +1,6 @@
 # make demo    sets up .venv and runs the document assistant, stock against fineflow; with ENGINE=vllm on vLLM
-# make test    sets up .venv and runs all tests but those of vLLM
+# make test    sets up .venv and runs the tests, all but the sweeps and those of vLLM, on every core
+# make test-all    the same with the sweeps: every combination of what make test covers once (CI runs this)
 # make test-vllm   sets up .venv-vllm, an environment of its own with vLLM for CPUs, and runs its tests
 # make bench-vllm  the same for the benchmarks of vLLM
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
@@ -11,7 +12,8 @@
 # EXAMPLES=.. how many random chains make fuzz compares (some 200 a minute)
 # ENGINE=...  that the demo's LLM runs on: transformers or vllm
 # FRAMEWORK=..  of the demo's app: langchain or llamaindex
-# ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x"
+# WORKERS=... processes that make test distributes the tests over; 0 for none: make test WORKERS=0 ARGS="--pdb"
+# ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x -n0"
 
 VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
@@ -21,6 +23,7 @@ FRAMEWORK ?= langchain
 ARGS   ?=
 EXAMPLES ?= 5000
 SECONDS ?= 120
+WORKERS ?= logical
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -30,8 +33,9 @@ INSTALL  = $(BIN)/python tools/pip_install.py
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs-ready
 VLLM_READY := $(VLLM_VENV)/.ready
+PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
-.PHONY: help venv venv-vllm test-vllm bench-vllm demo test fuzz soak lint format types docs bench clean
+.PHONY: help venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak lint format types docs bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -71,13 +75,16 @@ demo: $(READY)
 endif
 
 test: $(READY)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-all: $(READY)
+	@$(PYTEST) --sweep $(ARGS)
 
 test-vllm: $(VLLM_READY)
-	@$(VLLM)/python -m pytest tests/vllm $(ARGS)
+	@$(VLLM)/python -m pytest -o faulthandler_timeout=900 tests/vllm $(ARGS)
 
 fuzz: $(READY)
-	@FINEFLOW_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/adapters/langchain/test_random_chains.py $(ARGS)
+	@FINEFLOW_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/adapters/langchain/test_random_chains.py $(ARGS)
 
 soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(ARGS)

@@ -1,7 +1,9 @@
-"""What holds for all tests: every graph that is planned is verified after every pass, and plans are reproducible."""
+"""Common setup: distribution over workers, sweeps on request, every planned graph verified, costs forgotten."""
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +15,42 @@ import fineflow.api
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
+from scheduling import FIRST, Scheduling
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sweep", action="store_true", help="also run the tests that are marked as sweeps")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before torch is imported: the workers divide the cores among them, also for the processes that tests start.
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        for name in THREADS:
+            os.environ.setdefault(name, str(threads))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    if config.option.sweep or "sweep" in config.option.markexpr:
+        return
+    sweeps = [item for item in items if item.get_closest_marker("sweep")]
+    if sweeps:
+        config.hook.pytest_deselected(items=sweeps)
+        items[:] = [item for item in items if not item.get_closest_marker("sweep")]
+
+
+def pytest_collection_finish() -> None:
+    # All that is imported now lives to the end. Frozen, it is left out where tests collect garbage or count objects,
+    # which would take half a second each time.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,11 +9,12 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from fineflow.backends.emulated import overlap, word_vector
+from fineflow.backends.emulated import overlap
 from fineflow.backends.emulated.chat import plain_chat
 from fineflow.ir import Op
 from fineflow.protocols import Delta, Message, Sampling, TokenLogprob
 from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.vectors import vector_of
 
 
 class GatedLLM:
@@ -104,7 +105,7 @@ class GatedBatches:
             if self.gate is not None:
                 await self.gate.wait()
             if op is Op.EMBED:
-                return [word_vector(text, 32) for _, text in items]
+                return [vector_of(text, 32) for _, text in items]
             return [overlap(query, text) for query, text in items]
 
     async def aclose(self) -> None:

@@ -124,9 +124,10 @@ class RunNode:
     children: list[RunNode] = field(default_factory=list)
 
     def sort_key(self) -> tuple[int, str]:
-        """Steps of a sequence by number, everything else by content."""
+        """Key for ordering siblings: the step number in a sequence, then the content without the children."""
         steps = [int(m[1]) for tag in self.tags if (m := re.fullmatch(r"seq:step:(\d+)", tag))]
-        return (steps[-1] if steps else 0, as_text(canonical(self)))
+        content = {name: value for name, value in vars(self).items() if name != "children"}
+        return (steps[-1] if steps else 0, as_text(content))
 
 
 def run_tree(
@@ -151,9 +152,18 @@ def arrange(nodes: dict[Any, RunNode], parents: dict[Any, Any]) -> list[RunNode]
     for key, node in nodes.items():
         parent = nodes.get(parents[key])
         (roots if parent is None else parent.children).append(node)
-    for node in _postorder(roots):
-        node.children.sort(key=RunNode.sort_key)
-    return sorted(roots, key=RunNode.sort_key)
+    keys: dict[int, tuple[Any, ...]] = {}
+
+    def key(node: RunNode) -> tuple[Any, ...]:
+        # Computed once per node, and only where there are siblings to compare with: it holds all that a run recorded.
+        if id(node) not in keys:
+            keys[id(node)] = (*node.sort_key(), [key(child) for child in node.children])
+        return keys[id(node)]
+
+    for siblings in (*(node.children for node in _postorder(roots)), roots):
+        if len(siblings) > 1:
+            siblings.sort(key=key)
+    return roots
 
 
 def _postorder(nodes: Sequence[RunNode]) -> list[RunNode]:

@@ -20,8 +20,9 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field
 
-from fineflow.backends.emulated import overlap, word_vector
+from fineflow.backends.emulated import overlap
 from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.vectors import vector_of
 
 
 def wait(gate: Gate | None, seconds: float) -> None:
@@ -57,7 +58,7 @@ class FakeEmbeddings(Embeddings):
 
     def vector(self, text: str) -> list[float]:
         """The vector of a text. A text without words counts as one word."""
-        return word_vector(text, self.dimensions)
+        return vector_of(text, self.dimensions)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         with self.meter.work(f"{len(texts)} documents"):

@@ -33,8 +33,8 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from fineflow.backends.emulated import word_vector
 from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.vectors import vector_of
 
 Answer = str | BaseException
 Script = Mapping[str, Answer] | Callable[[str], Answer]
@@ -189,12 +189,12 @@ class FakeEmbedding(_Latency, BaseEmbedding):
     def _vector(self, text: str) -> list[float]:
         with self.meter.work(text):
             self._pause(text)
-            return word_vector(text, self.dimensions)
+            return vector_of(text, self.dimensions)
 
     async def _avector(self, text: str) -> list[float]:
         with self.meter.work(text):
             await self._apause(text)
-            return word_vector(text, self.dimensions)
+            return vector_of(text, self.dimensions)
 
     def _get_query_embedding(self, query: str) -> list[float]:
         return self._vector(query)
@@ -203,7 +203,7 @@ class FakeEmbedding(_Latency, BaseEmbedding):
         return await self._avector(query)
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return word_vector(text, self.dimensions)
+        return vector_of(text, self.dimensions)
 
 
 class BlockingEmbedding(_Latency, BaseEmbedding):
@@ -214,15 +214,15 @@ class BlockingEmbedding(_Latency, BaseEmbedding):
     def _get_query_embedding(self, query: str) -> list[float]:
         with self.meter.work(query):
             self._pause(query)
-            return word_vector(query, self.dimensions)
+            return vector_of(query, self.dimensions)
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         with self.meter.work(query):
             self._pause(query)
-            return word_vector(query, self.dimensions)
+            return vector_of(query, self.dimensions)
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return word_vector(text, self.dimensions)
+        return vector_of(text, self.dimensions)
 
 
 class FakeStore(SimpleVectorStore):

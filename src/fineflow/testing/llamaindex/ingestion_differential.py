@@ -19,11 +19,11 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from pydantic import Field, PrivateAttr
 
 import fineflow
-from fineflow.backends.emulated import word_vector
 from fineflow.testing.gates import Gate, Meter
 from fineflow.testing.llamaindex.differential import Observation, made_once, observed
 from fineflow.testing.llamaindex.fakes import FakeEmbedding
 from fineflow.testing.llamaindex.recording import differences
+from fineflow.testing.vectors import vector_of
 
 
 class TextEmbedding(FakeEmbedding):
@@ -42,7 +42,7 @@ class TextEmbedding(FakeEmbedding):
         self.asked.append(list(texts))
         if any(self.fails in text for text in texts):
             raise ValueError(f"cannot embed {self.fails!r}")
-        return [word_vector(text, self.dimensions) for text in texts]
+        return [vector_of(text, self.dimensions) for text in texts]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         with self.batches.work(str(len(texts))):
