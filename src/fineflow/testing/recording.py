@@ -149,16 +149,16 @@ def run_tree(
 def arrange(nodes: dict[Any, RunNode], parents: dict[Any, Any]) -> list[RunNode]:
     """Makes a forest of ``nodes``, siblings in canonical order. ``parents``: the parent's key, by key."""
     roots: list[RunNode] = []
-    for key, node in nodes.items():
-        parent = nodes.get(parents[key])
+    for each, node in nodes.items():
+        parent = nodes.get(parents[each])
         (roots if parent is None else parent.children).append(node)
-    keys: dict[int, tuple[Any, ...]] = {}
+    found: dict[int, tuple[Any, ...]] = {}
 
     def key(node: RunNode) -> tuple[Any, ...]:
         # Computed once per node, and only where there are siblings to compare with: it holds all that a run recorded.
-        if id(node) not in keys:
-            keys[id(node)] = (*node.sort_key(), [key(child) for child in node.children])
-        return keys[id(node)]
+        if id(node) not in found:
+            found[id(node)] = (*node.sort_key(), [key(child) for child in node.children])
+        return found[id(node)]
 
     for siblings in (*(node.children for node in _postorder(roots)), roots):
         if len(siblings) > 1:
