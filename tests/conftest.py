@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from fineflow.passes import PASSES, Pass, rewrite
 from scheduling import FIRST, Scheduling
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+_imported = 0  # modules, when they were last frozen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,15 +45,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("sweep")]
 
 
-def pytest_collection_finish() -> None:
-    # All that is imported now lives to the end. Frozen, it is left out where tests collect garbage or count objects,
-    # which would take half a second each time.
-    gc.collect()
-    gc.freeze()
+def pytest_runtest_setup() -> None:
+    # Libraries live to the end. Once frozen, they are left out where tests collect garbage or count objects, which
+    # would take half a second each time. Some are imported when tests are collected, others by a test.
+    global _imported
+    if len(sys.modules) > _imported + 100:
+        _imported = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
-    return Scheduling(config, log) if config.option.dist == "loadfile" else None
+    if config.option.dist != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # else files with few tests come last, however long they take
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

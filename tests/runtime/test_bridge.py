@@ -27,10 +27,15 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread = threading.Thread(target=made.run_forever)
     thread.start()
     yield made
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), made).result(WAIT)  # what was posted may run
+    asyncio.run_coroutine_threadsafe(turns(10), made).result(WAIT)  # what was posted may run
     made.call_soon_threadsafe(made.stop)
     thread.join(WAIT)
     made.close()
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def call_on(loop: asyncio.AbstractEventLoop) -> Call:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,8 @@ from fineflow.runtime.queues.policy import Take
 from fineflow.runtime.queues.registry import set_policy
 from fineflow.runtime.queues.request_context import must_not_wait
 from fineflow.runtime.statistics import statistics
+from fineflow.testing import virtual_threads
+from fineflow.testing.gates import wait_until
 
 
 def limited(at_once: int, name: str = "tool") -> tuple[LimitedComponent, ComponentPermits]:
@@ -207,6 +210,7 @@ def test_the_number_may_change_while_calls_wait() -> None:
     assert (places.running, places.waiting) == (0, 0)
 
 
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 def test_threads_and_loops_share_the_places() -> None:
     component, places = limited(2)
     most, now, lock = 0, 0, threading.Lock()
@@ -216,7 +220,7 @@ def test_threads_and_loops_share_the_places() -> None:
         with lock:
             now += 1
             most = max(most, now)
-        threading.Event().wait(0.002)
+        time.sleep(1)
         with lock:
             now -= 1
 
@@ -233,11 +237,14 @@ def test_threads_and_loops_share_the_places() -> None:
 
         asyncio.run(main())
 
-    threads = [threading.Thread(target=target) for target in (thread, thread, thread, loop, loop)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(30)
+    def run() -> None:
+        threads = [threading.Thread(target=target) for target in (thread, thread, thread, loop, loop)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(30)
+
+    virtual_threads.run(run)
     assert most == 2
     assert (places.running, places.waiting) == (0, 0)
 
@@ -280,8 +287,7 @@ def test_a_deadline_ends_the_wait_of_a_thread() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not places.waiting:
-        threading.Event().wait(0.001)
+    wait_until(lambda: places.waiting > 0)
     deadline.stop()
     thread.join(30)
     assert [type(error) for error in found] == [asyncio.CancelledError]

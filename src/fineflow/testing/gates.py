@@ -141,6 +141,16 @@ def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
     run_sync(look)
 
 
+async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    """Looks until ``condition`` holds, in the running event loop, turn by turn. The async twin of ``wait_until``.
+
+    Raises TimeoutError.
+    """
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0)
+
+
 class Trap(Gate):
     """A gate that stands open but for one who comes to it: the ``at``-th meets ``error``, or waits if there is none.
 
@@ -234,6 +244,17 @@ class Meter:
     async def idle(self, timeout: float = 10.0) -> None:
         """Waits in the running event loop until nothing is at work. Raises TimeoutError."""
         await self._signal.wait(lambda: self.in_flight == 0, timeout, self._busy)
+
+    def wait_ended(self, n: int, timeout: float = 10.0) -> None:
+        """Blocks until ``n`` pieces of work have ended in all. Raises TimeoutError."""
+        self._signal.wait_sync(lambda: len(self.spans) >= n, timeout, lambda: self._unfinished(n))
+
+    async def ended(self, n: int, timeout: float = 10.0) -> None:
+        """Waits in the running event loop until ``n`` pieces of work have ended in all. Raises TimeoutError."""
+        await self._signal.wait(lambda: len(self.spans) >= n, timeout, lambda: self._unfinished(n))
+
+    def _unfinished(self, n: int) -> str:
+        return f"expected {n} pieces of work to end, {len(self.spans)} have"
 
     def _busy(self) -> str:
         return f"expected the component to become idle, {self.in_flight} are still at work"

@@ -130,7 +130,7 @@ def settled(holds: Callable[[], Any], turns: int = 200) -> bool:
     for _ in range(turns):
         if holds():
             return True
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.001), engine_loop()).result(10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), engine_loop()).result(10)
     return False
 
 

@@ -25,6 +25,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 import fineflow
 from fineflow.declare import external
 from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate, Meter
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 
@@ -384,13 +385,15 @@ def test_a_component_that_itself_calls_an_optimized_chain() -> None:
 # Batches.
 
 
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("entry", ["batch", "abatch"])
 def test_max_concurrency_bounds_the_whole_batch(entry: str, limit: int) -> None:
     shared = Meter()
-    app = App(kind=FakeChat(default="fact", prefill=0.002, meter=shared))
-    app.answer = FakeChat(default="Paris of course", prefill=0.002, meter=shared)
-    found = run_batch(app.optimized(), entry, [QUESTION] * 6, {"max_concurrency": limit})
+    app = App(kind=FakeChat(default="fact", prefill=1.0, meter=shared))
+    app.answer = FakeChat(default="Paris of course", prefill=1.0, meter=shared)
+    config = {"max_concurrency": limit}
+    found = virtual_threads.run(lambda: run_batch(app.optimized(), entry, [QUESTION] * 6, config)).value
     assert found == [ANSWER] * 6
     assert shared.calls == 12
     assert shared.peak == limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from time import monotonic
 from typing import Any
@@ -18,6 +19,7 @@ from fineflow.langchain import EngineEmbeddings
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues.admission import process_admission
 from fineflow.runtime.queues.batch_queue import batch_queue_of
+from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
@@ -189,17 +191,22 @@ async def test_a_stream_that_is_read_slowly_is_stopped_in_time() -> None:
         await anext(stream)
 
 
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 def test_a_sync_stream_that_is_read_slowly_is_stopped_in_time() -> None:
     tokens = Gate()
     model = FakeChat(default="yes and no", token_gate=tokens)
     one = fineflow.optimize(ChatPromptTemplate.from_template("{question}") | model, eager=True, timeout=1.0)
     tokens.let()
-    stream = one.stream(QUESTION)
-    assert next(stream).text == "yes "
-    threading.Event().wait(1.1)
-    with pytest.raises(TimeoutError):
-        next(stream)
-    tokens.open()
+
+    def read() -> None:
+        stream = one.stream(QUESTION)
+        assert next(stream).text == "yes "
+        time.sleep(1.1)
+        with pytest.raises(TimeoutError):
+            next(stream)
+        tokens.open()
+
+    virtual_threads.run(read)
     model.meter.wait_idle()
     assert model.meter.calls == 1
 

@@ -280,7 +280,11 @@ def declared(log: list[Any], **effects: Any) -> Callable[[str, Any], Callable[[A
     return make
 
 
-@pytest.mark.parametrize("result", ["earlier", ValueError("no history"), ["a", "b"], None, iter(["once"])], ids=repr)
+@pytest.mark.parametrize(
+    "result",
+    ["earlier", ValueError("no history"), ["a", "b"], None, pytest.param(iter(["once"]), id="iterator")],
+    ids=repr,
+)
 def test_a_read_is_called_once_and_its_result_or_failure_is_stocks(result: Any) -> None:
     def make() -> Any:
         log: list[Any] = []

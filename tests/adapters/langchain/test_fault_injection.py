@@ -32,7 +32,7 @@ from faulty_steps import AT, KINDS, QUESTION, Bench
 
 from fineflow.ir import Op
 from fineflow.runtime.queues.batch_queue import batch_queue_of
-from fineflow.testing.gates import Gate, Trap
+from fineflow.testing.gates import Gate, Trap, until
 
 # Raising.
 
@@ -193,9 +193,7 @@ async def test_cancelled_in_the_queue_of_an_engine(kind: str) -> None:
     other = asyncio.ensure_future(queue.submit_async(op, [item]))
     await busy.arrived()
     task = asyncio.ensure_future(chain.ainvoke(QUESTION))
-    async with asyncio.timeout(10):
-        while not queue.waiting:
-            await asyncio.sleep(0.001)
+    await until(lambda: queue.waiting > 0)
     begun = perf_counter()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -19,9 +19,9 @@ from fineflow.engines import set_policy
 from fineflow.langchain import ChatEngine
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.testing.engines import GatedLLM
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, until
 from fineflow.testing.langchain import FakeChat
-from fineflow.testing.leaks import NOTHING, left
+from fineflow.testing.leaks import left
 
 PROMPT = 0.1  # seconds within which everything of a cancelled call has stopped
 SMALL, LARGE = {"q": "why?"}, {"q": "why? " * 60}
@@ -55,9 +55,7 @@ class Bench:
         return running, waiting, behind
 
     async def until(self, waiting: int, running: int) -> None:
-        async with asyncio.timeout(10):
-            while (self.admission.waiting, self.admission.running) != (waiting, running):
-                await asyncio.sleep(0.001)
+        await until(lambda: (self.admission.waiting, self.admission.running) == (waiting, running))
 
     async def over(self, *calls: asyncio.Task[Any]) -> None:
         """The one behind has come in, though nothing has ended; both have their answers; nothing is left."""
@@ -66,11 +64,7 @@ class Bench:
         for found in await asyncio.gather(*calls):
             assert (found["a"], found["b"]) == ("one two", "beside")
         assert (self.admission.waiting, self.admission.running, self.admission.tokens) == (0, 0, 0)
-        for _ in range(1000):
-            if not left(objects=False):  # exceptions that a test holds keep the objects of their calls
-                break
-            await asyncio.sleep(0.001)
-        assert left(objects=False) == NOTHING
+        await until(lambda: not left(objects=False))  # exceptions that a test holds keep the objects of their calls
         large = await self.chain.ainvoke(LARGE)
         assert large["a"] == "one two"
 

@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 import fineflow
 from fineflow.runtime.queues.admission import process_admission
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat
 Q, A = {"question": "q"}, {"question": "q", "a": "yes", "b": "yes"}
 def chain(gate=None, **more):
@@ -48,8 +48,7 @@ def test_the_interpreter_exits_with_calls_that_run_and_calls_that_wait(tmp_path:
     for _ in range(3):
         threading.Thread(target=lambda: {call}, daemon=True).start()
     gate.wait_arrived()
-    while process_admission().waiting < 2:
-        threading.Event().wait(0.001)
+    wait_until(lambda: process_admission().waiting == 2)
     """
     assert run_python(tmp_path, text) == (0, "", "")
 
@@ -114,8 +113,7 @@ def test_a_fork_while_calls_run_and_wait(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     gate.wait_arrived()
-    while not process_admission().waiting:
-        threading.Event().wait(0.001)
+    wait_until(lambda: process_admission().waiting == 1)
     child = os.fork()
     if child == 0:
         now = fineflow.statistics().queries
@@ -140,10 +138,11 @@ def on_engine(**more):
     ask = ChatPromptTemplate.from_template("{question}") | ChatEngine(engine=llm, **more)
     return fineflow.optimize(ask | StrOutputParser(), eager=True)
 def under_way(call):
-    for _ in range(3):
-        threading.Thread(target=call, daemon=True).start()
-    while (admission.running, admission.waiting) != (1, 2):
-        threading.Event().wait(0.001)
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: (admission.running, admission.waiting) == (1, 2))
+    return threads
 """
 
 
@@ -191,13 +190,13 @@ def test_a_shutdown_tells_those_whose_requests_were_in_an_llm(tmp_path: Path) ->
             model.invoke("q")
         except BackendError as error:
             found.append(str(error))
-    under_way(call)
+    threads = under_way(call)
     fineflow.shutdown(timeout=0)
-    while len(found) < 3:
-        threading.Event().wait(0.001)
-    print(set(found))
+    for thread in threads:
+        thread.join(30)
+    print(len(found), set(found))
     print(on_engine(max_tokens=2).invoke(Q), admission.running, admission.waiting)
     """
     status, out, errors = run_python(tmp_path, LLM + textwrap.dedent(text))
-    told = "{'fineflow.shutdown() was called while this was under way'}"
+    told = "3 {'fineflow.shutdown() was called while this was under way'}"
     assert (status, out.splitlines(), errors) == (0, [told, "yes yes  0 0"], "")

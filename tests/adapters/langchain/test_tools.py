@@ -15,7 +15,7 @@ from pydantic import BaseModel, field_validator
 import fineflow
 from fineflow.ir import Effect, Op
 from fineflow.testing.differential import ALL, assert_same
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, until
 from fineflow.testing.langchain import FakeChat
 
 QUESTION = {"question": "the capital of France"}
@@ -99,9 +99,7 @@ async def test_it_is_called_when_its_argument_is_written(name: str) -> None:
     chain, log = looked_up(name, token_gate=gate)
     call = asyncio.create_task(fineflow.optimize(chain, strict=True).ainvoke(QUESTION))
     gate.let(2)  # '{"query":' '"capital",'
-    async with asyncio.timeout(10):
-        while not log:
-            await asyncio.sleep(0.001)
+    await until(lambda: log)
     assert not call.done()
     gate.open()
     assert (await call)["why"] == "it is asked for"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,7 @@ from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedLLM
-from fineflow.testing.gates import Gate, Trap
+from fineflow.testing.gates import Gate, Trap, wait_until
 from fineflow.testing.leaks import left, settled
 from fineflow.testing.llamaindex.chat_differential import assert_same_chat
 from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
@@ -255,15 +254,6 @@ def in_thread(call: Callable[[], Any]) -> Any:
     return future
 
 
-def arrived(seen: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(WAIT * 1000):
-        if seen():
-            return
-        waiting.wait(0.001)
-    raise TimeoutError("it did not come to this")
-
-
 @pytest.mark.parametrize("entry", ["chat", "stream_chat"])
 def test_the_beginning_of_the_prompt_is_prefilled_while_the_store_searches(entry: str) -> None:
     gate, backend = Gate(), GatedLLM("ok")
@@ -272,7 +262,7 @@ def test_the_beginning_of_the_prompt_is_prefilled_while_the_store_searches(entry
     chat = fineflow.optimize(make(CallbackManager([])), strict=True)
     call = in_thread(lambda: getattr(chat, entry)(QUESTION))
     gate.wait_arrived(1)
-    arrived(lambda: backend.prefills.calls == 1)
+    wait_until(lambda: backend.prefills.calls == 1)
     assert backend.meter.calls == 0
     gate.open()
     response = call.result(WAIT)

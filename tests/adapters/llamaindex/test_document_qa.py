@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -217,18 +218,19 @@ def test_the_model_is_asked_while_documents_are_embedded() -> None:
     assert qa._self_last.claimed
 
 
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 def test_nothing_overtakes_a_step_of_the_users() -> None:
     asked_by_then: list[int] = []
     llm = FakeLLM(answers=said)
 
     class Looking(TransformComponent):
         def __call__(self, nodes: Any, **kwargs: Any) -> Any:
-            threading.Event().wait(0.05)
+            time.sleep(1)  # virtual: all that can begin by then has begun
             asked_by_then.append(llm.meter.calls)
             return nodes
 
     qa = fineflow.optimize(DocumentQA([Looking()], TextEmbedding(), fusion(llm)), strict=True)
-    qa.query(documents(), QUESTION)
+    virtual_threads.run(lambda: qa.query(documents(), QUESTION))
     assert asked_by_then == [0]
     assert "which nothing overtakes" in str(fineflow.explain(qa))
 

@@ -146,20 +146,14 @@ async def test_the_original_query_is_searched_at_once_and_each_line_when_it_is_f
     else:
         call = asyncio.create_task(fused.aretrieve(QUESTION))
     await tokens.arrived(1)
-    await searched(store, 1)  # before the model has said a word
+    await store.meter.ended(1)  # before the model has said a word
     tokens.let(3)  # "river ", "mill\n", "stone "
-    await searched(store, 2)
+    await store.meter.ended(2)
     assert store.meter.labels == [QUESTION, "river mill"]
     tokens.let(2)  # "tower\n", "church "
-    await searched(store, 3)
+    await store.meter.ended(3)
     tokens.open()
     nodes = await call
     assert sorted(store.meter.labels) == sorted([QUESTION, "river mill", "stone tower", "church garden"])
     assert nodes
     assert fused._self_last.claimed >= 4
-
-
-async def searched(store: FakeStore, count: int) -> None:
-    async with asyncio.timeout(10):
-        while len(store.meter.spans) < count:
-            await asyncio.sleep(0.001)

@@ -19,7 +19,7 @@ import fineflow
 from fineflow.llamaindex import EngineEmbedding, EngineLLM
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches, GatedLLM
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 from fineflow.testing.stalls import held
 
@@ -87,7 +87,7 @@ def test_the_beginning_of_a_prompt_is_prefilled_while_the_store_searches() -> No
     made = engine("compact", EngineLLM(engine=backend), store=FakeStore(gate=gate))
     call = in_thread(lambda: made.query(QUESTION))
     gate.wait_arrived(1)
-    arrived(lambda: backend.prefills.calls == 1)
+    wait_until(lambda: backend.prefills.calls == 1)
     gate.open()
     assert str(call.result(WAIT)) == "ok"
 
@@ -98,19 +98,10 @@ def test_texts_that_refine_an_answer_are_prefilled_while_it_is_written() -> None
     made = engine("refine", EngineLLM(engine=backend))
     call = in_thread(lambda: made.synthesize(QUESTION, scored()[:3]))
     tokens.wait_arrived(1)
-    arrived(lambda: backend.prefills.calls == 2)  # of the two prompts that refine the first answer
+    wait_until(lambda: backend.prefills.calls == 2)  # of the two prompts that refine the first answer
     tokens.open()
     assert str(call.result(WAIT)) == "ok"
     assert backend.meter.calls == 3
-
-
-def arrived(seen: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(WAIT * 1000):
-        if seen():
-            return
-        waiting.wait(0.001)
-    raise TimeoutError("it did not come to this")
 
 
 watched = pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")

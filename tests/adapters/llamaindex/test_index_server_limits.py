@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +16,7 @@ from index_shapes import QUESTION
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.postprocessor.rankGPT_rerank import RankGPTRerank
 from llama_index.core.query_engine import RouterQueryEngine, TransformQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
@@ -27,7 +27,7 @@ import fineflow
 from fineflow.llamaindex import EngineLLM
 from fineflow.runtime import servers
 from fineflow.runtime.loop.submission import run_sync
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.server import OpenAIServer
 
 
@@ -67,15 +67,13 @@ def queued(server: OpenAIServer, count: int) -> None:
     """Returns when so many requests wait for their turn, and the server is at work on as many as it may be."""
     component, gate = servers.component_at(server.url), server.gate
     assert component is not None and component.permits is not None and gate is not None
-    for _ in range(2000):
+    places = component.permits
+
+    def so() -> bool:
         at_work = sum(not each.ended for each in server.received)
-        if at_work == component.permits.at_once and (component.permits.waiting, gate.arrivals) == (
-            count,
-            len(server.received),
-        ):
-            return
-        threading.Event().wait(0.005)  # nobody can wait at a gate for who waits in a queue
-    raise TimeoutError(f"expected {count} requests to wait, and all places to be taken: {component}")
+        return at_work == places.at_once and (places.waiting, gate.arrivals) == (count, len(server.received))
+
+    wait_until(so)
 
 
 def hyde(server: OpenAIServer) -> Any:
@@ -121,7 +119,8 @@ def reranked(server: OpenAIServer) -> Any:
 
 
 def chatting(server: OpenAIServer) -> Any:
-    return fineflow.optimize(SimpleChatEngine.from_defaults(llm=like(server.url)), strict=True)
+    memory = ChatMemoryBuffer.from_defaults(token_limit=500)
+    return fineflow.optimize(SimpleChatEngine.from_defaults(llm=like(server.url), memory=memory), strict=True)
 
 
 @pytest.mark.parametrize("what", WAITING)

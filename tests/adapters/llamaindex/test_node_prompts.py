@@ -179,6 +179,7 @@ def rerank(**settings: Any) -> Callable[[], Any]:
     return lambda: LLMRerank(**{"llm": model(is_chat=False), "choice_batch_size": 1, **settings})
 
 
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 @pytest.mark.parametrize(
     ("make", "ahead"),
     [
@@ -200,12 +201,8 @@ def test_what_is_not_known_is_stocks(make: Callable[[], Any], ahead: bool) -> No
     assert_same_index(build, QUESTION)
     engine = build(CallbackManager([]))
     llm = engine._node_postprocessors[0].llm
-    llm.gate, llm.latency = Gate(opened=not ahead), 0.05  # what is asked at once is under way at once
-    call = in_thread(lambda: fineflow.optimize(engine, strict=True).query(QUESTION))
-    if ahead:
-        llm.gate.wait_arrived(2)
-        llm.gate.open()
-    assert call.result(WAIT).response
+    llm.latency = ANSWER
+    assert virtual_threads.run(lambda: fineflow.optimize(engine, strict=True).query(QUESTION)).value.response
     assert (llm.meter.peak > 1) is ahead
 
 

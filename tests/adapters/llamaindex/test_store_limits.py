@@ -20,6 +20,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine
 from llama_index.core.retrievers import (
     QueryFusionRetriever,
@@ -158,7 +159,9 @@ def auto(made: VectorStoreIndex) -> Any:
 
 
 def chat(made: VectorStoreIndex) -> Any:
-    return ContextChatEngine.from_defaults(retriever=made.as_retriever(), llm=model())
+    # Not the default, a database: aiosqlite leaves the answers of its threads to an event loop that has been closed.
+    memory = ChatMemoryBuffer.from_defaults(token_limit=500)
+    return ContextChatEngine.from_defaults(made.as_retriever(), llm=model(), memory=memory)
 
 
 READERS: dict[str, tuple[Callable[[Any], Any], str, int]] = {  # the least number of searches
