@@ -26,8 +26,6 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
-from fineflow.api import plan
-from fineflow.options import Options
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 from fineflow.testing.leaks import Left, settled
@@ -116,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=7)
     parser.add_argument("--queries", type=positive, default=1000, help="queries at once (1000)")
     given = parser.parse_args(argv)
-    primitives = len(plan(chain(), Options(), True).e_graph.primitives)
+    primitives = len(fineflow.explain(chain()).e_graph.primitives)
     assert primitives == PRIMITIVES, f"the graph of the benchmark has {primitives} primitives"
     found = {collector: overheads(given.queries, given.runs, collector=collector) for collector in (False, True)}
     each = {on: [(b - a) / PRIMITIVES for a, b in zip(*pair, strict=True)] for on, pair in found.items()}

@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fineflow
 from benchmarks import queries
-from fineflow.api import plan
-from fineflow.options import Options
 
 ROOT = Path(__file__).parents[2]
 KIB = 1024
@@ -35,7 +34,7 @@ def test_many_queries_at_once_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_the_graph_of_the_benchmark() -> None:
-    assert len(plan(queries.chain(), Options(), True).e_graph.primitives) == queries.PRIMITIVES
+    assert len(fineflow.explain(queries.chain()).e_graph.primitives) == queries.PRIMITIVES
 
 
 def test_a_short_soak(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ batch), searches, embedding and reranking on emulated engines, functions of the 
 from __future__ import annotations
 
 import asyncio
+import asyncio
 import itertools
 import json
 import zlib
@@ -20,6 +21,7 @@ from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOut
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 
+from fineflow.adapters.core.decoding import encode
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore, prompt_text
@@ -77,7 +79,9 @@ class World:
             first, step = times
             return FakeChat(answers=answer, prefill=first, step=step)
         name = f"llm-{self.number}-{index if self.times.shared else next(self.numbers)}"
-        made = self.made[index] = ChatEngine(engine=EmulatedLLM(said, times, name=name))
+        engine = EmulatedLLM(said, times, name=name)
+        asyncio.run(encode(engine, str))  # the first prompt is encoded in a thread: of several, any may be ready first
+        made = self.made[index] = ChatEngine(engine=engine)
         return made
 
 

@@ -81,10 +81,12 @@ def component_of(obj: Any) -> LimitedComponent:
     kind = obj if isinstance(obj, type) else obj.__class__  # of an optimized object: the user's class
     packages = {each.__module__.partition(".")[0] for each in kind.__mro__}
     found = frameworks()
-    refusal = TypeError(f"expected an engine, or a component of a supported framework, got {type(obj).__name__}")
+    refusals = []
     for framework in [each for each in found if each.package in packages] or found:
         try:
             return framework.component(obj)
         except TypeError as error:
-            refusal = error
-    raise refusal
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
+    raise TypeError(f"expected an engine, or a component of a supported framework, got {type(obj).__name__}")

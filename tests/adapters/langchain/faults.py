@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def nothing_is_left(bench: Bench) -> Iterator[None]:
     assert settled(lambda: not engine_tasks()), engine_tasks()
     assert settled(lambda: not workers._pool._busy)
     assert settled(lambda: all(over(ref()) for ref in calls))
-    assert settled(lambda: not any(ref() for ref in calls) or gc.collect() < 0, 10)
+    assert settled(lambda: not any(ref() for ref in calls) or gc.collect() < 0)
 
 
 def over(made: Any) -> bool:
@@ -125,13 +126,14 @@ def engine_tasks() -> list[Any]:
     return [task for task in asyncio.all_tasks(engine_loop()) if not task.done()]
 
 
-def settled(holds: Callable[[], Any], turns: int = 200) -> bool:
-    """Whether it holds after a few turns of the runtime's loop, within which ends what is cancelled."""
-    for _ in range(turns):
-        if holds():
-            return True
+def settled(holds: Callable[[], Any], timeout: float = 10.0) -> bool:
+    """Whether it holds soon, looking after each turn of the runtime's loop: what was cancelled has ended by then."""
+    deadline = monotonic() + timeout
+    while not holds():
+        if monotonic() > deadline:
+            return False
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), engine_loop()).result(10)
-    return False
+    return True
 
 
 def works(chain: Any, bench: Bench, entry: str) -> None:

@@ -72,4 +72,4 @@ def test_nothing_of_a_call_is_kept(kind: str, how: str, entry: str) -> None:
     with suppress(Exception):
         run(chain, entry)
     bench.trap.error = None
-    assert settled(lambda: not [each for each in kept() if id(each) not in before], 20)
+    assert settled(lambda: not [each for each in kept() if id(each) not in before])

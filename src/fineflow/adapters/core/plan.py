@@ -52,8 +52,12 @@ class Plan:
         return tuple(entry for entry in self.entries if self.follows_for(entry, eager=eager))
 
     def follows_for(self, entry: str, *, eager: bool) -> bool:
-        """Whether a call of the method follows the plan. eager: also where no gain is expected."""
-        return entry in self.pays or entry in self.follows or (eager and self.touched != frozenset())
+        """Returns True if a call of the method follows the plan.
+
+        eager: also where no gain is expected, except for a batch, which a framework runs step by step for all inputs.
+        """
+        eager = eager and not entry.endswith("batch") and self.touched != frozenset()
+        return entry in self.pays or entry in self.follows or eager
 
     def bounding(self, leaves: frozenset[str]) -> Plan:
         """Returns the plan that all calls follow, with shadows between stock and the components at these paths, too."""

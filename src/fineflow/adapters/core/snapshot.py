@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import attrgetter, is_
 from typing import Any
@@ -56,7 +56,11 @@ class Snapshot:
         self._lists = [value for value in found if type(value) in (list, tuple, dict)]
         self._sets = [each for each in self._held if type(each) is set]
         self._lengths = list(map(len, chain(self._whole, self._lists, self._sets)))
-        self._parts = list(_parts(self._lists))
+        small = [each for each in self._lists if len(each) <= MOST]
+        self._small_dicts = [each for each in small if type(each) is dict]
+        self._large = [each for each in self._lists if len(each) > MOST]
+        self._small = small
+        self._parts = list(self._found())
         called = [(kind, name) for kind, name in methods if hasattr(kind, name)]
         self._kinds = [kind for kind, _ in called]
         self._methods = [name for _, name in called]
@@ -79,12 +83,17 @@ class Snapshot:
             and all(map(is_, chain.from_iterable(map(dict.values, self._whole)), self._values))
             and list(chain.from_iterable(self._whole)) == self._names
             and all(map(is_, map(dict.get, self._owners, self._keys), self._read))
-            and all(map(is_, _parts(self._lists), self._parts))
+            and all(map(is_, self._found(), self._parts))
             and all(map(is_, map(getattr, self._kinds, self._methods), self._functions))
         )
 
+    def _found(self) -> Iterator[Any]:
+        """Yields the parts of the containers as they are now, whose lengths are known to be the same."""
+        in_c = chain(chain.from_iterable(self._small), chain.from_iterable(map(dict.values, self._small_dicts)))
+        return chain(in_c, _beginnings(self._large)) if self._large else in_c
 
-def _parts(containers: Iterable[Any]) -> Iterable[Any]:
+
+def _beginnings(containers: Iterable[Any]) -> Iterator[Any]:
     for each in containers:
         if type(each) is dict:
             yield from islice(each, MOST)

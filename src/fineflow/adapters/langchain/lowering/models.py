@@ -280,7 +280,7 @@ def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
     assert entry.stream is not None
     try:
         yield from bridge.items(entry.stream.read)
-    except GeneratorExit:
+    except (GeneratorExit, KeyboardInterrupt, SystemExit):  # of this thread, not of the graph
         raise
     except Unreachable:
         entry.disown()
@@ -295,7 +295,7 @@ async def _alive(entry: Entry) -> AsyncGenerator[Any, None]:
     try:
         async for chunk in entry.stream.read():  # which holds nothing that would have to be closed
             yield chunk
-    except (GeneratorExit, asyncio.CancelledError):
+    except (GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException:
         if _whole_stream(entry):
