@@ -1,4 +1,7 @@
-"""LangChain as a ``Framework``: its rows and kernels, and where it differs from other frameworks."""
+"""LangChain as a ``Framework``: its rows and kernels, and where it differs from other frameworks.
+
+"Stock" means LangChain's own code.
+"""
 
 from __future__ import annotations
 
