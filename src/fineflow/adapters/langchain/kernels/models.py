@@ -81,7 +81,7 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
     if (early or run.call.streaming) and assembles(model):
-        return True  # pieces add up to the whole result, so they serve every kind of claim
+        return True  # pieces can be assembled to the whole result, so they serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
     return by_stock or run.call.facts.streams_models or model._should_stream(async_api=not run.call.sync, **options)
 

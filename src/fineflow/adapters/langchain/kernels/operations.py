@@ -73,7 +73,7 @@ def choose(p: Primitive, args: Args, run: Execution) -> object:
 
 
 def _holds(value: Any) -> bool:
-    plain(value)  # no user code may notice the truth test
+    plain(value)  # refuses values that could notice the truth test
     return bool(value)
 
 
