@@ -107,7 +107,7 @@ async def test_a_meter_counts_work_in_flight() -> None:
     tasks = [asyncio.create_task(work(x)) for x in "ab"]
     await gate.arrived(2)
     assert (meter.in_flight, meter.peak, meter.calls, meter.labels) == (2, 2, 2, ["a", "b"])
-    with pytest.raises(TimeoutError, match="2 are still at work"):
+    with pytest.raises(TimeoutError, match="2 calls are still running"):
         meter.wait_idle(timeout=0.01)
     tasks[0].cancel()
     gate.open()

@@ -104,9 +104,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
         assert_same_index(without, "where")
     with pytest.raises(ValueError, match="entries must be of query, aquery, retrieve, aretrieve; got synthesize"):
         assert_same_index(make, "where", entries=("synthesize",))
-    with pytest.raises(ValueError, match=r"nothing to call of Accumulate.*nodes=\.\.\. a synthesizer"):
+    with pytest.raises(ValueError, match=r"Accumulate has no entry point.*nodes=\.\.\. a synthesizer"):
         assert_same_index(lambda manager: make(manager)._response_synthesizer, "where")
-    with pytest.raises(ValueError, match=r"nothing to call of VectorStoreIndex.*pipelines assert_same_ingestion"):
+    with pytest.raises(ValueError, match=r"VectorStoreIndex has no entry point.*pipelines assert_same_ingestion"):
         assert_same_index(lambda manager: VectorStoreIndex([], embed_model=FakeEmbedding()), "where")
 
 

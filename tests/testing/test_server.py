@@ -83,5 +83,5 @@ def test_what_was_computed_is_found_cached() -> None:
 
 
 def test_waiting_for_what_does_not_come() -> None:
-    with OpenAIServer() as server, pytest.raises(TimeoutError, match="was not asked"):
+    with OpenAIServer() as server, pytest.raises(TimeoutError, match="did not get"):
         server.wait(lambda s: bool(s.received), timeout=0.01)

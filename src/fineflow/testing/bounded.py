@@ -1,4 +1,4 @@
-"""A call that must end: in a thread of its own, so that it neither meets a running event loop nor hangs a test."""
+"""Runs a call with a time limit, in its own thread: without a running event loop, and without hanging the test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def bounded(call: Callable[[], object], timeout: float) -> None:
-    """Makes the call. Raises what it raises, and TimeoutError when it has not ended after ``timeout`` seconds."""
+    """Runs the call. Raises what it raises, and TimeoutError if it has not ended after ``timeout`` seconds."""
     failure: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Values in a comparable form: equal for two runs of equal pipelines, plain enough to be printed in a diff."""
+"""Values in a comparable form: equal for two runs of equal pipelines, and plain enough to print in a diff."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def canonical(value: Any) -> Any:
-    """``value`` as nested dicts, lists and scalars, taken now: later changes to the value do not show.
+    """Returns ``value`` as nested dicts, lists and scalars; later changes to the value do not show.
 
-    What differs from run to run is replaced: run ids inside message ids, UUID objects, addresses in a ``repr``. The
-    type of every object is kept, as ``"type"`` beside its fields.
+    Replaces what differs from run to run: run ids inside message ids, UUID objects, addresses in a ``repr``. Keeps the
+    type of every object, as ``"type"`` beside its fields.
     """
     if value is None or isinstance(value, bool | int | float | bytes):
         return value
@@ -47,7 +47,7 @@ def canonical(value: Any) -> Any:
 
 
 def as_text(form: Any) -> str:
-    """A canonical form as one line, the same for equal forms: a key to sort by."""
+    """Returns a canonical form as one line, equal for equal forms: a sort key."""
     return json.dumps(form, sort_keys=True, default=repr)
 
 

@@ -1,6 +1,7 @@
-"""Same answer: observes a pipeline through every entry point, stock and optimized, and says what differs.
+"""Same answer: calls a pipeline by every entry point, stock and optimized, and reports the differences.
 
-``assert_same(make, input)`` is the whole test for one shape of pipeline::
+Stock is LangChain's own code on the original object. ``assert_same(make, input)`` is the whole test for one shape of
+pipeline::
 
     def make():
         log = []
@@ -38,10 +39,10 @@ SYNC = ("invoke", "stream", "batch")
 ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
 ALL = (*SYNC, *ASYNC)
 
-# Set to "caller" around every observed call: user code in a pipeline under test can note what it finds here.
+# Set to "caller" around every observed call: user code of the pipeline under test can record its value.
 PROBE: ContextVar[str] = ContextVar("fineflow_probe", default="nobody")
 
-# Configurations worth running a shape with, besides none.
+# Configurations to run a shape with, besides none.
 CONFIGS: dict[str, RunnableConfig] = {
     "plain": {},
     "tags": {"tags": ["t2", "t1"]},
@@ -57,14 +58,14 @@ Made = Runnable[Any, Any] | tuple[Runnable[Any, Any], MutableSequence[Any]]
 
 @dataclass
 class Observation:
-    """What a caller can see of one call. Every field is comparable and printable.
+    """Observable results of one call. Every field is comparable and printable.
 
-    value: what was returned, canonical; for streams the concatenation of the chunks, as LangChain adds them.
-    keys: the keys of a returned dict, in order. chunk_types: type names of the chunks, per key ("" for chunks that
-    are no dicts). chunks: the pieces themselves, per key. started: False when a stream failed where it was asked for,
-    before its first item was. error: type, text and causes of the exception, with the
-    functions of the user's that its traceback shows. runs: the callback run tree. log: the side effects. probe: what
-    the call left in the caller's ``PROBE``. leftover: tasks that the call left behind in the caller's event loop.
+    value: the returned value, canonical; for streams the concatenation of the chunks, as LangChain adds them. keys: of
+    a returned dict, in order. chunk_types: type names of the chunks, per key ("" for chunks that are not dicts).
+    chunks: the pieces themselves, per key. started: False if calling for a stream failed, before its first item. error:
+    type, text and causes of the exception, with the user functions in its traceback. runs: the callback run tree. log:
+    the side effects. probe: the caller's ``PROBE`` after the call. leftover: tasks that the call left in the caller's
+    event loop.
     """
 
     entry: str
@@ -90,11 +91,11 @@ def observe(
     handler: Literal["sync", "async"] | None = "sync",
     timeout: float = 60.0,
 ) -> Observation:
-    """Calls ``runnable`` through the entry point named ``entry`` and notes what a caller can see.
+    """Calls ``runnable`` by the entry point named ``entry`` and returns what a caller can observe.
 
-    ``input`` of ``batch`` and ``abatch`` is a list of inputs. Async entry points run in an event loop of their own.
-    ``handler`` None attaches no callback handler, and ``runs`` stays empty.
-    Raises ValueError for an unknown entry point and TimeoutError when the call has not ended after ``timeout`` s.
+    ``input`` of ``batch`` and ``abatch`` is a list of inputs. Async entry points run on an event loop of their own.
+    ``handler`` None attaches no callback handler, and ``runs`` stays empty. Raises ValueError for an unknown entry
+    point and TimeoutError if the call has not ended after ``timeout`` s.
     """
     if entry not in ALL:
         raise ValueError(f"entry must be one of {', '.join(ALL)}; got {entry!r}")
@@ -120,16 +121,16 @@ def assert_same(
     ordered_log: bool = True,
     **options: Any,
 ) -> None:
-    """Raises AssertionError, with a diff, if the optimized pipeline can be told from stock through any entry point.
+    """Raises AssertionError, with a diff, if the optimized pipeline differs observably from stock by any entry point.
 
-    make_runnable: makes a fresh pipeline, or a pair of it and the list that its functions log side effects to.
-    batch: the inputs of ``batch`` and ``abatch`` (default: ``input`` twice). optimize: ``fineflow.optimize`` unless
-    given; ``options`` go to it. exact_chunks: also compare where streams are cut. ordered_log: False compares the
-    side effects as a multiset, for pipelines whose stock order is concurrent.
+    make_runnable: makes a fresh pipeline, or a pair of it and the list that its functions log side effects to. batch:
+    the inputs of ``batch`` and ``abatch`` (default: ``input`` twice). optimize: default ``fineflow.optimize``; gets
+    ``options``. exact_chunks: also compares where streams are cut. ordered_log: False compares the side effects as a
+    multiset, for pipelines whose stock order is concurrent.
     """
     if not callable(make_runnable):
         raise TypeError(
-            "assert_same expects a function that makes the pipeline, as it is made anew for each call; got "
+            "assert_same expects a function that makes the pipeline, because each call gets a fresh one; got "
             f"{type(make_runnable).__name__}: write assert_same(lambda: ..., input)"
         )
     if optimize is None:
@@ -152,7 +153,7 @@ def assert_same(
 def differences(
     stock: Observation, optimized: Observation, *, exact_chunks: bool = False, ordered_log: bool = True
 ) -> list[str]:
-    """One text per field that differs: its name and a diff, ``-`` stock and ``+`` optimized."""
+    """Returns one text per field that differs: its name and a diff, ``-`` stock and ``+`` optimized."""
     found = []
     for name in (f.name for f in fields(Observation)):
         one, other = getattr(stock, name), getattr(optimized, name)
@@ -220,7 +221,7 @@ async def _acall(runnable: Any, entry: str, input: Any, config: dict[str, Any], 
     except Exception as error:
         seen.error = _see_error(error)
     seen.probe = PROBE.get()
-    for _ in range(5):  # what the call has cancelled may take a few rounds of the loop to end
+    for _ in range(5):  # cancelled tasks may take a few rounds of the loop to end
         await asyncio.sleep(0)
     left = asyncio.all_tasks() - before
     seen.leftover = sorted({getattr(task.get_coro(), "__qualname__", repr(task)) for task in left})
@@ -262,7 +263,7 @@ def _see_chunks(seen: Observation, chunks: list[Any]) -> None:
 
 
 def concatenated(chunks: Sequence[Any]) -> Any:
-    """The sum of the chunks; where chunks cannot be added each replaces the one before, as in LangChain."""
+    """Returns the sum of the chunks; chunks that cannot be added replace the one before, as in LangChain."""
     total = chunks[0]
     for chunk in chunks[1:]:
         try:
@@ -273,7 +274,7 @@ def concatenated(chunks: Sequence[Any]) -> Any:
 
 
 def event_tree(events: Sequence[Mapping[str, Any]]) -> list[RunNode]:
-    """The events of ``astream_events`` as a run tree; the chunks of one run are concatenated."""
+    """Returns the events of ``astream_events`` as a run tree; the chunks of one run are concatenated."""
     nodes: dict[str, RunNode] = {}
     parents: dict[str, str | None] = {}
     chunks: dict[str, list[Any]] = {}
@@ -288,7 +289,7 @@ def event_tree(events: Sequence[Mapping[str, Any]]) -> list[RunNode]:
         if step == "stream":
             chunks.setdefault(key, []).append(data["chunk"])
             if node.events[-1:] == [event["event"]]:
-                continue  # how many chunks there are is not compared here
+                continue  # the number of chunks is not compared here
         else:
             node.inputs = canonical(data["input"]) if "input" in data else node.inputs
             node.outputs = canonical(data["output"]) if "output" in data else node.outputs

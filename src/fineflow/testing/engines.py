@@ -1,6 +1,6 @@
-"""Engines with gates: what is queued, running or half way through stays so until the test says otherwise.
+"""Engines with gates: queued and running work, also half done, stays so until the test opens a gate.
 
-Both live on fineflow's runtime loop like real ones, and count in ``meter`` what is with them.
+Like real engines they live on fineflow's runtime loop; ``meter`` counts the work on them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class GatedLLM:
     """An ``LLMEngine`` whose tokens are characters; it answers with the words of ``answer``, one delta each.
 
     gate: waited at before the first token. token_gate: before each token. prefill_gate: before a prefill is done.
-    prefills: counts these. capacity: tokens that it asks not to be exceeded (``protocols.Limited``).
-    constraints: as of ``protocols.Constrains``; what ``answer`` says is taken to follow them. samplings: what it
-    was asked to follow, call by call. Asked for logprobs, it is certain of each token.
+    prefills: counts prefills. capacity: maximum number of tokens (``protocols.Limited``). constraints: as in
+    ``protocols.Constrains``; ``answer`` is assumed to follow them. samplings: the sampling settings of each call. If
+    logprobs are requested, every token has probability 1.
     """
 
     block_size = 16
@@ -86,11 +86,11 @@ class GatedLLM:
                 yield Delta(word, (i,), end, len(tokens), logprobs=certain)
 
     async def aclose(self) -> None:
-        """Nothing to free."""
+        """Does nothing: there is nothing to free."""
 
 
 class GatedBatches:
-    """A ``BatchEngine`` that embeds and reranks by words. gate: waited at by each batch."""
+    """A ``BatchEngine`` that embeds and reranks by words. gate: each batch waits at it."""
 
     ops = frozenset({Op.EMBED, Op.RERANK})
 
@@ -109,4 +109,4 @@ class GatedBatches:
             return [overlap(query, text) for query, text in items]
 
     async def aclose(self) -> None:
-        """Nothing to free."""
+        """Does nothing: there is nothing to free."""

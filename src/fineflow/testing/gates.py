@@ -1,9 +1,8 @@
-"""Gates and meters: how tests say "these two are in flight at once" without sleeping.
+"""Gates and meters: tests use them to assert that two calls are in flight at once, without sleeping.
 
-A fake component waits at a ``Gate`` that the test holds; the test waits until enough of them have arrived, looks at
-what it wants to look at, and opens the gate. Both sides may be threads or coroutines, in any event loop. A ``Meter``
-counts the work that passes through a component. Every wait has a timeout, so that a test that is wrong fails instead
-of hanging.
+A fake component waits at a ``Gate`` that the test holds; the test waits until enough calls have arrived, makes its
+checks, and opens the gate. Both sides may be threads or coroutines, on any event loop. A ``Meter`` counts a component's
+work. Every wait has a timeout, so a wrong test fails instead of hanging.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from fineflow.runtime.loop.submission import run_sync
 
 
 class _Signal:
-    """A condition variable that threads and coroutines can wait on. ``lock`` guards the state of its owner."""
+    """Condition variable for threads and coroutines. ``lock`` guards the state of its owner."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition(threading.RLock())
         self._futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def changed(self) -> None:
-        """Has everyone who waits look at the state again. Called with the lock held."""
+        """Makes all waiters check the state again. Called with the lock held."""
         self.lock.notify_all()
         futures, self._futures = self._futures, []
         for loop, future in futures:
             try:
                 loop.call_soon_threadsafe(_wake, future)
-            except RuntimeError:  # the loop of a waiter that was abandoned is closed
+            except RuntimeError:  # the loop of an abandoned waiter is closed
                 pass
 
     def wait_sync(self, ready: Callable[[], bool], timeout: float, what: Callable[[], str]) -> None:
@@ -62,7 +61,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class Gate:
-    """A door that is closed at first. ``arrivals``: how many have come to it so far, waiting or passed."""
+    """A door, initially closed. ``arrivals``: number of calls that have reached it so far, waiting or passed."""
 
     def __init__(self, *, opened: bool = False) -> None:
         self._signal = _Signal()
@@ -71,25 +70,25 @@ class Gate:
         self.arrivals = 0
 
     def open(self) -> None:
-        """Lets everyone through, now and from now on."""
+        """Lets all calls pass, now and later."""
         with self._signal.lock:
             self._open = True
             self._signal.changed()
 
     def let(self, n: int = 1) -> None:
-        """Lets ``n`` through, of those who wait or come later."""
+        """Lets ``n`` calls pass that are waiting or arrive later."""
         with self._signal.lock:
             self._permits += n
             self._signal.changed()
 
     def close(self) -> None:
-        """Makes those who come from now on wait. Permits that nobody has used are void."""
+        """Makes later calls wait. Unused permits are void."""
         with self._signal.lock:
             self._open = False
             self._permits = 0
 
     def wait_sync(self, timeout: float = 10.0) -> None:
-        """Arrives and blocks this thread until the gate lets it through. Raises TimeoutError."""
+        """Arrives and blocks this thread until the gate lets it pass. Raises TimeoutError."""
         self._arrive()
         self._signal.wait_sync(self._pass, timeout, lambda: "the gate stayed closed")
 
@@ -99,11 +98,11 @@ class Gate:
         await self._signal.wait(self._pass, timeout, lambda: "the gate stayed closed")
 
     def wait_arrived(self, n: int = 1, timeout: float = 10.0) -> None:
-        """Blocks until ``n`` have arrived in all. Raises TimeoutError."""
+        """Blocks until ``n`` calls have arrived in all. Raises TimeoutError."""
         self._signal.wait_sync(lambda: self.arrivals >= n, timeout, lambda: self._missing(n))
 
     async def arrived(self, n: int = 1, timeout: float = 10.0) -> None:
-        """Waits in the running event loop until ``n`` have arrived in all. Raises TimeoutError."""
+        """Waits in the running event loop until ``n`` calls have arrived in all. Raises TimeoutError."""
         await self._signal.wait(lambda: self.arrivals >= n, timeout, lambda: self._missing(n))
 
     def _arrive(self) -> None:
@@ -121,16 +120,16 @@ class Gate:
         return f"expected {n} to arrive at the gate, {self.arrivals} did"
 
     def __deepcopy__(self, memo: Any) -> Self:
-        return self  # copies of a component share what the test holds
+        return self  # copies of a component share the test's gate
 
     def __repr__(self) -> str:
         return f"Gate({'open' if self._open else 'closed'}, arrivals={self.arrivals})"
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Looks until ``condition`` holds, on the runtime's loop, where its queues change. From any thread but that loop's.
+    """Polls until ``condition`` holds, on the runtime's loop, where its queues change. For all other threads.
 
-    For what nobody announces, such as the length of a queue. Raises TimeoutError.
+    For state without a signal, such as the length of a queue. Raises TimeoutError.
     """
 
     async def look() -> None:
@@ -142,7 +141,7 @@ def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
 
 
 async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Looks until ``condition`` holds, in the running event loop, turn by turn. The async twin of ``wait_until``.
+    """Polls until ``condition`` holds, in the running event loop, turn by turn. Async version of ``wait_until``.
 
     Raises TimeoutError.
     """
@@ -152,10 +151,10 @@ async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
 
 
 class Trap(Gate):
-    """A gate that stands open but for one who comes to it: the ``at``-th meets ``error``, or waits if there is none.
+    """A gate that is open except for its ``at``-th caller, who meets ``error``, or waits if there is none.
 
-    A fake component raises ``error`` itself, the very object, or hangs until the trap is opened; it raises then if
-    ``error`` has been set meanwhile. ``disarm`` lets everyone through from now on.
+    A fake component raises ``error`` itself, the same object, or hangs until the trap is opened; it then raises
+    ``error`` if that has been set meanwhile. ``disarm`` lets all later calls pass.
     """
 
     def __init__(self, error: BaseException | None = None, *, at: int = 1) -> None:
@@ -164,7 +163,7 @@ class Trap(Gate):
         self.at = at
 
     def disarm(self) -> None:
-        """Makes it an open gate."""
+        """Turns it into an open gate."""
         self.at = 0
         self.open()
 
@@ -175,7 +174,7 @@ class Trap(Gate):
             self._raise()
 
     async def wait(self, timeout: float = 10.0) -> None:
-        """The same in the running event loop."""
+        """Async version of ``wait_sync``, in the running event loop."""
         if self._caught():
             await self._signal.wait(self._pass, timeout, lambda: "the trap stayed closed")
             self._raise()
@@ -206,10 +205,10 @@ class Span:
 
 
 class Meter:
-    """What went through a component, counted from all threads.
+    """Work of a component, counted from all threads.
 
-    calls: how many were started. in_flight: how many are at work now. peak: the most that were at once. labels: what
-    was started, in order. spans: what has ended (in whatever way), in the order of ending.
+    calls: number of calls started. in_flight: number running now. peak: maximum number running at once. labels: of the
+    calls started, in order. spans: of the calls ended (in whatever way), in the order of ending.
     """
 
     def __init__(self) -> None:
@@ -238,11 +237,11 @@ class Meter:
                 self._signal.changed()
 
     def wait_idle(self, timeout: float = 10.0) -> None:
-        """Blocks until nothing is at work. Raises TimeoutError."""
+        """Blocks until nothing is running. Raises TimeoutError."""
         self._signal.wait_sync(lambda: self.in_flight == 0, timeout, self._busy)
 
     async def idle(self, timeout: float = 10.0) -> None:
-        """Waits in the running event loop until nothing is at work. Raises TimeoutError."""
+        """Waits in the running event loop until nothing is running. Raises TimeoutError."""
         await self._signal.wait(lambda: self.in_flight == 0, timeout, self._busy)
 
     def wait_ended(self, n: int, timeout: float = 10.0) -> None:
@@ -257,7 +256,7 @@ class Meter:
         return f"expected {n} pieces of work to end, {len(self.spans)} have"
 
     def _busy(self) -> str:
-        return f"expected the component to become idle, {self.in_flight} are still at work"
+        return f"expected the component to become idle, {self.in_flight} calls are still running"
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self

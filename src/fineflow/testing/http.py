@@ -1,6 +1,6 @@
-"""As much of HTTP/1.1 as a scripted server needs, on asyncio: JSON in, JSON or server-sent events out.
+"""The subset of HTTP/1.1 that a scripted server needs, on asyncio: JSON in, JSON or server-sent events out.
 
-A connection serves one request: a client may outlive the event loops from which it is used.
+A connection serves one request, because a client may outlive the event loops that use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Request:
     data: bytes
 
     def json(self) -> dict[str, Any]:
-        """The body. Raises Refusal where it is no JSON object."""
+        """Returns the body. Raises Refusal if it is not a JSON object."""
         try:
             return dict(json.loads(self.data))
         except (TypeError, ValueError) as error:
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """What a handler returns: a JSON object, or the chunks of an answer, to be streamed as events or sent as a sum."""
+    """Result of a handler: a JSON object, or the chunks of an answer, streamed as events or sent as their sum."""
 
     content: Mapping[str, Any] | AsyncIterator[Any]
     stream: bool = False
@@ -52,14 +52,14 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(slots=True)
 class Server:
-    """A server that runs on the current event loop. ``port``: where on the loopback."""
+    """A server on the current event loop. ``port``: on the loopback interface."""
 
     port: int
     _server: asyncio.Server
     _open: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def aclose(self) -> None:
-        """Ends all connections, whatever they are at."""
+        """Ends all connections, including those in progress."""
         self._server.close()
         tasks = tuple(self._open)
         for task in tasks:
@@ -68,7 +68,7 @@ class Server:
 
 
 async def serve(handler: Handler) -> Server:
-    """Listens on a free port of the loopback."""
+    """Listens on a free port of the loopback interface."""
     tasks: set[asyncio.Task[Any]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ async def serve(handler: Handler) -> Server:
         tasks.add(task)
         try:
             await _converse(reader, writer, handler)
-        except asyncio.CancelledError:  # the end of the server, or of its client
+        except asyncio.CancelledError:  # the server ends, or its client does
             pass
         except ConnectionError:
             writer.transport.abort()
@@ -90,7 +90,7 @@ async def serve(handler: Handler) -> Server:
 
 
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
-    """Answers one request, unless its client goes away before that."""
+    """Answers one request, unless its client disconnects first."""
     line = await reader.readline()
     if not line:
         return
@@ -165,7 +165,7 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 def whole(chunks: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The chunks of a stream as one response, the usage of the last included."""
+    """Returns the chunks of a stream as one response, including the last chunk's usage."""
     first, last = chunks[0], chunks[-1]
     choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
     made = {"index": 0, "finish_reason": choices[-1]["finish_reason"], "logprobs": _joined(choices)}

@@ -1,8 +1,8 @@
 """Fakes that are real LangChain components: scripted answers, a latency model or gates, and a meter.
 
-They stand for remote services: a call sleeps, or waits at a gate, without using the CPU. Answers depend only on the
+They replace remote services: a call sleeps, or waits at a gate, without using the CPU. Answers depend only on the
 arguments. Each fake has a ``meter`` (``fineflow.testing.gates.Meter``) and an optional ``gate`` at which every call
-waits before it answers. This module has the chat model, ``fineflow.testing.retrieval`` the rest.
+waits before it answers. This module has the chat model, ``fineflow.testing.retrieval`` the other components.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Script = Mapping[str, Answer] | Callable[[list[BaseMessage]], Answer]
 
 
 def tokens_of(text: str) -> list[str]:
-    """Words, each with the white space behind it: ``"".join(tokens_of(text)) == text``."""
+    """Returns the words, each with the white space after it: ``"".join(tokens_of(text)) == text``."""
     return re.findall(r"\s+|\S+\s*", text)
 
 
 class FakeChat(BaseChatModel):
-    """A chat model that says what its script says.
+    """A chat model with scripted answers.
 
-    answers: a function of the messages, or a mapping: the first key that occurs in the text of the prompt decides,
-    ``default`` is said when none does. An exception instead of a text is raised where the first token would come.
-    prefill: seconds until decoding starts. step: seconds per token. gate: waited at before the first token.
-    token_gate: waited at before each token, so that a test can release an answer token by token.
+    answers: a function of the messages, or a mapping: the first key that occurs in the prompt's text selects the
+    answer, ``default`` is used if none does. An exception instead of a text is raised at the first token. prefill:
+    seconds until decoding starts. step: seconds per token. gate: waited at before the first token. token_gate: waited
+    at before each token, so that a test can release an answer token by token.
     """
 
     answers: Script = Field(default_factory=dict)
@@ -58,15 +58,15 @@ class FakeChat(BaseChatModel):
         return "fineflow-fake-chat"
 
     def answer(self, messages: list[BaseMessage], stop: list[str] | None = None) -> str:
-        """What the model says to ``messages``, cut before the first stop string. Raises what the script says."""
+        """Returns the answer to ``messages``, cut before the first stop string. Raises a scripted exception."""
         said = self.answers(messages) if callable(self.answers) else self._scripted(prompt_text(messages))
         if isinstance(said, BaseException):
-            raise copy.copy(said)  # an exception object that is raised twice collects the tracebacks of both
+            raise copy.copy(said)  # a copy, since an exception raised twice collects the tracebacks of both
         cuts = [said.find(s) for s in stop or () if s in said]
         return said[: min(cuts)] if cuts else said
 
     def assemble(self, chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
-        """The result that consists of ``chunks``: ``_generate(m) == assemble(list(_stream(m)))``."""
+        """Returns the result that consists of ``chunks``: ``_generate(m) == assemble(list(_stream(m)))``."""
         return generate_from_stream(iter(chunks))
 
     def _scripted(self, text: str) -> Answer:
@@ -146,12 +146,12 @@ class FakeChat(BaseChatModel):
 
 
 def prompt_text(messages: Sequence[BaseMessage]) -> str:
-    """The messages as one text: what the keys of a script are looked for in."""
+    """Returns the messages as one text, which is searched for the keys of a script."""
     return "\n".join(f"{m.type}: {m.text}" for m in messages)
 
 
 def _sleep_until(deadline: float) -> None:
-    """Deadlines, not a sleep per token: the errors of many short sleeps would add up."""
+    """Sleeps until a deadline; with one sleep per token the errors of many short sleeps would add up."""
     if (seconds := deadline - time.perf_counter()) > 0:
         time.sleep(seconds)
 

@@ -1,7 +1,7 @@
-"""What is left of calls that have ended: nothing, if all is well.
+"""Counts what ended calls have left behind: nothing, if all is well.
 
-Counts what a query consists of, all over the process. A test takes ``settled()`` after its calls and asserts that it
-is empty; a failed assertion shows the counts.
+Counts the parts of queries in the whole process. A test takes ``settled()`` after its calls and asserts that it is
+empty; a failed assertion shows the counts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PAUSE_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Counts; false when all of them are 0.
+    """Counts; false if all of them are 0.
 
-    tasks: on the runtime's loop and on the running one, but for the current task. works: what other threads have asked
-    the runtime's loop for. timers: scheduled on these loops. threads: calls of components under way in worker threads.
-    requests: items in the queues of engines. calls, entries: queries, and results that stock may claim, that somebody
-    still holds.
+    tasks: on the runtime's loop and on the running one, except the current task. works: submissions of other threads to
+    the runtime's loop. timers: scheduled on these loops. threads: calls of components running in worker threads.
+    requests: items in the queues of engines. calls, entries: queries, and results that stock may claim, that are still
+    referenced.
     """
 
     tasks: int = 0
@@ -42,7 +42,7 @@ class Left:
         return any(astuple(self))
 
     def __sub__(self, before: Left) -> Left:
-        """What has come since ``before``."""
+        """Returns the increase since ``before``."""
         return Left(*(max(now - then, 0) for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
@@ -50,7 +50,7 @@ NOTHING = Left()
 
 
 def left(*, objects: bool = True) -> Left:
-    """What there is now. objects: also looks for ``calls`` and ``entries``, which walks all objects of the process."""
+    """Returns the current counts. objects: also counts ``calls`` and ``entries``, by walking all live objects."""
     runtime = runtime_loop._runtime
     running, current = asyncio._get_running_loop(), None
     loops = [] if runtime is None else [runtime.loop]
@@ -74,10 +74,10 @@ def left(*, objects: bool = True) -> Left:
 
 
 def settled(timeout: float = 5.0, *, before: Left = NOTHING) -> Left:
-    """What is left besides ``before``: once nothing is, as an aborted request needs a moment, or after ``timeout``.
+    """Returns what is left besides ``before``: waits up to ``timeout`` seconds until nothing is.
 
-    before: ``left()`` where other calls of the process may be alive, such as in the traceback of a test that failed.
-    Blocks: for a plain thread.
+    An aborted request takes a moment to end. before: ``left()`` if other calls of the process may be
+    alive, such as in the traceback of a failed test. Blocks: for a plain thread.
     """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and left(objects=False) - before:

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible server reads and writes: prompts by a template of its own, answers as chunks."""
+"""Requests and answers of an OpenAI-compatible server: prompts by its own template, answers as chunks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _END_OF_MESSAGE, _ASSISTANT = "</s>\n", "<assistant>"
 
 @dataclass(slots=True)
 class Received:
-    """A request for a completion. prompt: its text, by the server's template. cached: characters of it found cached.
+    """A request for a completion. prompt: its text, by the server's template. cached: number of cached characters.
 
-    began: its number among those that got a place, or None. ended: "answered", "refused", "dropped", "gone" (the client
-    had closed the connection), or "" while it is under way.
+    began: its number among those that got a slot, or None. ended: "answered", "refused", "dropped", "gone" (the client
+    had closed the connection), or "" while it is running.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Received:
 
     @property
     def ahead(self) -> bool:
-        """Whether it asks for one token, as a client does that warms the cache."""
+        """True if it requests one token, as a client does to warm the cache."""
         return (self.body.get("max_tokens") or self.body.get("max_completion_tokens")) == 1
 
 
@@ -79,13 +79,13 @@ def chunk(seen: Received, word: str, reason: str | None) -> dict[str, Any]:
 
 
 def calls(said: str) -> list[str]:
-    """The calls in an answer that is nothing but calls, as Hermes writes them."""
+    """Returns the tool calls of an answer that consists only of calls, in Hermes form."""
     found = said.split("<tool_call>")[1:] if said.startswith("<tool_call>") else []
     return [call.partition("</tool_call>")[0] for call in found]
 
 
 def called(seen: Received, calls: list[str]) -> dict[str, Any]:
-    """The chunk of an answer that calls tools."""
+    """Returns the chunk of an answer that calls tools."""
     told = []
     for i, call in enumerate(map(json.loads, calls)):
         function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
@@ -108,7 +108,7 @@ def usage(seen: Received, tokens: int) -> dict[str, Any]:
         "prompt_tokens": len(seen.prompt),
         "completion_tokens": tokens,
         "total_tokens": len(seen.prompt) + tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},  # what ran before shall show in no answer; see ``Received``
+        "prompt_tokens_details": {"cached_tokens": 0},  # no answer may depend on earlier requests; see ``Received``
     }
     chat = seen.path == "/chat/completions"
     asked = (seen.body.get("stream_options") or {}).get("include_usage") or not seen.body.get("stream")

@@ -1,8 +1,8 @@
-"""Callback handlers that write down every event, and the run tree that the events make up.
+"""Callback handlers that record every event, and the run tree that the events form.
 
-``run_tree(handler)`` of a stock run and of an optimized run of equal pipelines are equal: that is what the promise
-"same run tree" means. Children of a run are kept in the order of their ``seq:step:N`` tags. Other siblings may be
-concurrent in stock already, so they are compared as a multiset, in an arbitrary but fixed order.
+``run_tree(handler)`` is equal for a stock run and an optimized run of equal pipelines: that is the promise "same run
+tree". Children of a run are kept in the order of their ``seq:step:N`` tags. Other siblings may be concurrent in stock,
+too, so they are compared as a multiset, in an arbitrary but fixed order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 
 from fineflow.testing.canonical import as_text, canonical
 
-# Metadata that tracing backends add from the surroundings.
+# Metadata that tracing backends add from the environment.
 VOLATILE: frozenset[str] = frozenset({"revision_id"})
 
-# The positional arguments of each event.
+# Positional arguments of each event.
 _EVENTS: dict[str, tuple[str, ...]] = {
     "on_llm_start": ("serialized", "inputs"),
     "on_chat_model_start": ("serialized", "inputs"),
@@ -47,7 +47,7 @@ _EVENTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One call of a handler. ``data``: its arguments, in canonical form, as they were at that moment."""
+    """One call of a handler. ``data``: its arguments at that moment, in canonical form."""
 
     name: str
     run_id: UUID
@@ -56,8 +56,8 @@ class Event:
 
 
 class _Records:
-    # Without a lock: while an event is written down Python may collect an abandoned stream, which ends its runs then
-    # and there, on the same thread or on others that it waits for.
+    # No lock: while an event is recorded, Python may collect an abandoned stream, which then ends its runs right there,
+    # on the same thread or on others that it waits for.
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
@@ -65,13 +65,13 @@ class _Records:
     def _add(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         run_id, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
         data = {**dict(zip(_EVENTS[name], args, strict=False)), **kwargs}
-        serialized = data.pop("serialized", None)  # how a component would be rebuilt, not what was run
-        if name.endswith("_start") and not data.get("name"):  # models tell their name only there
+        serialized = data.pop("serialized", None)  # describes how to rebuild a component, not what was run
+        if name.endswith("_start") and not data.get("name"):  # only there models have their name
             data["name"] = _class_name(serialized)
         self.events.append(Event(name, run_id, parent, {k: canonical(v) for k, v in data.items()}))
 
     def clear(self) -> None:
-        """Forgets the events so far."""
+        """Drops the events so far."""
         self.events.clear()
 
 
@@ -85,7 +85,7 @@ class RecordingHandler(_Records, BaseCallbackHandler):
 
 
 class AsyncRecordingHandler(_Records, AsyncCallbackHandler):
-    """The same as an async handler, which async entry points call in their event loop."""
+    """Async version of ``RecordingHandler``, which async entry points call in their event loop."""
 
 
 def _sync_method(name: str) -> Callable[..., None]:
@@ -109,7 +109,7 @@ for _name in _EVENTS:
 
 @dataclass
 class RunNode:
-    """One run, comparable by ``==``. ``events``: names of its events in order. ``extra``: what else it started with."""
+    """One run, comparable by ``==``. ``events``: names of its events in order. ``extra``: its other start arguments."""
 
     run_type: str
     name: str
@@ -124,7 +124,7 @@ class RunNode:
     children: list[RunNode] = field(default_factory=list)
 
     def sort_key(self) -> tuple[int, str]:
-        """Key for ordering siblings: the step number in a sequence, then the content without the children."""
+        """Returns the sort key of siblings: the step number in a sequence, then the content without the children."""
         steps = [int(m[1]) for tag in self.tags if (m := re.fullmatch(r"seq:step:(\d+)", tag))]
         content = {name: value for name, value in vars(self).items() if name != "children"}
         return (steps[-1] if steps else 0, as_text(content))
@@ -133,7 +133,7 @@ class RunNode:
 def run_tree(
     handler: RecordingHandler | AsyncRecordingHandler, *, volatile: Collection[str] = VOLATILE
 ) -> list[RunNode]:
-    """The runs that the handler saw: the roots, with their children. Metadata keys in ``volatile`` are left out."""
+    """Returns the recorded runs: the roots, with their children. Omits metadata keys in ``volatile``."""
     nodes: dict[UUID, RunNode] = {}
     parents: dict[UUID, UUID | None] = {}
     for event in list(handler.events):
@@ -147,7 +147,7 @@ def run_tree(
 
 
 def arrange(nodes: dict[Any, RunNode], parents: dict[Any, Any]) -> list[RunNode]:
-    """Makes a forest of ``nodes``, siblings in canonical order. ``parents``: the parent's key, by key."""
+    """Builds a forest of ``nodes``, siblings in canonical order. ``parents``: the parent's key, by key."""
     roots: list[RunNode] = []
     for each, node in nodes.items():
         parent = nodes.get(parents[each])
@@ -155,7 +155,7 @@ def arrange(nodes: dict[Any, RunNode], parents: dict[Any, Any]) -> list[RunNode]
     found: dict[int, tuple[Any, ...]] = {}
 
     def key(node: RunNode) -> tuple[Any, ...]:
-        # Computed once per node, and only where there are siblings to compare with: it holds all that a run recorded.
+        # Computed once per node, and only if it has siblings: it contains all that a run recorded.
         if id(node) not in found:
             found[id(node)] = (*node.sort_key(), [key(child) for child in node.children])
         return found[id(node)]
@@ -185,7 +185,7 @@ def _apply(node: RunNode, event: Event, volatile: Collection[str]) -> None:
         node.extra = data
     elif event.name.endswith("_end"):
         node.outputs = data["outputs"]
-        node.inputs = data.get("inputs", node.inputs)  # a streaming chain knows its input at the end only
+        node.inputs = data.get("inputs", node.inputs)  # a streaming chain knows its input only at the end
     elif event.name.endswith("_error"):
         node.error = data["error"]
         node.inputs = data.get("inputs", node.inputs)

@@ -26,7 +26,7 @@ from fineflow.testing.vectors import vector_of
 
 
 def wait(gate: Gate | None, seconds: float) -> None:
-    """At the gate first, then for the latency."""
+    """Waits at the gate, then for the latency."""
     if gate is not None:
         gate.wait_sync()
     if seconds > 0:
@@ -34,7 +34,7 @@ def wait(gate: Gate | None, seconds: float) -> None:
 
 
 async def await_(gate: Gate | None, seconds: float) -> None:
-    """``wait`` in an event loop."""
+    """Async version of ``wait``."""
     if gate is not None:
         await gate.wait()
     if seconds > 0:
@@ -42,7 +42,7 @@ async def await_(gate: Gate | None, seconds: float) -> None:
 
 
 class FakeEmbeddings(Embeddings):
-    """Sums of word vectors that come from a hash, of unit length: texts that share words are near each other.
+    """Sums of hash-based word vectors, of unit length: texts that share words are near each other.
 
     dimensions: length of the vectors. latency: seconds per call. per_text: seconds per text of a call.
     """
@@ -57,7 +57,7 @@ class FakeEmbeddings(Embeddings):
         self.meter = Meter()
 
     def vector(self, text: str) -> list[float]:
-        """The vector of a text. A text without words counts as one word."""
+        """Returns the vector of a text. A text without words counts as one word."""
         return vector_of(text, self.dimensions)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -84,7 +84,7 @@ class FakeEmbeddings(Embeddings):
 class FakeVectorStore(VectorStore):
     """Documents in a list, searched by cosine similarity; equal similarities keep the order of insertion.
 
-    latency: seconds per search, after the query has been embedded. A search hands out new ``Document`` objects.
+    latency: seconds per search, after the query has been embedded. Every search returns new ``Document`` objects.
     """
 
     def __init__(self, embedding: Embeddings | None = None, *, latency: float = 0.0, gate: Gate | None = None) -> None:
@@ -146,9 +146,9 @@ class FakeVectorStore(VectorStore):
 
 
 class FakeRetriever(BaseRetriever):
-    """The ``k`` documents that share most words with the query; equal ones keep their order.
+    """Returns the ``k`` documents that share most words with the query; ties keep their order.
 
-    latency: seconds per query. failing: raised, as a copy, instead of an answer to a query that contains its key.
+    latency: seconds per query. failing: exceptions by key; a query that contains a key raises a copy of its exception.
     """
 
     documents: list[Document]
@@ -182,9 +182,9 @@ class FakeRetriever(BaseRetriever):
 class FakeReranker(BaseDocumentCompressor):
     """Scores each document on its own (``pairwise``) by shared words, and keeps the best ``top_n``.
 
-    overhead: seconds per call. per_document: seconds per document of a call. The contract of every engine reranker:
-    ``compress_documents(d, q) == select(d, score(q, [x.page_content for x in d]))``, and the score of a document does
-    not depend on the other documents of the call.
+    overhead: seconds per call. per_document: seconds per document of a call. Follows the contract of every engine
+    reranker: ``compress_documents(d, q) == select(d, score(q, [x.page_content for x in d]))``, and the score of a
+    document does not depend on the other documents of the call.
     """
 
     pairwise: ClassVar[bool] = True
@@ -196,19 +196,19 @@ class FakeReranker(BaseDocumentCompressor):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def score(self, query: str, texts: Sequence[str]) -> list[float]:
-        """One score per text, higher is better."""
+        """Returns one score per text, higher is better."""
         with self.meter.work(f"{query} x {len(texts)}"):
             wait(self.gate, self.overhead + self.per_document * len(texts))
             return [overlap(query, text) for text in texts]
 
     async def ascore(self, query: str, texts: Sequence[str]) -> list[float]:
-        """``score`` in an event loop."""
+        """Async version of ``score``."""
         with self.meter.work(f"{query} x {len(texts)}"):
             await await_(self.gate, self.overhead + self.per_document * len(texts))
             return [overlap(query, text) for text in texts]
 
     def select(self, documents: Sequence[Document], scores: Sequence[float]) -> list[Document]:
-        """The best ``top_n``, best first; equal scores keep the order of ``documents``."""
+        """Returns the best ``top_n``, best first; equal scores keep the order of ``documents``."""
         ranked = sorted(zip(documents, scores, strict=True), key=lambda pair: pair[1], reverse=True)
         return [document for document, _ in ranked[: self.top_n]]
 

@@ -1,13 +1,13 @@
-"""A pytest plugin that sends every outermost call of a Runnable through ``fineflow.optimize``.
+"""Pytest plugin that sends every outermost call of a Runnable through ``fineflow.optimize``.
 
 ``pytest -p fineflow.testing.routing --fineflow-options '{"strict": true}' tests/`` runs an existing test suite of a
-LangChain application (or of LangChain itself) as if each of its tests had written ``fineflow.optimize(x).invoke(...)``
-where it says ``x.invoke(...)``. A suite that passes without the plugin should pass with it.
+LangChain application (or of LangChain itself) as if each test called ``fineflow.optimize(x).invoke(...)`` instead of
+``x.invoke(...)``. A suite that passes without the plugin should pass with it.
 
-The execution methods of every Runnable class, present and future, are replaced by shims. A context variable tells
-a shim whether it is the outermost one: only that call is routed, everything inside it runs the original methods.
-Shims are set on the class that defines the method, so that ``type(x).invoke is RunnableSequence.invoke`` stays true
-for whoever compares methods while the plugin is active; ``original()`` gives the function behind a shim.
+The execution methods of every Runnable class, present and future, are replaced by shims. A context variable tells a
+shim whether it is the outermost one: only that call is routed, everything inside it runs the original methods. Shims
+are set on the class that defines the method, so that ``type(x).invoke is RunnableSequence.invoke`` stays true for code
+that compares methods while the plugin is active; ``original()`` returns the function behind a shim.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _originals: dict[Any, Callable[..., Any]] = {}  # shim -> the function that it r
 
 
 def original(function: Any) -> Any:
-    """The function behind a shim, or ``function`` itself when it is none."""
+    """Returns the function behind a shim, or ``function`` itself if it is no shim."""
     return _originals[function] if _is_shim(function) else function
 
 
@@ -58,7 +58,7 @@ def _is_shim(function: Any) -> bool:
 
 @contextmanager
 def inside() -> Iterator[None]:
-    """Calls made here are not outermost."""
+    """Marks calls in the block as not outermost."""
     token = _inside.set(True)
     try:
         yield
@@ -67,10 +67,10 @@ def inside() -> Iterator[None]:
 
 
 class Routing:
-    """The shims of one installation, and the count of what they routed.
+    """The shims of one installation, and the counts of routed calls.
 
-    optimize: called with the Runnable and ``options`` for every routed call. calls: routed calls by method name.
-    types: the object types that were routed, by qualified name.
+    optimize: called with the Runnable and ``options`` for every routed call. calls: routed calls by method name. types:
+    routed object types by qualified name.
     """
 
     def __init__(self, optimize: Callable[..., Any], options: dict[str, Any] | None = None) -> None:
@@ -82,7 +82,7 @@ class Routing:
         self._shims: list[tuple[type, str, Callable[..., Any]]] = []
 
     def install(self) -> None:
-        """Shims all Runnable classes that exist, and hooks into the creation of further ones."""
+        """Shims all existing Runnable classes, and hooks into the creation of further ones."""
         from langchain_core.runnables import Runnable
 
         def shim_subclass(cls: type, **kwargs: Any) -> None:
@@ -102,7 +102,7 @@ class Routing:
         Runnable.__init_subclass__ = classmethod(shim_subclass)  # type: ignore[arg-type, assignment]
 
     def uninstall(self) -> None:
-        """Puts the original methods back."""
+        """Restores the original methods."""
         from langchain_core.runnables import Runnable
 
         del Runnable.__init_subclass__
@@ -126,10 +126,9 @@ class Routing:
         return f"fineflow routed {self.calls.total()} calls of {len(self.types)} object types ({by_method or 'none'})"
 
     def _routes(self, runnable: Any, owner: type, name: str) -> bool:
-        """Whether this is an outermost call through the method that the object's own class resolves to.
+        """Returns True for an outermost call by the method that the object's own class resolves to.
 
-        Attributes that are no shims are passed over: a test that spies on a class has put them there, and the spy
-        calls the shim.
+        Skips attributes that are no shims: a test that spies on a class has set them, and the spy calls the shim.
         """
         if _inside.get():
             return False
@@ -144,7 +143,7 @@ class Routing:
             return cast(Callable[..., Any], getattr(self.optimize(runnable, **self.options), name))
 
     def _shim(self, owner: type, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The kind of function (coroutine, generator, ...) is kept: callers may ask ``inspect`` for it."""
+        """Builds a shim of the same kind (coroutine function, ...), since callers may use ``inspect``."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -202,7 +201,7 @@ async def _await(result: Awaitable[Any]) -> Any:
 
 
 def _drive(items: Iterator[Any]) -> Iterator[Any]:
-    """Yields what ``items`` yields. ``inside`` holds only while an item is made, not while the consumer has it."""
+    """Yields the items of ``items``. ``inside`` holds only while an item is made, not while the consumer has it."""
     try:
         while True:
             with inside():
@@ -243,20 +242,20 @@ def _load(spec: str) -> Callable[..., Any]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the plugin."""
+    """Adds the plugin's options."""
     group = parser.getgroup("fineflow", "route the outermost calls of Runnables through fineflow")
     group.addoption("--fineflow-options", default="{}", metavar="JSON", help="keyword arguments of optimize()")
     group.addoption(
         "--fineflow-optimizer",
         default="fineflow:optimize",
         metavar="MODULE:FUNCTION",
-        help="what every routed object is passed to (default: %(default)s)",
+        help="function that gets every routed object (default: %(default)s)",
     )
     group.addoption("--fineflow-report", metavar="FILE", help="write the counts of routed calls to FILE, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Installs the shims before any test module is imported. Raises ValueError when an option makes no sense."""
+    """Installs the shims before any test module is imported. Raises ValueError for an invalid option."""
     text = config.getoption("--fineflow-options")
     try:
         options = json.loads(text)
@@ -271,7 +270,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _warm(routing: Routing) -> None:
-    """Has the optimizer import what it imports lazily, before tests that watch for blocking calls in event loops."""
+    """Triggers the optimizer's lazy imports before tests that watch for blocking calls in event loops."""
     from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
     with inside():
@@ -279,14 +278,14 @@ def _warm(routing: Routing) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Puts the original methods back."""
+    """Restores the original methods."""
     routing = config.stash.get(_stash_key(), None)
     if routing is not None:
         routing.uninstall()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints how many calls were routed."""
+    """Prints the number of routed calls."""
     routing = config.stash[_stash_key()]
     terminalreporter.write_line(routing.summary())
     report = config.getoption("--fineflow-report")
@@ -296,7 +295,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @functools.cache
 def _stash_key() -> pytest.StashKey[Routing]:
-    """Made on demand: pytest is imported only where the plugin runs."""
+    """Returns the plugin's key, made on demand: pytest is imported only where the plugin runs."""
     import pytest
 
     return pytest.StashKey[Routing]()

@@ -1,9 +1,9 @@
-"""An OpenAI-compatible server on the loopback, with scripted answers: real HTTP, real clients, nothing to install.
+"""An OpenAI-compatible server on the loopback interface, with scripted answers: real HTTP, real clients, no install.
 
 ``with OpenAIServer("Paris.") as server: ChatOpenAI(base_url=server.url, api_key="none", model="tiny")``
 
-What it says depends on the prompt alone, so that two runs can be compared; ``received`` tells what it was asked, and
-gates, faults and a bound on its places decide when and whether it answers. As vLLM it knows that server's extensions.
+Its answers depend only on the prompt, so that two runs can be compared; ``received`` lists the requests, and gates,
+faults and a limited number of slots decide when and whether it answers. With ``vllm`` it supports vLLM's extensions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK = 16
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to a request in place of an answer. status 0: the connection is dropped after ``tokens`` tokens."""
+    """Replaces the answer to a request. status 0: the connection is dropped after ``tokens`` tokens."""
 
     status: int
     message: str = "scripted"
@@ -37,15 +37,15 @@ class Fault:
 
 
 class OpenAIServer:
-    """A context manager; ``url`` is the base address inside of it.
+    """A context manager; ``url`` is the base address inside it.
 
-    answers: a text, a mapping (the first key that occurs in the prompt decides; "ok" where none does) or a function of
-    the prompt; one that is nothing but calls of tools, as Hermes writes them, is told as such where tools were offered.
-    models: what it serves. vllm: whether it answers as vLLM. priorities: whether it accepts a priority, as
-    that server does only where it was started so. slots: requests that it works on at once (None: any number); those
-    that wait for one go by priority, then by arrival. prefill: seconds that a character takes that is not cached.
-    gate: waited at before the first token; ahead_gate: the same in requests for one token; token_gate: before each
-    token. faults: met by the next requests in turn, None is none.
+    answers: a text, a mapping (the first key that occurs in the prompt selects; "ok" if none does) or a function of the
+    prompt; an answer that consists only of tool calls, in Hermes form, is sent as tool calls if the request has tools.
+    models: names of the served models. vllm: answers like vLLM. priorities: accepts a priority, which vLLM does only if
+    started with priority scheduling. slots: maximum number of requests processed at once (None: any number); waiting
+    requests are ordered by priority, then by arrival. prefill: seconds per character that is not cached. gate: waited
+    at before the first token; ahead_gate: the same for requests of one token; token_gate: before each token. faults: of
+    the next requests, in order; None for no fault.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class OpenAIServer:
         self.token_gate = token_gate
         self.faults: list[Fault | None] = []
         self.received: list[Received] = []
-        self.paths: list[str] = []  # of all requests, also those for lists of models
+        self.paths: list[str] = []  # of all requests, including those for the list of models
         self._slots = _Slots(slots, lambda: self._change(lambda: None))
         self._cache: set[int] = set()
         self._changed = threading.Condition()
@@ -92,24 +92,24 @@ class OpenAIServer:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a slot now."""
+        """Number of requests that wait for a slot."""
         return len(self._slots.waiting)
 
     @property
     def answered(self) -> list[Received]:
-        """The requests that were not made ahead."""
+        """Requests for an answer: those that were not sent ahead."""
         return [each for each in self.received if not each.ahead]
 
     @property
     def warmed(self) -> list[Received]:
-        """Those for one token."""
+        """Requests for one token, which warm the cache."""
         return [each for each in self.received if each.ahead]
 
     def wait(self, ready: Callable[[OpenAIServer], bool], timeout: float = 10.0) -> None:
         """Blocks until ``ready(self)`` holds. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: ready(self), timeout):
-                raise TimeoutError(f"the server was not asked what was expected, but: {self.received}")
+                raise TimeoutError(f"the server did not get the expected requests, but: {self.received}")
 
     def _change(self, change: Callable[[], None]) -> None:
         with self._changed:
@@ -147,7 +147,7 @@ class OpenAIServer:
         return Response(self._said(seen, fault), stream=bool(body.get("stream")))
 
     async def _several(self, seen: Received, prompts: list[str]) -> Response:
-        """The answers to the texts of one request."""
+        """Answers a request with several prompts."""
         choices, tokens = [], 0
         for i, prompt in enumerate(prompts):
             one = Received(seen.path, seen.body, seen.headers, prompt)
@@ -160,7 +160,7 @@ class OpenAIServer:
         return Response({**form.head(seen), "object": "text_completion", "choices": choices, "usage": usage})
 
     async def _said(self, seen: Received, fault: Fault | None) -> AsyncIterator[Any]:
-        """The chunks of an answer; a client that does not stream gets their sum."""
+        """Yields the chunks of an answer; a client that does not stream gets their sum."""
         try:
             async with self._slots.held(seen.body.get("priority") or 0):
                 self._change(lambda: setattr(seen, "began", self._slots.begun))
@@ -193,7 +193,7 @@ class OpenAIServer:
             self._change(lambda: setattr(seen, "ended", how))
 
     def _words(self, seen: Received) -> list[str]:
-        """A token per word; the last one is left out where there may be fewer."""
+        """Returns the answer's words, one token each, cut at stop strings and at the maximum number of tokens."""
         if callable(self.answers):
             said = self.answers(seen.prompt)
         elif isinstance(self.answers, str):
@@ -209,7 +209,7 @@ class OpenAIServer:
         return words[:most]
 
     def _found(self, prompt: str) -> tuple[int, list[int]]:
-        """Characters of whole blocks at the beginning that were computed before, and the keys of all its blocks."""
+        """Returns the number of characters in leading cached blocks, and the keys of all blocks of the prompt."""
         keys = [0]
         for start in range(0, len(prompt) // BLOCK * BLOCK, BLOCK):
             keys.append(zlib.crc32(prompt[start : start + BLOCK].encode(), keys[-1]))
@@ -218,7 +218,7 @@ class OpenAIServer:
 
 
 class _Slots:
-    """Places that are given to who is most urgent: the lowest priority, then the earliest."""
+    """Slots, given to the most urgent request: the lowest priority first, then the earliest."""
 
     def __init__(self, count: int | None, changed: Callable[[], None]) -> None:
         self.count = count

@@ -1,8 +1,8 @@
-"""How long a call holds the event loop that it runs on, in a measure that a busy machine does not change.
+"""Measures how long a call blocks its event loop, independently of other load on the machine.
 
-What a callback of the loop does takes time in two ways: its thread sleeps or waits, which is measured in virtual time
-(``virtual_threads``), or it computes, which is measured as time on a processor. Time in which other programs or other
-threads have the processor is neither.
+A callback takes time in two ways: its thread sleeps or waits, which is measured in virtual time (``virtual_threads``),
+or it computes, which is measured as CPU time of the thread. Time in which other programs or threads have the CPU does
+not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Held(NamedTuple, Generic[T]):
-    """What a coroutine returned; the longest time in seconds for which one callback held its loop, and which."""
+    """A coroutine's result, the longest time in seconds for which one callback blocked its loop, and that callback."""
 
     value: T
     seconds: float
@@ -34,7 +34,7 @@ class _Longest:
 
     @contextmanager
     def watching(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Measures each callback of the loop, whose thread this is."""
+        """Measures each callback of the loop; call it on the loop's thread."""
         own, thread = asyncio.Handle._run, threading.get_ident()
 
         def run(handle: Any) -> None:
@@ -54,10 +54,10 @@ class _Longest:
 
 
 def held(make: Callable[[], Coroutine[Any, Any, T]], *, warm: bool = True) -> Held[T]:
-    """Runs ``make()`` in virtual time, on a loop of its own, and measures how long it holds that.
+    """Runs ``make()`` in virtual time, on its own loop, and measures how long it blocks that loop.
 
-    warm: runs it once before, so that what is loaded or compiled at first does not count. Python's garbage collector,
-    which stops everybody whoever has allocated, is off meanwhile. Raises what the coroutine raises.
+    warm: runs it once first, so that loading and compiling do not count. Python's garbage collector, which stops all
+    threads, is off meanwhile. Raises what the coroutine raises.
     """
     longest = _Longest()
 
@@ -65,7 +65,7 @@ def held(make: Callable[[], Coroutine[Any, Any, T]], *, warm: bool = True) -> He
         if warm:
             await make()
         with longest.watching(asyncio.get_running_loop()):
-            return await asyncio.create_task(make())  # all of it in callbacks that begin while it is watched
+            return await asyncio.create_task(make())  # so that all of it runs in callbacks that are watched
 
     collecting = gc.isenabled()
     gc.disable()

@@ -1,12 +1,12 @@
-"""Virtual time: an asyncio event loop whose clock jumps to the next timer as soon as nothing else is left to do.
+"""Virtual time: an asyncio event loop whose clock jumps to the next timer as soon as nothing else can run.
 
-What sleeps with ``asyncio.sleep``, or waits with a timeout, takes no real time and exactly its virtual time: figures
-are the same on every machine and in every run. Engines that are used from such a loop live on it, not on the runtime's
-thread, so that their queues and batches follow the virtual clock as well.
+Code that sleeps with ``asyncio.sleep``, or waits with a timeout, takes no real time and exactly its virtual time:
+measurements are the same on every machine and in every run. Engines used from this loop live on it, not on the
+runtime's thread, so their queues and batches follow the virtual clock, too.
 
-Work in threads (``run_in_executor``, ``asyncio.to_thread``) takes no virtual time: the clock stands still until it has
-ended. So components with latencies must be used through async methods (``ainvoke``, ``astream``, ``abatch``); a thread
-that sleeps really sleeps, and a thread may not wait for virtual time: a blocking call of an engine raises there.
+Work in threads (``run_in_executor``, ``asyncio.to_thread``) takes no virtual time: the clock stops until it has ended.
+So use components with latencies by their async methods (``ainvoke``, ``astream``, ``abatch``). A thread that sleeps
+really sleeps, and a thread must not wait for virtual time: a blocking call of an engine raises there.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ Ts = TypeVarTuple("Ts")
 
 _NANOSECONDS = 10**9
 _PATIENCE_SECONDS = 30.0  # of real time, for work in threads
-_SHOWN = 5  # tasks that a deadlock names
+_SHOWN = 5  # number of tasks that a deadlock message names
 
 
 class Ran(NamedTuple, Generic[T]):
-    """What a coroutine returned, and the virtual seconds that it took."""
+    """A coroutine's result, and the virtual seconds that it took."""
 
     value: T
     seconds: float
 
 
 class DeadlockError(RuntimeError):
-    """Nothing can happen any more: nobody is ready, no timer is set, no thread is at work."""
+    """Nothing can happen any more: no task is ready, no timer is set, no thread is running."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock of its own, which starts at 0 and counts whole nanoseconds.
+    """An event loop with its own clock, which starts at 0 and counts whole nanoseconds.
 
-    Raises, from whatever runs it: DeadlockError when everybody waits for nothing; RuntimeError when work in a thread
-    takes longer than ``patience`` seconds of real time.
+    Code that runs it may get DeadlockError, if all tasks wait for nothing, or RuntimeError, if work in a thread takes
+    longer than ``patience`` seconds of real time.
     """
 
     virtual = True
 
     def __init__(self, *, patience: float = _PATIENCE_SECONDS) -> None:
         self._now = 0
-        self._threads = 0  # pieces of work in threads whose end has not arrived yet
+        self._threads = 0  # pieces of work in threads that have not reported their end yet
         self._patience = patience
         super().__init__(_Selector(self._idle))
         add_engine_host(self)
         events.own_clock()
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Returns the virtual seconds since the loop was made."""
         return self._now / _NANOSECONDS
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        # Whole nanoseconds: 0.1 + 0.2 and 0.3 are the same moment, whoever adds up to it.
+        # Whole nanoseconds, so that 0.1 + 0.2 and 0.3 are the same moment.
         return super().call_at(round(when, 9), callback, *args, context=context)
 
     def run_in_executor(
@@ -81,7 +81,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """While it is open the clock stands still: something is awaited that happens in real time."""
+        """Stops the clock inside the block, which awaits something in real time."""
         self._threads += 1
         try:
             yield
@@ -93,13 +93,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             await super().shutdown_default_executor(*args)
 
     def _idle(self, timeout: float | None, select: Callable[[float], list[Any]]) -> list[Any]:
-        """Nobody is ready: waits for threads, or else goes to the next timer, ``timeout`` seconds away."""
+        """Called if no task is ready: waits for threads, or jumps to the next timer, ``timeout`` seconds away."""
         if self._threads:
             found = select(self._patience)
             if not found:
                 raise RuntimeError(
                     f"{self._threads} calls in threads have not ended within {self._patience:g} real seconds; "
-                    "a thread may not wait for virtual time: use the async methods of components"
+                    "a thread must not wait for virtual time: use the async methods of components"
                 )
             return found
         if timeout is None:
@@ -111,13 +111,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         waiting = sorted(filter(None, map(_place, asyncio.all_tasks(self))))
         named = ", ".join(waiting[:_SHOWN]) + (", …" if len(waiting) > _SHOWN else "")
         return (
-            f"nothing can happen any more after {self.time():g} virtual seconds: no timer is set and no thread is at "
-            f"work, but {len(waiting)} tasks wait: {named}"
+            f"nothing can happen any more after {self.time():g} virtual seconds: no timer is set and no thread is "
+            f"running, but {len(waiting)} tasks wait: {named}"
         )
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """The task and the line that it waits at."""
+    """Returns the task's name and the line that it waits at."""
     waiting: Any = task.get_coro()
     while getattr(waiting, "cr_await", None) is not None and hasattr(waiting.cr_await, "cr_frame"):
         waiting = waiting.cr_await
@@ -127,7 +127,7 @@ def _place(task: asyncio.Task[Any]) -> str:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Never blocks by itself: asks what to do when there is nothing."""
+    """Never blocks by itself: calls ``idle`` if nothing is ready."""
 
     def __init__(self, idle: Callable[[float | None, Callable[[float], list[Any]]], list[Any]]) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _Selector(selectors.DefaultSelector):
 def run(main: Coroutine[Any, Any, T], *, patience: float = _PATIENCE_SECONDS) -> Ran[T]:
     """Runs a coroutine in virtual time, as ``asyncio.run`` does in real time.
 
-    Raises what it raises; DeadlockError; RuntimeError for threads (see ``VirtualTimeLoop``).
+    Raises what the coroutine raises; DeadlockError; RuntimeError for threads (see ``VirtualTimeLoop``).
     """
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(patience=patience)) as runner:
         context = copy_context()

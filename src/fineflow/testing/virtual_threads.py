@@ -1,13 +1,12 @@
-"""Virtual time for threads and all event loops of the process together: for frameworks whose sync methods start both.
+"""Virtual time for threads and all event loops of the process: for frameworks whose sync methods start both.
 
-``time.sleep``, the timers of every event loop that is made meanwhile, the runtime's own included, and what is measured
-(``events.now``) follow one clock.
-It goes to the next moment for which somebody waits when no thread of the process is at work any more: when each is
-blocked, and none has been on a processor for a while in which it could have been. What the machine computes takes no
-virtual time, however busy it is; so figures are those of the latencies alone.
+``time.sleep``, the timers of every event loop made meanwhile, including the runtime's own, and measurements
+(``events.now``) follow one clock. It jumps to the next alarm when no thread of the process is running any more: when
+each is blocked, and none has been on a CPU for a while in which it could have been. Computation takes no virtual time,
+however loaded the machine is, so measurements contain only the latencies.
 
-Which threads are at work is read from /proc, hence on Linux only. A thread that waits with a timeout of its own
-(``Event.wait(0.1)``), or for something outside of the process, counts as blocked.
+The state of threads is read from /proc, hence Linux only. A thread that waits with its own timeout
+(``Event.wait(0.1)``), or for something outside the process, counts as blocked.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from fineflow.testing.virtual import DeadlockError, Ran
 T = TypeVar("T")
 
 _NANOSECONDS = 10**9
-_LOOK_SECONDS = 0.001  # real, between two looks at the threads
-_PATIENCE_SECONDS = 20.0  # real, in which nobody does anything and nobody sleeps
+_LOOK_SECONDS = 0.001  # real, between two checks of the threads
+_PATIENCE_SECONDS = 20.0  # real, in which no thread runs and none sleeps
 _THREADS = Path("/proc/self/task")
 _active = threading.Lock()
 
 available = (_THREADS / str(threading.get_native_id()) / "schedstat").exists()
-"""Whether this machine tells what the threads of a process are doing."""
+"""True if this machine reports the state of a process's threads."""
 
 
 class Clock:
-    """The clock of one run. Begins at 0; whole nanoseconds."""
+    """Clock of one run. Starts at 0; whole nanoseconds."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -52,30 +51,30 @@ class Clock:
         self._sleep = time.sleep  # the real one
 
     def time(self) -> float:
-        """Virtual seconds since the run began."""
+        """Returns the virtual seconds since the run began."""
         return self._now / _NANOSECONDS
 
     def sleep(self, seconds: float) -> None:
-        """``time.sleep`` in virtual time, from any thread."""
+        """Replaces ``time.sleep``: sleeps in virtual time, from any thread."""
         woken = threading.Event()
         self.alarm(seconds, woken.set)
         woken.wait()
 
     def alarm(self, seconds: float, wake: Callable[[], object]) -> tuple[int, int, Callable[[], object]]:
-        """Has ``wake`` called so many virtual seconds from now; what ``silence`` takes."""
+        """Calls ``wake`` after that many virtual seconds; returns the alarm for ``silence``."""
         with self._lock:
             made = (self._now + max(0, round(seconds * _NANOSECONDS)), next(self._numbers), wake)
             heapq.heappush(self._alarms, made)
         return made
 
     def silence(self, alarm: tuple[int, int, Callable[[], object]]) -> None:
-        """Takes an alarm back, if it has not gone off."""
+        """Cancels an alarm that has not gone off."""
         with self._lock, suppress(ValueError):
             self._alarms.remove(alarm)
             heapq.heapify(self._alarms)
 
     def advance(self) -> bool:
-        """Goes to the next moment for which somebody waits, if anybody does."""
+        """Jumps to the next alarm; returns False if there is none."""
         with self._lock:
             if not self._alarms:
                 return False
@@ -87,7 +86,7 @@ class Clock:
         return True
 
     def run(self, ended: Callable[[], bool]) -> None:
-        """Moves on whenever no other thread is at work, until ``ended``. Raises DeadlockError."""
+        """Advances the clock whenever no other thread is running, until ``ended``. Raises DeadlockError."""
         idle = 0.0
         while not ended():
             before = _threads()
@@ -95,11 +94,11 @@ class Clock:
             if before is None or before != _threads() or self.advance():
                 idle = 0.0
             elif (idle := idle + _LOOK_SECONDS) > _PATIENCE_SECONDS:
-                raise DeadlockError(f"no thread is at work after {self.time():g} virtual seconds, and none sleeps")
+                raise DeadlockError(f"no thread is running after {self.time():g} virtual seconds, and none sleeps")
 
 
 def _threads() -> dict[str, str] | None:
-    """How often each other thread has been on a processor; None where one is there, waits for one, or for a disk."""
+    """Returns scheduler statistics of all other threads; None if one runs, waits for CPU or disk, or has just ended."""
     found, own = {}, str(threading.get_native_id())
     for name in os.listdir(_THREADS):
         if name == own:
@@ -109,7 +108,7 @@ def _threads() -> dict[str, str] | None:
             if state != "S":
                 return None
             found[name] = (_THREADS / name / "schedstat").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended since
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             return None
     return found
 
@@ -125,12 +124,12 @@ class _Loop(asyncio.SelectorEventLoop):
         return self._clock.time()
 
     def _awake(self) -> None:
-        with suppress(OSError, AttributeError):  # it has been closed since
+        with suppress(OSError, AttributeError):  # it has been closed meanwhile
             self._write_to_self()  # type: ignore[attr-defined]
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits on the clock, and for what other threads tell the loop."""
+    """Waits on the clock, and for wake-ups by other threads."""
 
     def __init__(self, clock: Clock, awake: Callable[[], None]) -> None:
         super().__init__()
@@ -160,7 +159,7 @@ class _Policy(asyncio.DefaultEventLoopPolicy):
 
 @contextmanager
 def _in_force(clock: Clock) -> Iterator[None]:
-    """While it is open the process lives by the clock; fineflow's runtime begins anew, and ends with it."""
+    """Runs the process by the clock inside the block; fineflow's runtime restarts with it, and ends with it."""
     policy, real, measured = asyncio.get_event_loop_policy(), time.sleep, events.__dict__["perf_counter"]
     stop()
     events.own_clock()
@@ -175,13 +174,13 @@ def _in_force(clock: Clock) -> Iterator[None]:
 
 
 def run(call: Callable[[], T]) -> Ran[T]:
-    """What a function returns, called in a thread of its own, and the virtual seconds that it took.
+    """Returns the result of a function, run in its own thread, and the virtual seconds that it took.
 
-    One at a time in a process; what is at work elsewhere in it must not need real time. Raises what the function
-    raises; DeadlockError when nobody can go on; RuntimeError on a machine that is not ``available``.
+    One run at a time per process; other threads of the process must not need real time. Raises what the function
+    raises; DeadlockError if no thread can go on; RuntimeError on a machine without the needed /proc (``available``).
     """
     if not available:
-        raise RuntimeError("virtual time for threads needs /proc, which tells what threads are doing; this has none")
+        raise RuntimeError("virtual time for threads needs the thread statistics of /proc; this machine has none")
     clock, outcome = Clock(), list[Any]()
 
     def work() -> None:
@@ -197,7 +196,7 @@ def run(call: Callable[[], T]) -> Ran[T]:
         thread = threading.Thread(target=context.run, args=(work,), name="virtual time", daemon=True)
         thread.start()
         clock.run(lambda: bool(outcome))
-        # What is left of the call may still sleep on the clock, and has to end before the clock does.
+        # Leftovers of the call may still sleep on the clock, and must end before the clock does.
         ending = threading.Thread(target=stop, name="virtual time ends", daemon=True)
         ending.start()
         clock.run(lambda: not ending.is_alive())

@@ -184,16 +184,14 @@ def test_an_opaque_test_leaves_the_whole_branch_to_stock() -> None:
     p_graph, _ = plan(RunnableBranch((is_math, say("math")), (guard, say("{question}")), say("{topic}")))
     (branch,) = p_graph
     assert branch.effects.kind is Effect.OPAQUE
-    assert re.match(
-        r"its condition 2 has to be left to stock: `guard` at test_branches\.py:\d+ ", branch.effects.reason
-    )
+    assert re.match(r"its condition 2 is left to stock: `guard` at test_branches\.py:\d+ ", branch.effects.reason)
 
 
 @pytest.mark.parametrize(
     ("chain", "reason"),
     [
-        (say("{a}").with_fallbacks([say("{b}")]), "runs another one when one fails: stock runs all of it"),
-        (say("{a}").with_retry(stop_after_attempt=2), "runs again when it fails: stock runs all of it"),
+        (say("{a}").with_fallbacks([say("{b}")]), "runs a fallback after a failure: stock runs all of it"),
+        (say("{a}").with_retry(stop_after_attempt=2), "retries after a failure: stock runs all of it"),
     ],
 )
 def test_what_depends_on_failures_is_stocks_as_a_whole(chain: Any, reason: str) -> None:

@@ -486,9 +486,9 @@ class Engine:
         ("store", 1, TypeError, "expected a vector store, .* got str"),
         (FakeChat(), 1, TypeError, "got FakeChat"),
         (FakeChat, 1, TypeError, "got the class FakeChat"),
-        (FakeChat().invoke, 1, TypeError, "of a method its object"),
+        (FakeChat().invoke, 1, TypeError, "for a method, its object"),
         (Engine(), 1, TypeError, "has a queue of its own: set max_batch"),
-        (MergerRetriever(retrievers=[]), 1, TypeError, "taken apart into what it is made of: limit that"),
+        (MergerRetriever(retrievers=[]), 1, TypeError, "planned as its parts; limit those instead"),
     ],
 )
 def test_what_cannot_be_limited_is_said(obj: Any, at_once: Any, error: type[Exception], match: str) -> None:

@@ -124,7 +124,7 @@ def test_without_a_declaration_it_may_be_a_guard_and_explain_says_what_to_do() -
     assert plan.e_graph is not None
     assert plan.e_graph["docs/retriever.search"].after == ("history/load_history.call",)
     told = " ".join(str(plan).split())
-    assert re.search(r"calls your get_session_history at test_history.py:\d+, of which nothing is known", told)
+    assert re.search(r"calls your get_session_history at test_history.py:\d+, whose effects are unknown", told)
     assert "see fineflow.effects" in told
 
 

@@ -89,11 +89,11 @@ output: 5"""
 @pytest.mark.parametrize(
     ("chain", "reason"),
     [
-        (RunnableLambda(print).map(), "what it does with each item has to be left to stock: "),
-        (FakeListLLM(responses=["a"]).map(), "what it does with each item has to be left to stock: "),
-        ((ask("{x}") | FakeChat().with_fallbacks([FakeChat()])).map(), "what it does with each item has to be left to"),
-        (say("{x}").map().bind(stop=["x"]), "what it does with each item has to be left to stock: "),
-        (RunnableParallel(a=RunnablePick("x")) | say("{x}").map(), "it is given a dict, not a list"),
+        (RunnableLambda(print).map(), "its step for each item is left to stock: "),
+        (FakeListLLM(responses=["a"]).map(), "its step for each item is left to stock: "),
+        ((ask("{x}") | FakeChat().with_fallbacks([FakeChat()])).map(), "its step for each item is left to"),
+        (say("{x}").map().bind(stop=["x"]), "its step for each item is left to stock: "),
+        (RunnableParallel(a=RunnablePick("x")) | say("{x}").map(), "its input is a dict, not a list"),
     ],
 )
 def test_what_is_left_to_stock(chain: Any, reason: str) -> None:

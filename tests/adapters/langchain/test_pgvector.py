@@ -189,7 +189,7 @@ def test_async_searches_give_the_same_answer_on_the_callers_loop(url: str, sync_
         async with async_store(url, embeddings(), name) as store:
             chain = answer(store.as_retriever())
             chain = fineflow.optimize(chain) if optimized else chain
-            assert unready(store, sync=False)  # its first call makes its tables
+            assert unready(store, sync=False)  # its first call creates its tables
             first = await chain.ainvoke(QUESTION)
             assert not unready(store, sync=False)
             chunks = [chunk async for chunk in chain.astream(QUESTION)]

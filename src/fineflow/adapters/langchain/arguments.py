@@ -1,7 +1,7 @@
-"""The arguments of a component's inner method, for comparing the graph's call with stock's.
+"""Arguments of a component's inner method, for comparing the graph's call with stock's.
 
-The two sides hold the same messages and documents. So that a change in place after the graph's call is noticed, the
-arguments are compared twice: as they are now, and as they were when each side arrived.
+Both sides hold the same messages and documents. To notice a change in place after the graph's call, arguments are
+compared twice: as they are now, and as they were when each side arrived.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
-# What stock itself adds to a generated message in place, when it has got it from the model's inner method.
+# Stock adds these to a generated message in place, after the model's inner method has returned it.
 ADDED = frozenset({"id", "response_metadata"})
 
 
 class Arguments:
-    """A call's arguments. Equal to others that hold equal values, and held equal ones from the beginning."""
+    """Arguments of a call. Equal to others if both the current values and the initial values are equal."""
 
     __slots__ = ("before", "now")
 
@@ -35,16 +35,16 @@ class Arguments:
 
 
 def settings(component: Any) -> dict[str, Any]:
-    """The fields of a component that say how it works: part of the arguments of what runs before earlier user code."""
+    """Returns the fields that say how a component works: part of the arguments if it runs before earlier user code."""
     kinds = (str, int, float, list, dict, type(None))
     fields = {name: getattr(component, name) for name in type(component).model_fields}
     return {name: value for name, value in fields.items() if isinstance(value, kinds)}
 
 
 def frozen(value: Any) -> Any:
-    """The containers, messages and documents in ``value`` copied, so that changes in place do not reach the result.
+    """Returns ``value`` with containers, messages and documents copied, so that later changes in place do not show.
 
-    As tuples of plain values where that is possible, which Python's garbage collector does not look at again.
+    Uses tuples of plain values where possible, because Python's garbage collector stops tracking those.
     """
     kind = type(value)
     if kind in _ATOMS:
@@ -62,4 +62,4 @@ def frozen(value: Any) -> Any:
 
 
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
-_EMPTY = "{}"  # what else it is, is compared by ``now``
+_EMPTY = "{}"  # ``now`` compares the rest

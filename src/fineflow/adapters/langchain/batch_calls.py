@@ -1,4 +1,4 @@
-"""A batch of an optimized object: each input is a call of its own, and all of them share one bound."""
+"""Batch of an optimized object: each input is its own call, and all calls share one bound."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """The object in one batch: ``max_concurrency`` bounds the work of all its inputs together.
+    """The object in one batch: ``max_concurrency`` bounds the work of all inputs together.
 
-    Stock runs at most so many steps of a batch at a time; a bound for each input would allow the square of it.
+    Stock runs at most that many steps of a batch at a time; one bound per input would allow its square.
     """
 
     def __init__(self, optimized: Optimized, max_concurrency: int | None) -> None:
@@ -47,9 +47,9 @@ class Batch:
 async def abatch(
     batch: Batch, inputs: Sequence[Any], configs: Sequence[RunnableConfig], return_exceptions: bool
 ) -> list[Any]:
-    """Each input as a call of its own, at most ``max_concurrency`` at a time; results in the order of the inputs.
+    """Runs each input as its own call, at most ``max_concurrency`` at a time; returns results in input order.
 
-    When one fails, and exceptions are not to be returned, the others are cancelled, and have ended when it is raised.
+    If one fails and ``return_exceptions`` is false, the others are cancelled and have ended when the error is raised.
     """
     turn = semaphore(batch.max_concurrency) or contextlib.nullcontext()
 

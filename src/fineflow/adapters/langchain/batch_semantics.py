@@ -1,8 +1,8 @@
-"""What the ``batch`` of stock does in another order than one call for each input would.
+"""Detects chains for which stock's ``batch`` order differs observably from one call per input.
 
-The batch of a sequence runs a step for all inputs before the next step for any. Where one of two steps is user code of
-which nothing is known, and the other one is, too, or reads something, the order can be seen: a counter that the first
-step counts up has been counted up for all inputs when the second one reads it.
+The batch of a sequence runs a step for all inputs before it runs the next step for any. The order can be observed if
+one of two steps is opaque user code and the other one is opaque, too, or reads something: a counter that the first step
+increments has counted all inputs when the second step reads it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fineflow.ir import Effect, Graph
 
 
 def steps_meet(graph: Graph, objects: Mapping[str, Any]) -> bool:
-    """Whether steps that stock's batch keeps apart could tell in which order they run for different inputs.
+    """Returns True if steps that stock's batch runs one after the other could observe the order of inputs.
 
-    graph: as lowered. objects: what was lowered, by path.
+    graph: as lowered. objects: the lowered objects, by path.
     """
     telling = [p for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.touched]
     return any(
@@ -30,7 +30,7 @@ def steps_meet(graph: Graph, objects: Mapping[str, Any]) -> bool:
 
 
 def _kept_apart(one: str, other: str, objects: Mapping[str, Any]) -> bool:
-    """Whether two paths part at a sequence whose own ``batch`` runs when that of the whole object does."""
+    """Returns True if two paths diverge at a sequence whose own ``batch`` runs when the whole object is batched."""
     pairs = zip(one.split("/"), other.split("/"), strict=False)
     common = [step for step, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
     way = [objects.get("/".join(common[:end])) for end in range(len(common) + 1)]

@@ -1,4 +1,4 @@
-"""The builder of p-graphs of runnables: what is bound or configured on the way to a step."""
+"""Builder of p-graphs of runnables: tracks what is bound or configured on the path to a step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fineflow.adapters.core.builder import Builder
 class ChainBuilder(Builder):
     """A builder for runnables.
 
-    options: keyword arguments bound on the way to the current step. configured: whether something on the way changes
-    what a config makes configurable. invoked: whether stock calls ``invoke`` here even where the whole chain streams.
+    options: keyword arguments bound on the path to the current step. configured: True if something on the path changes
+    what a config makes configurable. invoked: True if stock calls ``invoke`` here even when the whole chain streams.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One call of an optimized runnable: what its input and its config say to planning, to kernels and to queues."""
+"""One call of an optimized runnable: what planning, kernels and queues need from its input and config."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CONSTANT = (str, int, float, bool, bytes, type(None))
 
 
 class Facts(NamedTuple):
-    """What kernels need to know of a call. streams_models: a handler makes stock stream chat models in ``invoke``."""
+    """Facts of a call that kernels need. streams_models: a handler makes stock stream chat models in ``invoke``."""
 
     streams_models: bool
 
 
 class ChainCall(Invocation):
-    """One call of a runnable. limit: the bound of the batch that it belongs to."""
+    """One call of a runnable. limit: the bound of its batch."""
 
     __slots__ = ("_config", "_input", "_limit", "_runnable", "_streams_models")
 
@@ -70,7 +70,7 @@ class ChainCall(Invocation):
 
 
 def identity(config: Any, runnable: Any) -> tuple[str | None, int | None]:
-    """Returns the tenant and the priority that a config, or one around it, says. Raises ValueError for invalid ones."""
+    """Returns the tenant and the priority from a config or an enclosing one. Raises ValueError if they are invalid."""
     tenant: Any = None
     priority: Any = None
     first = config[0] if isinstance(config, list) and config else config
@@ -80,28 +80,28 @@ def identity(config: Any, runnable: Any) -> tuple[str | None, int | None]:
             tenant = metadata.get(TENANT) if tenant is None else tenant
             priority = metadata.get(PRIORITY) if priority is None else priority
     if tenant is not None and not isinstance(tenant, str):
-        raise ValueError(f"metadata[{TENANT!r}] is the name of a tenant, a string; got {tenant!r}")
+        raise ValueError(f"metadata[{TENANT!r}] must be a string, the name of the tenant; got {tenant!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
-        raise ValueError(f"metadata[{PRIORITY!r}] is a whole number, higher ones first; got {priority!r}")
+        raise ValueError(f"metadata[{PRIORITY!r}] must be an int, higher ones are served first; got {priority!r}")
     return tenant, priority
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is text or numbers, or a dict of such: what user code cannot change under a reader."""
+    """Returns True for text, numbers, or a dict of these: values that user code cannot change under a reader."""
     if isinstance(value, _CONSTANT):
         return True
     return type(value) is dict and all(isinstance(part, _CONSTANT) for part in value.values())
 
 
 def semaphore(limit: int | None) -> asyncio.Semaphore | None:
-    """Returns the bound for a ``max_concurrency``; it belongs to the loop on which it is first waited for."""
+    """Returns the bound for a ``max_concurrency``; it belongs to the event loop that first waits for it."""
     return asyncio.Semaphore(limit) if limit else None
 
 
 def _visible(config: RunnableConfig | None) -> RunnableConfig:
-    """The config as components see it: its handlers are for stock only."""
+    """Returns the config as components see it: without handlers, which are stock's only."""
     if not config and not var_child_runnable_config.get():
-        # What LangChain makes of that, without the way through all that there could be.
+        # The result of ``ensure_config`` in this case, without its cost.
         limit = DEFAULT_RECURSION_LIMIT
         return {"tags": [], "metadata": {}, "callbacks": None, "recursion_limit": limit, "configurable": {}}
     return {**ensure_config(config), "callbacks": None}
@@ -116,7 +116,7 @@ def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None
 
 
 def _streaming_handlers(config: RunnableConfig | None) -> bool:
-    """Whether a handler is attached that makes chat models stream inside ``invoke``."""
+    """Returns True if a handler is attached that makes chat models stream inside ``invoke``."""
     for found in (config, var_child_runnable_config.get()):
         callbacks: Any = (found or {}).get("callbacks") or ()
         if any(isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)):

@@ -1,4 +1,4 @@
-"""Claims of LangChain components: counted, within the limits of the component, and only of untainted results."""
+"""Claims of LangChain components: counted, within the component's limits, and only of untainted results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def claim(site: Site, key: Any, own: Callable[[], T], usable: Usable = clean) -> tuple[Entry, T]:
-    """Returns the graph's result for these arguments, or that of ``own()``, from a thread."""
+    """Returns the graph's result for these arguments, or that of ``own()``; for calls from a thread."""
     return site.claim(key, partial(counted, site.planned, site.leaf, own), usable)
 
 
 async def aclaim(site: Site, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable = clean) -> tuple[Entry, Any]:
-    """``claim`` for coroutines."""
+    """Async version of ``claim``."""
     return await site.aclaim(key, partial(acounted, site.planned, site.leaf, own), usable)

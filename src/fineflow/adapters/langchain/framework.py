@@ -1,4 +1,7 @@
-"""LangChain as a framework: its rows and kernels, and where it differs from others."""
+"""LangChain as a ``Framework``: its rows and kernels, and where it differs from other frameworks.
+
+"Stock" means LangChain's own code.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 class LangChain(Framework):
-    """LangChain. A way is whether the input is text or numbers, which no step can change."""
+    """LangChain. A way is a bool: True if the input is text or numbers, which no step can change."""
 
     package = "langchain_core"
     kernels = KERNELS
@@ -50,13 +53,13 @@ class LangChain(Framework):
         return Arguments(key)
 
     def tap(self, step: Any, site: Site, whole: bool) -> Any:
-        if not isinstance(step, Runnable):  # a compressor, whose shadow feeds its value itself
+        if not isinstance(step, Runnable):  # a compressor: its shadow feeds the value itself
             return None if whole else step
         component = site.planned
         return Tap(step, site, component if whole or writes(component) else None)
 
     def prepare_component_context(self, outer: Any) -> None:
-        """Makes a step's context one for components: of the config they see all but the handlers, which are stock's."""
+        """Hides stock's handlers from components: of a step's config they see everything else."""
         var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": None})
 
     def bounded(self, plan: Plan) -> Plan:
@@ -66,7 +69,7 @@ class LangChain(Framework):
     def component(self, obj: Any) -> LimitedComponent:
         row = find(self.rows, meant(obj))
         if row is not None and row.composite:
-            raise TypeError(f"{type(obj).__name__} is taken apart into what it is made of: limit that")
+            raise TypeError(f"{type(obj).__name__} is planned as its parts; limit those instead")
         return standing(obj)
 
 

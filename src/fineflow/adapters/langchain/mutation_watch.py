@@ -1,8 +1,8 @@
-"""Whether a step of the user's has changed in place what it was given.
+"""Detects that a user's step has changed its input in place.
 
-Values that the graph computes itself are not the objects that stock hands around: a list that a step appends to is
-another one than the graph's. Work on what the list was before would be done in vain, a request made that stock does not
-make; so the graph stops where a change is seen.
+Values that the graph computes are not the objects that stock passes on: if a step appends to a list, the graph's list
+does not change. Work on the old value would be wasted, including requests that stock never makes, so the graph stops
+where it sees a change.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _CONSTANT = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 class Watch:
-    """Values as they were when they were given, the parts of containers, messages and documents one by one.
+    """Snapshot of values when they were handed over: containers, messages and documents part by part.
 
-    Of other objects only which they are: nothing of the user's is compared, which could run code.
+    Of other objects it keeps only the identity: comparing them could run user code.
     """
 
     def __init__(self, *values: Any) -> None:
         self._values: list[Any] = []
         self._before: list[Any] = []
-        self._kept: list[Any] = []  # what is known by its id has to stay
+        self._kept: list[Any] = []  # keeps alive what is known by its id
         for value in values:
             self.given(value)
 
     def given(self, value: Any) -> None:
-        """One more value, or a chunk of one."""
+        """Adds a value, or a chunk of one."""
         if type(value) in _CONSTANT:
             return
         self._values.append(value)
@@ -42,7 +42,7 @@ class Watch:
 
     @property
     def changed(self) -> bool:
-        """Whether any of the values is not what it was."""
+        """Returns True if any of the values has changed."""
         return [self._marks(value) for value in self._values] != self._before
 
     def _marks(self, value: Any) -> Any:
@@ -60,12 +60,12 @@ class Watch:
         return (id(value), [id(part) for part in sorted(value, key=id)] if kind is set else ())
 
     def chunks(self, source: Any) -> Chunks:
-        """The same chunks, seen as they are handed on."""
+        """Returns the same chunks, each added to the snapshot as it is passed on."""
         return Chunks(self, source)
 
 
 class Chunks(Iterator[Any], AsyncIterator[Any]):
-    """An iterator, sync or async as its source is, and anything else that the source is."""
+    """An iterator, sync or async like its source, that passes other attributes on to the source."""
 
     def __init__(self, watch: Watch, source: Any) -> None:
         self._watch = watch
@@ -79,7 +79,7 @@ class Chunks(Iterator[Any], AsyncIterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        lent = lend_permits()  # what comes before is no part of the step, and may need permits of its own
+        lent = lend_permits()  # the source is not part of the step, and may need permits itself
         try:
             chunk = next(self._iterator)
         finally:

@@ -1,4 +1,4 @@
-"""Steps that stock runs exactly as they are: opaque ones, whose values are fed to the graph, and the first of all."""
+"""Steps that stock runs unchanged: opaque ones, whose values are fed to the graph, and the first step of all."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _END: Any = object()
 
 
 class First(Runnable[Any, Any]):
-    """The first step of the outermost sequence, run as it is; when stock gets to it, the outermost run is open.
+    """The first step of the outermost sequence, run unchanged; when stock reaches it, the outermost run is open.
 
-    Handlers may have set context variables at its start, such as the current span of OpenTelemetry. What components do
-    ahead of stock is done under these, as stock would do it.
+    Handlers may have set context variables at its start, such as OpenTelemetry's current span. Components that run
+    ahead run under these, as they would in stock.
     """
 
     def __init__(self, step: Runnable[Any, Any], site: Site) -> None:
@@ -51,11 +51,11 @@ class First(Runnable[Any, Any]):
 
 
 class Tap(Runnable[Any, Any]):
-    """An opaque step, run by stock exactly as it is; its result is fed to the graph.
+    """An opaque step that stock runs unchanged; its result is fed to the graph.
 
-    Opens no run of its own and passes everything through, so that it cannot be told from the step.
+    Opens no run of its own and passes everything on, so it is indistinguishable from the step.
 
-    component: the user's object where the step is nothing but a call of it, for limits and figures.
+    component: the user's object if the step is nothing but a call of it, for limits and statistics.
     """
 
     def __init__(self, step: Runnable[Any, Any], site: Site, component: Any = None) -> None:
@@ -65,7 +65,7 @@ class Tap(Runnable[Any, Any]):
 
     @property
     def _known(self) -> Any:
-        """The component; None for functions without a limit, which are nobody's engine."""
+        """The component; None for functions without a limit, which belong to no engine."""
         obj = self._component
         return None if isinstance(obj, RunnableLambda) and find(obj) is None else obj
 
@@ -140,14 +140,14 @@ class Tap(Runnable[Any, Any]):
         self._ended(watch, here, whole.value)
 
     def _ended(self, watch: Watch, here: Claiming, value: Any) -> None:
-        """Feeds the value; notes first whether the step changed its input in place: what others read of it, too."""
+        """Feeds the value; first notes a change of the input in place, since others may read the input, too."""
         if watch.changed:
             here.changed(self.site.leaf)
         here.feed(self.site.leaf, value)
 
 
 class _Sum:
-    """Chunks added up as LangChain adds them: by ``+``, or the last one where they cannot be added."""
+    """Chunks added up as LangChain does it: with ``+``, or the last one if they cannot be added."""
 
     def __init__(self) -> None:
         self.value: Any = None

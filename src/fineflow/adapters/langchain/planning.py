@@ -1,4 +1,4 @@
-"""From a runnable to a plan: its p-graph, what its shadow has to replace, and whether running ahead pays."""
+"""From a runnable to a plan: its p-graph, what its shadow has to replace, and whether running ahead pays off."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Returns all recognised constructs; of langchain-classic only what is installed, which the first call imports."""
+    """Returns all recognised constructs; of langchain-classic only what is installed. The first call imports it."""
     return (
         *structure.ROWS,
         *functions.ROWS,
@@ -64,9 +64,9 @@ def rows() -> tuple[Row, ...]:
 
 
 def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool) -> tuple[Graph, Lowered]:
-    """Returns the p-graph of a runnable, and what was read of it.
+    """Returns the p-graph of a runnable, and what lowering read.
 
-    text_input: the input is text or numbers, or a dict of such, which no step can change under a reader.
+    text_input: the input is text or numbers, or a dict of these, which no step can change under a reader.
     """
     b = ChainBuilder(rows(), options.assume_pure, contents=contents)
     value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
@@ -99,14 +99,14 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
 
 
 def _batched(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> bool:
-    """Whether a batch may run as one call per input, where stock's runs each step for all inputs."""
+    """Returns True if a batch may run as one call per input; stock's batch runs each step for all inputs."""
     own = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
-    # Stock's batch writes for all inputs before it goes on with any.
+    # Stock's batch writes for all inputs before it goes on with any of them.
     return not (own or any(p.effects.writes for p in e_graph) or steps_meet(p_graph, objects))
 
 
 def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
-    """The entry points whose calls are expected to take less time than stock's."""
+    """Returns the entry points whose calls are expected to be faster than stock's."""
     sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
         p.op is Op.PARTIAL_PREFILL for p in running(e_graph)
     )
@@ -123,10 +123,10 @@ def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
 
 
 def _snapshot(objects: Mapping[str, Any]) -> Snapshot:
-    """What of the objects makes the plan stale when it changes.
+    """Returns the snapshot of the objects; the plan is stale once it no longer matches.
 
-    What a component reads when it runs (``search_kwargs``, ``top_n``, a temperature) is not part of it: it is read when
-    it runs in the graph, too.
+    Settings that a component reads when it runs (``search_kwargs``, ``top_n``, a temperature) are not in it: they are
+    read when it runs in the graph, too.
     """
     planned = [(obj, find(rows(), obj)) for obj in objects.values()]
     watched = [(obj, row.reads if row is not None else ()) for obj, row in planned]
@@ -134,7 +134,7 @@ def _snapshot(objects: Mapping[str, Any]) -> Snapshot:
 
 
 def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, str]]:
-    """Methods of components that the graph calls, of each class once."""
+    """Yields the methods of components that the graph calls, once per class."""
     kinds: list[tuple[type, tuple[str, ...]]] = []
     for obj, row in planned:
         if row is None:
@@ -145,7 +145,7 @@ def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, s
 
 
 def _one_by_one(p: Primitive) -> bool:
-    """Whether stock's sync methods do one by one what the graph does concurrently."""
+    """Returns True if stock's sync methods do one by one what the graph does concurrently."""
     return (p.op is Op.MAP and not p.meta.get("batched")) or (p.op is Op.AGGREGATE and len(p.args) > 1)
 
 
@@ -157,9 +157,9 @@ def _meets_stock(p: Primitive) -> bool:
 
 
 def _wanted(graph: Graph, *, ended: bool) -> frozenset[str]:
-    """Leaves of steps by stock whose value or success somebody in the graph waits for.
+    """Returns the leaves of stock's steps whose value or success some primitive of the graph waits for.
 
-    ended: whether somebody waits for the end of the graph as a whole.
+    ended: something waits for the end of the graph as a whole.
     """
     own = [p for p in graph if not p.by_stock]
     names = {r.name for p in own for r in p.args.values()} | {n for p in own for n in p.after}

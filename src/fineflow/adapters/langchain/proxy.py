@@ -1,4 +1,4 @@
-"""What ``optimize`` returns for a runnable: its entry methods, with stock's names of parameters."""
+"""Entry methods of the object that ``optimize`` returns for a runnable, with stock's parameter names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 
 
 class Optimized(Planned):
-    """A runnable that runs ahead. Everything except running is the user's object."""
+    """A runnable that runs ahead. Apart from running, it behaves as the user's object."""
 
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
-        _ = self._self_framework.rows  # imports what planning needs now, not in the first call
+        _ = self._self_framework.rows  # imports what planning needs here rather than in the first call
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return self._self_call(self._self_chain_call("invoke", input, config, kwargs, sync=True))
@@ -59,8 +59,6 @@ class Optimized(Planned):
         call = partial(self._self_abatch, batches, inputs, config, return_exceptions, kwargs)
         return await (call() if timeout is None else deadline.arun(call, timeout))
 
-    # How they work.
-
     def _self_chain_call(
         self,
         entry: str,
@@ -81,7 +79,7 @@ class Optimized(Planned):
             sync=sync,
             streaming=streaming,
             limit=limit,
-            plannable=not kwargs,  # which go to the first step in ways of its own
+            plannable=not kwargs,  # kwargs go to the first step, which treats them in its own way
         )
 
     def _self_events(self, method: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
@@ -102,11 +100,11 @@ class Optimized(Planned):
         return self._self_aiterate(call)
 
     def _self_eager(self, invocation: Any) -> bool:
-        # A sync call with a deadline runs ahead so that it can be stopped.
+        # A sync call with a timeout runs ahead so that it can be stopped.
         return self._self_options.eager or (invocation.sync and self._self_options.timeout is not None)
 
     def _self_batches(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> bool:
-        """Whether a batch runs as one call per input, rather than through stock's own batch."""
+        """Returns True if a batch runs as one call per input rather than by stock's own batch."""
         if not inputs or kwargs:
             return False
         entry = "batch" if sync else "abatch"

@@ -1,7 +1,7 @@
-"""What stands for the user's components in queues and figures: a name, a limit, and for stores a queue of searches.
+"""Users' components in queues and statistics: a name, a limit, and for stores a queue of searches.
 
-Two ways to the same documents are one resource (two Chroma objects over one collection), and so are a retriever and
-its store. What stands for a resource exists as long as one of the objects that it was found for.
+Objects that lead to the same documents are one resource (two Chroma objects over one collection), and so are a
+retriever and its store. The entry of a resource lives as long as one of the objects that it was made for.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from fineflow.runtime.queues.component_calls import (
 T = TypeVar("T")
 
 _implied: weakref.WeakKeyDictionary[LimitedComponent, int] = weakref.WeakKeyDictionary()
-"""Limits that nobody has asked for."""
+"""Limits that no user has set."""
 
 
 def shown(obj: Any) -> str:
-    """The name of a component in figures; "" for what is not shown by a name of its own."""
+    """Returns a component's name in statistics; "" if it is not shown under a name of its own."""
     obj = meant(obj)
     if isinstance(obj, BaseTool):
         return obj.name
@@ -51,7 +51,7 @@ def shown(obj: Any) -> str:
 
 
 def find(obj: Any) -> LimitedComponent | None:
-    """What stands for a component, if anything does so far."""
+    """Returns the entry of a component, if it has one so far."""
     if isinstance(obj, BaseLanguageModel):
         return bound(obj)
     if not any_stand():
@@ -64,7 +64,7 @@ component_finders.append(find)
 
 
 def standing(obj: Any) -> LimitedComponent:
-    """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
+    """Returns the entry of a component, made on first use. Raises TypeError for objects that cannot have one."""
     found = find(obj)
     if found is not None:
         return found
@@ -73,7 +73,7 @@ def standing(obj: Any) -> LimitedComponent:
         got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
         raise TypeError(
             "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
-            f"(of a method its object), got {got}"
+            f"(for a method, its object), got {got}"
         )
     if not isinstance(obj, VectorStore):
         return stand(obj, lambda: LimitedComponent(shown(obj)))
@@ -84,7 +84,7 @@ def standing(obj: Any) -> LimitedComponent:
 
 
 def limited(objects: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of components that were given a limit, or that take one call at a time."""
+    """Returns the paths of components that have a limit, or that take one call at a time."""
     found: frozenset[str] = frozenset()
     if offline_vllm.in_use():
         found = frozenset(path for path, obj in objects.items() if offline_vllm.is_offline(obj))
@@ -99,9 +99,9 @@ def _given(component: LimitedComponent) -> bool:
 
 
 def keep_to_connections(store: VectorStore) -> None:
-    """Has no more searches of a known store at work than it has connections for: stock asks for fewer at once.
+    """Limits a known store's concurrent searches to its number of connections: stock runs fewer at a time.
 
-    No limit that calls would have to keep that have nothing to gain otherwise.
+    The limit is implied: plans with nothing else to gain need not be followed for it.
     """
     row = known(store)
     most = row.connections(store) if row is not None else None
@@ -111,7 +111,7 @@ def keep_to_connections(store: VectorStore) -> None:
 
 
 def engine_of(store: VectorStore) -> StoreEngine | None:
-    """The engine in front of a known store that does better with several searches at once; None for others."""
+    """Returns the engine in front of a known store if batched searches pay off for it; None for others."""
     row = known(store)
     if row is None or row.together is None or overridden(store) or not row.together.pays(store):
         return None
@@ -120,30 +120,30 @@ def engine_of(store: VectorStore) -> StoreEngine | None:
 
 
 def counted(obj: Any, leaf: str, own: Callable[[], T]) -> T:
-    """What stock's own call ``own()`` of a component returns: counted, and under a permit where it has a limit."""
+    """Returns the result of stock's own call ``own()`` of a component: counted, under a permit if there is a limit."""
     name = shown(obj)
     return call_component(name, leaf, find(obj), own) if name else own()
 
 
 async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
-    """The same for a coroutine."""
+    """Async version of ``counted``."""
     name = shown(obj)
     return await (acall_component(name, leaf, find(obj), own) if name else own())
 
 
 def streamed(obj: Any, leaf: str) -> StreamedCall | nullcontext[None]:
-    """A block in which stock streams a component itself, as a ``StreamedCall``; None for a component without a name."""
+    """Returns the block in which stock streams a component itself: a ``StreamedCall``; None without a name."""
     name = shown(obj)
     return StreamedCall(name, leaf, find(obj)) if name else nullcontext()
 
 
 def writes(obj: Any) -> bool:
-    """Whether a step is a method of a store."""
+    """Returns True if a step is a method of a store."""
     return isinstance(obj, RunnableLambda) and isinstance(meant(obj), VectorStore)
 
 
 def meant(obj: Any) -> Any:
-    """The object that counts: of a retriever its store, of a step its function, of a step that writes the store."""
+    """Returns the object that limits and counts apply to: a retriever's or writing step's store, a step's function."""
     if isinstance(obj, VectorStoreRetriever):
         return obj.vectorstore
     if isinstance(obj, RunnableLambda):

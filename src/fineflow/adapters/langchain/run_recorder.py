@@ -1,9 +1,9 @@
-"""Run managers for inner methods that run ahead of stock: they keep what the component reports, for later.
+"""Run managers for inner methods that run ahead of stock: they record what the component reports, for replay.
 
-A component gets a run manager of LangChain's own class whose only handler writes events down. Tokens, retries and texts
-are replayed to the real run manager when stock claims the result. Any other event means that the component starts a
-nested run, which must be seen where and when stock runs it: the component is stopped right there (``Nested``), the
-record is *tainted*, stock does the work itself, and the component is planned as opaque from then on.
+A component gets a run manager of LangChain's own class whose only handler records events. Tokens, retries and texts are
+replayed to the real run manager when stock claims the result. Any other event means that the component starts a nested
+run, which must appear where and when stock runs it. So the component is stopped right there (``Nested``), the record is
+*tainted*, stock does the work itself, and the component is planned as opaque from then on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _learned = 0
 
 
 def lessons() -> int:
-    """How often a component was seen to start runs of its own: plans that are older do not know of the last one."""
+    """Returns the number of nested runs seen so far; a plan made at a lower count may be stale."""
     return _learned
 
 
 def starts_runs(component: Any) -> bool:
-    """Whether the component was seen to start runs of its own inside a call."""
+    """Returns True if the component was seen to start runs of its own inside a call."""
     return bool(_nesting) and _nesting.get(id(component)) is component
 
 
@@ -40,20 +40,20 @@ def _learn(component: Any) -> None:
     global _learned
     try:
         _nesting[id(component)] = component
-    except TypeError:  # cannot be referred to weakly: it is found out again in every call
+    except TypeError:  # not weakly referable: every call detects it again
         return
     _learned += 1
 
 
 class Nested(BaseException):
-    """Stops a component that starts a run of its own while running ahead.
+    """Stops a component that starts a run of its own while it runs ahead.
 
-    No ``Exception``, so that neither callback managers nor the component's own error handling take it for a failure.
+    Not an ``Exception``, so that neither callback managers nor the component's own error handling catch it.
     """
 
 
 class Recorder(BaseCallbackHandler):
-    """The handler for one call of ``component``. ``tainted``: something happened that cannot be replayed."""
+    """Handler for one call of ``component``. ``tainted``: something happened that cannot be replayed."""
 
     run_inline = True
 
@@ -64,7 +64,7 @@ class Recorder(BaseCallbackHandler):
 
     @property
     def empty(self) -> bool:
-        """Whether the component has reported nothing, and may have its result claimed."""
+        """Returns True if the component has reported nothing and its result may be claimed."""
         return not self.reports and not self.tainted
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, **_: Any) -> None:
@@ -78,7 +78,7 @@ class Recorder(BaseCallbackHandler):
 
     def _add(self, event: str, *args: Any, **named: Any) -> None:
         if isinstance(self.reports, tuple):
-            self.reports = []  # few components report anything
+            self.reports = []  # allocated late: few components report anything
         self.reports.append((event, args, named))
 
     def taint(self, *_: Any, **__: Any) -> None:
@@ -91,9 +91,9 @@ class Recorder(BaseCallbackHandler):
     on_custom_event = on_stream_event = taint
 
     def silence(self) -> None:
-        """Makes this handler the only one of runs that are started in the current context.
+        """Makes this handler the only one of runs started in the current context.
 
-        What else the caller's config says (metadata, tags, ``configurable``) stays visible to the component.
+        The rest of the caller's config (metadata, tags, ``configurable``) stays visible to the component.
         """
         manager = CallbackManager(handlers=[self], inheritable_handlers=[self])
         var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": manager})
@@ -107,17 +107,17 @@ class Recorder(BaseCallbackHandler):
         return kind(run_id=uuid4(), handlers=[self], inheritable_handlers=[self])
 
     def replay(self, manager: Any) -> None:
-        """Tells a sync run manager of stock what the component reported."""
+        """Replays the component's reports to a sync run manager of stock."""
         for name, args, named in self.reports if manager is not None else ():
             getattr(manager, name)(*args, **named)
 
     async def areplay(self, manager: Any) -> None:
-        """Tells an async run manager of stock what the component reported."""
+        """Replays the component's reports to an async run manager of stock."""
         for name, args, named in self.reports if manager is not None else ():
             await getattr(manager, name)(*args, **named)
 
 
 def clean(entry: Any) -> bool:
-    """Whether an entry's result may be claimed, so far."""
+    """Returns True if an entry's result may be claimed, so far."""
     recorder: Recorder | None = entry.reports
     return (recorder is None or not recorder.tainted) and (entry.component is None or not starts_runs(entry.component))

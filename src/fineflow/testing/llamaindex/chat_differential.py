@@ -1,4 +1,4 @@
-"""Same answer, for chat engines of LlamaIndex: observes a conversation, stock and optimized.
+"""Same answer, for LlamaIndex's chat engines: holds a conversation, stock and optimized, and compares.
 
 ``assert_same_chat(make, ["Where is the bridge?", "And how old is it?"])`` is the whole test for one chat engine.
 """
@@ -22,8 +22,10 @@ CHAT = ("chat", "achat", "stream_chat", "astream_chat")
 
 @dataclass
 class Turn:
-    """What a caller can see of one turn. tokens: as streamed. sources: of the response, with what was asked and found.
-    nodes: its source nodes. history: of the conversation, after the turn.
+    """Observable results of one turn.
+
+    tokens: as streamed. sources: of the response, with tool inputs and outputs. nodes: its source nodes. history: of
+    the conversation, after the turn.
     """
 
     kind: str = ""
@@ -38,7 +40,7 @@ class Turn:
 
 @dataclass
 class Conversation(Observation):
-    """What a caller can see of several turns: each of them, and the spans and events of all."""
+    """Observable results of several turns: each turn, and the spans and events of all."""
 
     turns: list[Turn] = field(default_factory=list)
 
@@ -56,18 +58,17 @@ def assert_same_chat(
     optimize: Callable[[Any], Any] | None = None,
     arguments: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Conversation]:
-    """Has a conversation with what ``make`` makes, stock and optimized, by every entry point, and compares all of it.
+    """Holds a conversation with objects made by ``make``, stock and optimized, by every entry point, and compares.
 
-    make: gets the callback manager that its parts are to report to, and is called anew for each conversation. messages:
-    one for each turn; a turn that fails does not end the conversation. read: tokens after which a stream is closed
-    (None: it is read to its end). optimize: how, by default ``fineflow.optimize(obj, strict=True, eager=True)``.
-    arguments: of the first turn, besides the message.
+    make: gets the callback manager for the object's parts, and is called once per conversation. messages: one per turn;
+    a failed turn does not end the conversation. read: number of tokens after which a stream is closed (None: it is read
+    to its end). optimize: by default ``fineflow.optimize(obj, strict=True, eager=True)``. arguments: of the first turn,
+    besides the message.
 
-    Returns what was seen of the optimized object.
+    Returns the observations of the optimized object, by entry point.
 
-    Raises AssertionError with the differences, and where a conversation without a failure has asked components for
-    anything that stock did not want; TypeError if ``make`` is not a function of one argument that makes a chat engine,
-    or ``messages`` is one text.
+    Raises AssertionError with the differences, or if a conversation without a failure did work that stock did not use;
+    TypeError if ``make`` is not a function of one argument that makes a chat engine, or ``messages`` is one text.
     """
     if isinstance(messages, str):
         raise TypeError(f"messages: expected a list, one text for each turn; got one text: write [{messages!r}]")
@@ -86,15 +87,15 @@ def observe_chat(
     read: int | None = None,
     arguments: Callable[[], dict[str, Any]] = dict,
 ) -> Conversation:
-    """What a caller can see of a conversation with what ``make`` makes."""
+    """Observes a conversation with an object made by ``make``."""
     return observed(make, _Talk(entry, messages, read, arguments), Conversation(entry), ordered=entry == "chat")
 
 
-_LEFT_SECONDS = 5.0  # for a task that waits for somebody who has gone
+_LEFT_SECONDS = 5.0  # for a task that waits for a reader that has gone
 
 
 class _Talk:
-    """Has one conversation with an object, and notes what comes back."""
+    """Holds one conversation with an object, and records its answers."""
 
     def __init__(
         self, entry: str, messages: Sequence[str], read: int | None, arguments: Callable[[], dict[str, Any]]
@@ -140,7 +141,7 @@ class _Talk:
                 raise
             except Exception as error:
                 turn.error = (type(error).__name__, str(error))
-            # LlamaIndex writes to memories in tasks of its own; a database is not to be read in another loop meanwhile.
+            # LlamaIndex writes to memories in its own tasks; meanwhile another loop must not read a database.
             if left := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(left, timeout=_LEFT_SECONDS)
             turn.history = shown(await asyncio.to_thread(lambda: engine.chat_history))

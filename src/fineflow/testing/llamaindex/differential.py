@@ -1,6 +1,7 @@
-"""Same answer, for LlamaIndex: observes a query engine, retriever or synthesizer, stock and optimized.
+"""Same answer, for LlamaIndex: calls a query engine, retriever or synthesizer, stock and optimized, and compares.
 
-``assert_same_index(make, "question")`` is the whole test for one shape::
+Stock is LlamaIndex's own code on the original object. ``assert_same_index(make, "question")`` is the whole test for one
+shape::
 
     def make(callback_manager):
         index = VectorStoreIndex(nodes, embed_model=FakeEmbedding(), callback_manager=callback_manager)
@@ -39,13 +40,12 @@ Make = Callable[[CallbackManager], Any]
 
 @dataclass
 class Observation:
-    """What a caller can see of one call. Every field is comparable and printable.
+    """Observable results of one call. Every field is comparable and printable.
 
-    kind: type of what was returned. text: of the response, or what its stream adds up to. tokens: as streamed. nodes:
-    id, score, text and metadata, in order. metadata: of the response. error: type and text of the exception. spans: the
+    kind: type of the returned value. text: of the response, or the sum of its stream. tokens: as streamed. nodes: id,
+    score, text and metadata, in order. metadata: of the response. error: type and text of the exception. spans: the
     span tree, with the events of each span. callbacks: the events of the legacy CallbackManager, in a tree. embedding:
-    the vector that the call has left with the query that it was given. causes: type and text of what the exception
-    was raised from.
+    the vector that the call stored in its query object. causes: type and text of the exception's causes.
     """
 
     entry: str
@@ -62,7 +62,7 @@ class Observation:
 
     @property
     def failed(self) -> bool:
-        """Whether the call raised, so that stock may have stopped before it asked for all that the graph did."""
+        """True if the call raised, so that stock may have stopped before using all of the graph's work."""
         return self.error is not None
 
 
@@ -78,25 +78,24 @@ def assert_same_index(
     optimize: Callable[[Any], Any] | None = None,
     ordered: bool = True,
 ) -> dict[str, Observation]:
-    """Calls what ``make`` makes, stock and optimized, by every entry point, and compares all that a caller can see.
+    """Calls objects made by ``make``, stock and optimized, by every entry point, and compares all observable results.
 
-    make: gets the callback manager that its parts are to report to, and is called anew for each call. entries: names of
-    methods; by default all that the object has, ``synthesize`` only where ``nodes`` makes some for it. optimize: how,
-    by default ``fineflow.optimize(obj, strict=True, eager=True)``. ordered: whether stock does one thing at a time in
-    sync calls, so that the order of what is inside of a span or event counts.
+    make: gets the callback manager for the object's parts, and is called once per call. entries: names of methods; by
+    default all that the object has, ``synthesize`` only if ``nodes`` makes some for it. optimize: by default
+    ``fineflow.optimize(obj, strict=True, eager=True)``. ordered: stock does one thing at a time in sync calls, so the
+    order inside a span or event counts.
 
-    Returns what was seen of the optimized object, by entry point.
+    Returns the observations of the optimized object, by entry point.
 
-    Raises: AssertionError with the differences, and where a call that succeeded has asked components for anything that
-    stock did not want; TypeError if ``make`` is not a function of one argument; ValueError for an object of another
-    kind, for entry points that the object has not,
-    or for ``synthesize`` without ``nodes``; TimeoutError when a call has not ended after a minute; PlanningError when
-    fineflow fails to plan a call.
+    Raises: AssertionError with the differences, or if a successful call did work that stock did not use; TypeError if
+    ``make`` is not a function of one argument; ValueError for an unsupported object, for entry points that the object
+    lacks, or for ``synthesize`` without ``nodes``; TimeoutError if a call has not ended after a minute; PlanningError
+    if fineflow fails to plan a call.
     """
     obj = made_once(make, "assert_same_index(lambda manager: ..., question)")
     if not (has := entries_of(obj, with_nodes=nodes is not None)):
         raise ValueError(
-            f"there is nothing to call of {type(obj).__name__}: expected a query engine, a retriever, or with "
+            f"{type(obj).__name__} has no entry point: expected a query engine, a retriever, or with "
             "nodes=... a synthesizer; chat engines have assert_same_chat, indexes and pipelines assert_same_ingestion"
         )
 
@@ -107,11 +106,11 @@ def assert_same_index(
 
 
 def assert_alike(make: Make, see: Callable[[Make], Seen], optimize: Callable[[Any], Any] | None = None) -> Seen:
-    """What ``see`` observes of what ``make`` makes, optimized; the shape of every helper of this kind.
+    """Returns what ``see`` observes of an optimized object made by ``make``; the common part of all such helpers.
 
-    optimize: how, by default ``fineflow.optimize(obj, strict=True, eager=True)``.
+    optimize: by default ``fineflow.optimize(obj, strict=True, eager=True)``.
 
-    Raises AssertionError if stock's observation is another one, and where work was done that stock did not want.
+    Raises AssertionError if stock's observation differs, or if work was done that stock did not use.
     """
     run = optimize or (lambda obj: fineflow.optimize(obj, strict=True, eager=True))
     made: list[Any] = []
@@ -124,27 +123,27 @@ def assert_alike(make: Make, see: Callable[[Make], Seen], optimize: Callable[[An
     told = differences(stock, seen)
     assert not told, f"{seen.entry} differs from stock\n\n" + "\n\n".join(told)
     last = getattr(made[-1], "_self_last", None)
-    assert seen.failed or last is None or not last.unclaimed, f"{seen.entry} did work in vain: {last}"
+    assert seen.failed or last is None or not last.unclaimed, f"{seen.entry} did work that stock did not use: {last}"
     return seen
 
 
 def made_once(make: Make, written: str) -> Any:
-    """What ``make`` makes. written: how the helper is called. Raises TypeError where ``make`` is no such function."""
-    said = f"write {written}, which makes the object anew for each call, with the callback manager that its parts get"
+    """Calls ``make`` once. written: shows the call of the helper. Raises TypeError if ``make`` is no such function."""
+    said = f"write {written}, which makes a new object for each call, with the callback manager that its parts get"
     if not callable(make):
         raise TypeError(f"expected a function that makes the object, got {type(make).__name__}: {said}")
     manager = CallbackManager([])
     try:
         inspect.signature(make).bind(manager)
     except TypeError as error:
-        raise TypeError(f"expected a function of one argument, got one of another kind: {said}") from error
-    except ValueError:  # a builtin of which nothing is known
+        raise TypeError(f"expected a function of one argument, the callback manager: {said}") from error
+    except ValueError:  # a builtin whose signature is unknown
         pass
     return make(manager)
 
 
 def known(entries: Sequence[str], has: Sequence[str]) -> Sequence[str]:
-    """The entry points. Raises ValueError for one that is none, and where there are none at all."""
+    """Returns the entry points. Raises ValueError for an unknown one, or if there are none."""
     if not entries:
         raise ValueError(f"entries must be some of {', '.join(has)}; got none")
     if unknown := [entry for entry in entries if entry not in has]:
@@ -160,7 +159,7 @@ def observe_index(
     nodes: Callable[[], list[NodeWithScore]] | None = None,
     ordered: bool = True,
 ) -> Observation:
-    """What a caller can see of one call of what ``make`` makes. Async entry points have an event loop of their own."""
+    """Observes one call of an object made by ``make``. Async entry points run on an event loop of their own."""
 
     def call(obj: Any, seen: Observation) -> None:
         query = QueryBundle(question)
@@ -179,12 +178,12 @@ def observe_index(
 def observed(
     make: Make, call: Callable[[Any, Seen], None], seen: Seen, *, ordered: bool, timeout: float = 60.0
 ) -> Seen:
-    """``seen``, an ``Observation``, with what calling what ``make`` makes raises, and with its spans and events.
+    """Calls an object made by ``make``; returns ``seen`` with the exception, the spans and the events of the call.
 
-    call: gets the object and ``seen``, and adds what the calls return. ordered: whether the order of what is inside of
-    a span or an event counts. Raises TimeoutError when the call has not ended after ``timeout`` s.
+    call: gets the object and ``seen``, and adds what the calls return. ordered: the order inside a span or an event
+    counts. Raises TimeoutError if the call has not ended after ``timeout`` s.
     """
-    # LlamaIndex keeps the open events in context variables, and does not always take them back.
+    # LlamaIndex keeps open events in context variables, and does not always reset them.
     context = contextvars.copy_context()
     bounded(partial(context.run, _observed, make, call, seen, ordered), timeout)
     return seen
@@ -193,7 +192,7 @@ def observed(
 def _observed(make: Make, call: Callable[[Any, Seen], None], seen: Seen, ordered: bool) -> None:
     handler = Legacy()
     obj = make(CallbackManager([handler]))
-    handler.forget()  # what making it has reported
+    handler.forget()  # events of making the object
     with recording() as recorder:
         try:
             call(obj, seen)
@@ -209,7 +208,7 @@ def _observed(make: Make, call: Callable[[Any, Seen], None], seen: Seen, ordered
 
 
 def entries_of(obj: Any, *, with_nodes: bool = False) -> tuple[str, ...]:
-    """The methods by which an object is called; ``synthesize`` and its twin only where there are nodes for them."""
+    """Returns the entry methods of an object; ``synthesize`` and its async version only if there are nodes for them."""
     if isinstance(obj, BaseRetriever):
         return RETRIEVE
     found = (*QUERY, *(RETRIEVE if hasattr(obj, "aretrieve") else ())) if isinstance(obj, BaseQueryEngine) else ()

@@ -1,8 +1,8 @@
 """Fakes that are real LlamaIndex components: scripted answers, latencies or gates, and a meter.
 
-They stand for remote services: a call sleeps, or waits at a gate, without using the CPU. Answers depend only on the
-arguments. ``FakeLLM``, ``FakeEmbedding`` and ``FakeStore`` have async methods of their own; those of ``BlockingLLM``
-and ``BlockingEmbedding`` do everything on the event loop, as those of many components of LlamaIndex do.
+They replace remote services: a call sleeps, or waits at a gate, without using the CPU. Answers depend only on the
+arguments. ``FakeLLM``, ``FakeEmbedding`` and ``FakeStore`` have real async methods; those of ``BlockingLLM`` and
+``BlockingEmbedding`` block the event loop, as in many LlamaIndex components.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ Script = Mapping[str, Answer] | Callable[[str], Answer]
 
 
 class _Latency(BaseModel):
-    """latency: seconds that a call takes, or a function of its text that says so. gate: waited at before that. meter:
-    counts the calls.
+    """Base of fakes with a latency.
+
+    latency: seconds per call, or a function of its text that returns them. gate: waited at before that. meter: counts
+    the calls.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -68,8 +70,10 @@ class _Latency(BaseModel):
 
 
 class _Scripted(_Latency):
-    """answers: a function of the text of the prompt, or a mapping: the first key that occurs in it decides, ``default``
-    is said when none does. An exception instead of a text is raised.
+    """Base of fakes with scripted answers.
+
+    answers: a function of the prompt's text, or a mapping: the first key that occurs in it selects the answer,
+    ``default`` is used if none does. An exception instead of a text is raised.
     """
 
     answers: Script = Field(default_factory=dict, exclude=True)
@@ -84,7 +88,7 @@ class _Scripted(_Latency):
         else:
             said = next((answer for key, answer in self.answers.items() if key in text), self.default)
         if isinstance(said, BaseException):
-            raise copy.copy(said)  # an exception object that is raised twice collects the tracebacks of both
+            raise copy.copy(said)  # a copy, since an exception raised twice collects the tracebacks of both
         return said
 
     def _answer(self, text: str) -> str:
@@ -103,7 +107,7 @@ class _Scripted(_Latency):
 
 
 class FakeLLM(_Scripted, LLM):
-    """An LLM that says what its script says."""
+    """An LLM with scripted answers."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -182,7 +186,7 @@ class BlockingLLM(_Scripted, CustomLLM):
 
 
 class FakeEmbedding(_Latency, BaseEmbedding):
-    """Sums of word vectors that come from a hash: texts that share words are near each other."""
+    """Sums of hash-based word vectors: texts that share words are near each other."""
 
     dimensions: int = 32
 
@@ -207,7 +211,7 @@ class FakeEmbedding(_Latency, BaseEmbedding):
 
 
 class BlockingEmbedding(_Latency, BaseEmbedding):
-    """The same, but its async method does everything on the event loop."""
+    """The same, but its async method blocks the event loop."""
 
     dimensions: int = 32
 
@@ -226,7 +230,7 @@ class BlockingEmbedding(_Latency, BaseEmbedding):
 
 
 class FakeStore(SimpleVectorStore):
-    """LlamaIndex's in-memory store, with a latency or a gate in front of every search."""
+    """LlamaIndex's in-memory store, with a latency or a gate before every search."""
 
     _latency: float = PrivateAttr(default=0.0)
     _gate: Gate | None = PrivateAttr(default=None)
@@ -257,7 +261,7 @@ class FakeStore(SimpleVectorStore):
 
 
 def text_of(messages: Sequence[ChatMessage]) -> str:
-    """The messages as one text: what the keys of a script are looked for in."""
+    """Returns the messages as one text, which is searched for the keys of a script."""
     return "\n".join(f"{message.role.value}: {message.content}" for message in messages)
 
 
@@ -273,7 +277,7 @@ def _pieces(text: str) -> Iterator[CompletionResponse]:
 
 
 async def stalls(work: Any, *, every: float = 0.005) -> tuple[Any, float]:
-    """The result of a coroutine, and the longest time in seconds for which the event loop did not react meanwhile."""
+    """Returns a coroutine's result, and the longest time in seconds for which it blocked the event loop."""
     longest, ended = 0.0, False
 
     async def watch() -> None:

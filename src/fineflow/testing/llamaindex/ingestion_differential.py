@@ -1,7 +1,7 @@
-"""Same answer, for what takes documents in with LlamaIndex: what it returns, tells, writes and asks for.
+"""Same answer, for LlamaIndex's ingestion: compares what it returns, reports, writes and embeds, stock and optimized.
 
-``assert_same_ingestion(make, call)`` is the whole test for one shape. ``RecordingStore`` and ``TextEmbedding`` are the
-store and the embedding model for it: they note each call, and may take time, wait at a gate, or fail.
+``assert_same_ingestion(make, call)`` is the whole test for one shape. ``RecordingStore`` and ``TextEmbedding`` are its
+store and its embedding model: they record each call, and may take time, wait at a gate, or fail.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fineflow.testing.vectors import vector_of
 
 
 class TextEmbedding(FakeEmbedding):
-    """Embeds batches of texts. fails: a word; a batch with a text that has it in it raises ValueError.
+    """Embeds batches of texts. fails: a word; a batch that has a text with this word raises ValueError.
 
-    batch_latency: seconds that a batch takes. batch_gate: waited at before that. Batches are noted in ``asked``.
+    batch_latency: seconds per batch. batch_gate: waited at before that. ``asked`` records the batches.
     """
 
     fails: str = "\0"
@@ -62,10 +62,10 @@ class TextEmbedding(FakeEmbedding):
 
 
 class RecordingStore(SimpleVectorStore):
-    """LlamaIndex's in-memory store; each call that writes is noted in ``calls``, before it does anything.
+    """LlamaIndex's in-memory store; ``calls`` records each writing call before it has an effect.
 
-    latency: seconds that an addition takes. gate: waited at before that. fails_at: number of the addition, from 1, that
-    raises RuntimeError before it has written.
+    latency: seconds per addition. gate: waited at before that. fails_at: number, from 1, of the addition that raises
+    RuntimeError before it writes.
     """
 
     _calls: list[Any] = PrivateAttr(default_factory=list)
@@ -80,7 +80,7 @@ class RecordingStore(SimpleVectorStore):
 
     @property
     def calls(self) -> list[Any]:
-        """Each call: its method, and ids, texts and vectors of nodes, or the id of a document."""
+        """The calls: method, and ids, texts and vectors of nodes, or the id of a document."""
         return self._calls
 
     def _begin(self, nodes: Sequence[BaseNode]) -> None:
@@ -112,7 +112,7 @@ class RecordingStore(SimpleVectorStore):
 
 @dataclass
 class Bench:
-    """What one test has made. obj: what is called. docstore, cache: what else it writes to."""
+    """Objects of one test. obj: the object to call. docstore, cache: other targets of its writes."""
 
     obj: Any
     model: TextEmbedding
@@ -123,8 +123,10 @@ class Bench:
 
 @dataclass
 class Ingested(Observation):
-    """What a caller can see of taking documents in. returned: nodes, in order, or what else. written: calls of the
-    store. kept: what is in the store, the document store and the cache. asked: batches that were embedded.
+    """Observable results of ingestion.
+
+    returned: nodes, in order, or another value. written: calls of the store. kept: contents of the store, the document
+    store and the cache. asked: embedded batches.
     """
 
     returned: Any = None
@@ -139,21 +141,21 @@ def assert_same_ingestion(
     *,
     optimize: Callable[[Any], Any] | None = None,
 ) -> Ingested:
-    """Has what ``make`` makes take documents in, stock and optimized, and compares all that can be seen of it.
+    """Ingests documents with objects made by ``make``, stock and optimized, and compares all observable results.
 
-    call: calls the object, which may be optimized, and returns what that returned, or a coroutine of it. Returns what
-    was seen of the optimized object. Raises AssertionError with the differences, and where a call that succeeded has
-    asked the embedding model for anything that stock did not want, and TypeError if ``make`` makes no ``Bench``.
+    call: calls the object, which may be optimized, and returns its result, or a coroutine of it. Returns the
+    observations of the optimized object. Raises AssertionError with the differences, or if a successful call embedded
+    anything that stock does not; TypeError if ``make`` makes no ``Bench``.
     """
     first = made_once(make, "assert_same_ingestion(lambda manager: Bench(obj, model, store), call)")
     if not isinstance(first, Bench):
         raise TypeError(
-            f"expected a Bench(obj, model, store), got {type(first).__name__}: obj is what is called, model a "
-            "TextEmbedding and store a RecordingStore that it has, which note what they are asked for"
+            f"expected a Bench(obj, model, store), got {type(first).__name__}: obj is the object to call, model a "
+            "TextEmbedding and store a RecordingStore that it uses, which record their calls"
         )
     run = optimize or (lambda obj: fineflow.optimize(obj, strict=True, eager=True))
     stock, seen = _ingested(make, call, lambda obj: obj), _ingested(make, call, run)
-    if seen.error is not None:  # it may have asked for more than stock, which stopped
+    if seen.error is not None:  # it may have embedded more than stock, which stopped
         assert all(batch in seen.asked for batch in stock.asked)
         seen.asked = stock.asked
     told = differences(stock, seen)
@@ -181,7 +183,7 @@ def _ingested(
             found = asyncio.run(found)
         seen.returned = _shown(found)
 
-    # Whether the order of what is inside of spans counts is known only when the call was made: async code sorts it.
+    # In async calls the order inside spans does not count; a coroutine that is only returned shows after the call.
     seen = observed(begin, do, Ingested(""), ordered=not inspect.iscoroutinefunction(call))
     bench = made[0]
     seen.written = list(bench.store.calls)
@@ -199,7 +201,7 @@ def _ingested(
 
 
 def _shown(value: Any) -> Any:
-    """All of a node, as it is stored."""
+    """Returns all of a node, as it is stored."""
     if isinstance(value, BaseNode):
         return [type(value).__name__, value.to_dict()]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What LlamaIndex tells of a call: spans and events of the instrumentation, events of the legacy CallbackManager."""
+"""LlamaIndex's reports of a call: spans and events of the instrumentation, events of the legacy CallbackManager."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def differences(stock: Any, seen: Any) -> list[str]:
-    """One text for each field of two observations that differs: its name and a diff, ``-`` stock and ``+`` fineflow."""
+    """Returns a text per differing field of two observations: its name and a diff, ``-`` stock and ``+`` fineflow."""
     if _told(stock, None) == _told(seen, None):
         return []
     left, right = _told(stock, 1), _told(seen, 1)
@@ -39,9 +39,9 @@ def differences(stock: Any, seen: Any) -> list[str]:
 
 
 def _told(seen: Any, indent: int | None) -> dict[str, list[str]]:
-    """The JSON lines of each field; ids that nodes got during the call are numbered in the order in which they occur.
+    """Returns the JSON lines of each field; ids that nodes got during the call are numbered in order of occurrence.
 
-    indent: None for one long line, which Python's encoder in C makes in a fraction of the time.
+    indent: None for one long line, which Python's C encoder produces much faster.
     """
     numbers: dict[str, str] = {}
 
@@ -53,7 +53,7 @@ def _told(seen: Any, indent: int | None) -> dict[str, list[str]]:
 
 
 class Recorder:
-    """Spans in the order in which they were entered, and events in that in which they came. From any thread."""
+    """Spans in the order of entry, and events in the order of arrival. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -80,7 +80,7 @@ class Recorder:
                 self.spans[event.span_id]["events"].append(told)
 
     def tree(self, ordered: bool) -> list[Any]:
-        """The spans, with what is inside of them. ordered: else what is inside of a span is sorted."""
+        """Returns the spans as a tree. ordered: False sorts the contents of each span."""
 
         def node(id_: str) -> Any:
             found = self.spans[id_]
@@ -164,7 +164,7 @@ def recording() -> Iterator[Recorder]:
 
 
 class Legacy(BaseCallbackHandler):
-    """The events of a callback manager."""
+    """Records the events of a callback manager."""
 
     def __init__(self) -> None:
         super().__init__([], [])
@@ -173,7 +173,7 @@ class Legacy(BaseCallbackHandler):
         self._traces: list[str] = []
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Drops all that was recorded."""
         self._events, self._traces = {}, []
 
     def on_event_start(
@@ -213,7 +213,7 @@ class Legacy(BaseCallbackHandler):
 
 
 def shown(value: Any) -> Any:
-    """A value without identities and times: equal for what says the same."""
+    """Returns a value without identities and times: equal for equal contents."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, NodeWithScore):
@@ -243,9 +243,9 @@ def shown(value: Any) -> Any:
 
 @contextmanager
 def listening(obj: Any) -> Iterator[tuple[Any, Callable[[Any, CallbackManager], Any]]]:
-    """An object, and a function that has its callback managers tell another one, too, as long as the block lasts.
+    """Yields an object, and a function that sends its callback managers' events to another manager, too.
 
-    For objects that cannot be made anew with the manager of a test.
+    That lasts until the end of the block. For objects that cannot be rebuilt with the manager of a test.
     """
     told: list[tuple[CallbackManager, BaseCallbackHandler]] = []
 
@@ -264,7 +264,7 @@ def listening(obj: Any) -> Iterator[tuple[Any, Callable[[Any, CallbackManager], 
 
 
 def _managers(obj: Any) -> list[CallbackManager]:
-    """The callback managers of an object and of all that it is made of."""
+    """Returns the callback managers of an object and of all its parts."""
     found: dict[int, CallbackManager] = {}
     seen: set[int] = set()
     waiting = [obj]

@@ -1,1 +1,1 @@
-"""LangChain components on engines in this process: ordinary components, also in chains that were never optimized."""
+"""LangChain components on engines in this process: ordinary components that also work in chains never optimized."""

@@ -1,4 +1,4 @@
-"""A LangChain chat model on an engine in this process."""
+"""LangChain chat model on an engine in this process."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from fineflow.adapters.text.tool_formats import Template
 from fineflow.protocols import Delta, Sampling, ToolCall
 from fineflow.runtime.loop.workers import in_thread
 
-TOOLS = ("tools", "tool_choice")  # arguments of a call that say what its prompt is
+TOOLS = ("tools", "tool_choice")  # arguments of a call that change its prompt
 
 
 class ChatEngine(EngineBacked, BaseChatModel):
-    """Chat model that decodes on an ``LLMEngine``, in batches with everything else that runs on it.
+    """Chat model that decodes on an ``LLMEngine``, batched with everything else that runs on the engine.
 
-    An ordinary LangChain component: it works the same in a chain that was never optimized. The text of messages is
-    what the engine sees; images and other content are refused with ValueError. Tools go by the model's chat template,
-    calls are taken out of the text that the model writes; a call is streamed in one chunk.
+    An ordinary LangChain component that works the same in a chain that was never optimized. The engine gets the text of
+    messages; images and other content raise ValueError. Tools are rendered by the model's chat template, tool calls are
+    parsed from the text that the model writes; a call is streamed in one chunk.
 
-    tool_format: how the model writes calls, ``"hermes"`` (also Qwen), ``"llama3_json"`` or ``"mistral"``; by default it
-    is seen from the chat template. Where that shows no tools but the format is given, a system message describes them.
+    tool_format: the form in which the model writes calls, ``"hermes"`` (also Qwen), ``"llama3_json"`` or ``"mistral"``;
+    by default it is detected from the chat template. If the template shows no tools but the format is given, a system
+    message describes them.
     """
 
     tool_format: Literal["hermes", "llama3_json", "mistral"] | None = None
@@ -57,22 +58,22 @@ class ChatEngine(EngineBacked, BaseChatModel):
         tools: Sequence[Any] | None = None,
         tool_choice: Any = None,
     ) -> str:
-        """The prompt that the engine decodes from, by the model's chat template.
+        """Returns the prompt that the engine decodes from, rendered by the model's chat template.
 
-        With ``open_ended`` the last message goes on: the text ends with its content so far, without end marker and
-        generation prompt, and begins every prompt in which more follows in that message ("" where the template
-        does not let the content through). A tool_choice that has the model call a tool adds the beginning of a call,
-        where that is needed. ValueError for content that is not text.
+        With ``open_ended`` the last message stays open: the text ends with its content so far, without end marker and
+        generation prompt, and is a prefix of every prompt in which that message continues ("" if the template does not
+        pass the content through). A tool_choice that forces a call adds the beginning of the call if needed. Raises
+        ValueError for content that is not text.
         """
         return self._conversation.text(messages, Tools.of(tools, tool_choice), open_ended=open_ended)
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """The tokens of the prompt that the messages make, with what the chat template puts around them."""
+        """Returns the number of prompt tokens of the messages, including what the chat template adds."""
         return self.get_num_tokens(self.prompt_text(messages, tools=tools))
 
     @property
     def calls_tools(self) -> bool:
-        """Whether it is known how the model writes calls of tools. May load the tokenizer."""
+        """True if the format in which the model writes tool calls is known. May load the tokenizer."""
         return self.tool_format is not None or Template.of(self.engine).usable
 
     def bind_tools(
@@ -83,12 +84,12 @@ class ChatEngine(EngineBacked, BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """The model with tools that it may call.
+        """Returns the model with tools that it may call.
 
         tool_choice: ``"auto"`` (the default), ``"none"``, ``"any"`` (or True, ``"required"``), or the name of a tool.
-        Where the engine can hold its output to a schema, a call that has to be made has valid arguments; elsewhere the
-        beginning of a call is put into the model's mouth. strict: as in OpenAI's form of the tools.
-        ValueError for a tool_choice that is none of these.
+        If the engine can constrain its output to a schema, a forced call has valid arguments; otherwise the beginning
+        of the call is appended to the prompt. strict: as in OpenAI's form of the tools. Raises ValueError for any other
+        tool_choice.
         """
         formatted = [convert_to_openai_tool(tool, strict=strict) for tool in tools]
         Tools.of(formatted, tool_choice)
@@ -104,21 +105,21 @@ class ChatEngine(EngineBacked, BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """The model with an answer that fits a schema: a pydantic class, a TypedDict, or a JSON schema.
+        """Returns the model with an answer that fits a schema: a pydantic class, a TypedDict, or a JSON schema.
 
-        method: ``"json_schema"`` holds the output to the schema, which is the default where the engine can;
-        ``"function_calling"`` has the model call a tool of that form, the default where its chat template shows tools;
-        ``"json_mode"`` parses the text that the prompt has to ask for. include_raw: a dict with ``raw``, ``parsed`` and
-        ``parsing_error``. ValueError for another method, or arguments that there are not.
+        method: ``"json_schema"`` constrains the output to the schema, the default if the engine can;
+        ``"function_calling"`` forces a call of a tool of that form, the default if the chat template shows tools;
+        ``"json_mode"`` parses the text, for which the prompt has to ask. include_raw: returns a dict with ``raw``,
+        ``parsed`` and ``parsing_error``. Raises ValueError for another method or unknown arguments.
         """
         if kwargs:
             raise ValueError(f"with_structured_output takes no argument {', '.join(sorted(kwargs))}")
         return structured_output(self, schema, method, include_raw=include_raw, strict=strict)
 
     def assemble(self, chunks: list[ChatGenerationChunk]) -> ChatResult:
-        """The result of a whole stream: ``_generate`` of some messages is ``assemble`` of their ``_stream``.
+        """Returns the result of a whole stream: ``_generate`` of some messages is ``assemble`` of their ``_stream``.
 
-        Ids that a run has given to the chunks are not taken over: the run that gets the result gives its own.
+        Drops the ids that a run gave to the chunks: the run that gets the result assigns its own.
         """
         result = generate_from_stream(iter(chunks))
         message = result.generations[0].message.model_copy(update={"id": None})
@@ -132,7 +133,7 @@ class ChatEngine(EngineBacked, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        # No run manager for the stream: stock reports no tokens of a call that was not asked to stream.
+        # No run manager for the stream: stock reports no tokens of a call that does not stream.
         return self.assemble(list(self._stream(messages, stop=stop, **kwargs)))
 
     async def _agenerate(
@@ -158,7 +159,7 @@ class ChatEngine(EngineBacked, BaseChatModel):
             chunk = writer.chunk(delta)
             if chunk is None:
                 continue
-            if run_manager:  # stream() of langchain-core hands none in, and reports the tokens itself
+            if run_manager:  # stream() of langchain-core passes none, and reports the tokens itself
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
@@ -185,7 +186,7 @@ class ChatEngine(EngineBacked, BaseChatModel):
                 yield chunk
 
     def _request(self, stop: list[str] | None, given: Mapping[str, Any]) -> tuple[Tools, Sampling]:
-        """What a call may use, and how it is decoded."""
+        """Returns the tools and the sampling settings of a call."""
         tools = Tools.of(given.get("tools"), given.get("tool_choice"))
         rest = {name: value for name, value in given.items() if name not in TOOLS}
         sampling = self._sampling(stop, rest, self._conversation.forced(tools)[1])
@@ -193,9 +194,9 @@ class ChatEngine(EngineBacked, BaseChatModel):
 
 
 class _Writer:
-    """Makes chunks of what an engine decodes; the last one says how it ended and what it took.
+    """Makes chunks of an engine's deltas; the last one has the finish reason and the usage.
 
-    Cached tokens are not told: they depend on what ran before, and the same call would not give the same message.
+    Omits the number of cached tokens: it depends on earlier calls, so the same call would not give the same message.
     """
 
     def __init__(self, name: str, reader: CallReader | None) -> None:
@@ -205,7 +206,7 @@ class _Writer:
         self._calls = 0
 
     def chunk(self, delta: Delta) -> ChatGenerationChunk | None:
-        """The chunk of a delta; None where there is nothing to tell yet."""
+        """Returns the chunk of a delta; None if it would be empty."""
         self._tokens += len(delta.tokens)
         text, calls = self._read(delta)
         info: dict[str, Any] = {"logprobs": logprobs_of(delta.logprobs)} if delta.logprobs else {}
@@ -230,7 +231,7 @@ class _Writer:
         return ChatGenerationChunk(message=message, generation_info=info)
 
     def _read(self, delta: Delta) -> tuple[str, list[Any]]:
-        """The text of a delta, and the calls that it completes."""
+        """Returns the text of a delta, and the calls that it completes."""
         if self._reader is None:
             return delta.text, []
         parts = self._reader.push(delta.text)

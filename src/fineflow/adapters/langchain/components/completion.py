@@ -1,4 +1,4 @@
-"""A LangChain completion model on an engine in this process, for prompts that are used as they are."""
+"""LangChain completion model on an engine in this process, for prompts that are used unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fineflow.runtime.loop.submission import run_sync
 
 
 class EngineLLM(EngineBacked, BaseLLM):
-    """Completion model that decodes on an ``LLMEngine``; no chat template is applied. Prompts of a call run together.
+    """Completion model that decodes on an ``LLMEngine`` without a chat template. Prompts of a call run concurrently.
 
     Settings as of ``ChatEngine``.
     """
@@ -49,7 +49,7 @@ class EngineLLM(EngineBacked, BaseLLM):
         tasks = [asyncio.ensure_future(self._one(prompt, sampling)) for prompt in prompts]
         try:
             return LLMResult(generations=[[generation] for generation in await asyncio.gather(*tasks)])
-        finally:  # a failure of one is the failure of the call; the others end before it is raised
+        finally:  # if one fails, the call fails; the others end before the error is raised
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

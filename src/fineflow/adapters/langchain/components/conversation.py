@@ -1,4 +1,4 @@
-"""Conversations of LangChain as engines see them: messages, tools that a call may use, and the text of the prompt."""
+"""LangChain conversations as engines see them: messages, available tools, and the text of the prompt."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (AIMessage, "assistant"),
     (ToolMessage, "tool"),
 )
-_CALLS = ("tool_use", "tool_call", "function_call")  # content blocks that repeat what is in ``tool_calls``
-_OPEN_END = "\ue000fineflow\ue000"  # private-use characters: in no template and in nobody's prompt
+_CALLS = ("tool_use", "tool_call", "function_call")  # content blocks that repeat ``tool_calls``
+_OPEN_END = "\ue000fineflow\ue000"  # private-use characters: in no template and no prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools that a call of the model may use, in OpenAI's form, and whether it has to.
+    """Tools that a call of the model may use, in OpenAI's form, and whether it has to.
 
-    choice: "" to leave it to the model, ``"any"`` to have it call one, or the name of the one that it has to call.
+    choice: "" lets the model decide, ``"any"`` forces a call, a name forces a call of that tool.
     """
 
     offered: tuple[Mapping[str, Any], ...] = ()
@@ -41,7 +41,7 @@ class Tools:
 
     @classmethod
     def of(cls, tools: Sequence[Any] | None, tool_choice: Any) -> Tools:
-        """What a call is given. ValueError for a choice that there is not."""
+        """Returns the tools of a call. Raises ValueError for an unknown choice."""
         offered = tuple(convert_to_openai_tool(tool) for tool in tools or ())
         found = cls(offered, choice_of(tool_choice))
         if found.choice == "none":
@@ -49,13 +49,13 @@ class Tools:
         if found.choice and (not offered or found.choice not in ("any", *found.names)):
             raise ValueError(
                 f"expected a tool_choice that is 'auto', 'none', 'any' or a tool that is offered "
-                f"({', '.join(found.names) or 'there is none'}); got {tool_choice!r}"
+                f"({', '.join(found.names) or 'none'}); got {tool_choice!r}"
             )
         return found
 
 
 def choice_of(tool_choice: Any) -> str:
-    """A tool_choice in one of the forms that are usual: a name, a mode, a bool, or OpenAI's dict with a name."""
+    """Returns a tool_choice given in a usual form: a name, a mode, a bool, or OpenAI's dict with a name."""
     if isinstance(tool_choice, Mapping):
         return str(tool_choice.get("function", tool_choice).get("name") or tool_choice.get("type", ""))
     if tool_choice in (None, "auto", False):
@@ -65,9 +65,9 @@ def choice_of(tool_choice: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """How a model on an engine writes prompts: its chat template, and its format of calls, if it has one.
+    """Prompts of a model on an engine: its chat template, and its format of tool calls, if it has one.
 
-    name: of the format that the user has said; else that of the template counts.
+    name: of the format, if the user gave one; otherwise the template's format is used.
     """
 
     engine: LLMEngine
@@ -79,12 +79,12 @@ class Conversation:
 
     @property
     def known(self) -> bool:
-        """Whether what the template can do has been found out, for which the tokenizer may have to be loaded."""
+        """True if the template's abilities are already known; finding them out may load the tokenizer."""
         return Template.known(self.engine)
 
     @property
     def written(self) -> ToolFormat:
-        """The format of calls. ValueError where none is known."""
+        """The format of tool calls. Raises ValueError if none is known."""
         found = FORMATS.get(self.name) if self.name else self._template.written
         if found is not None and (self.name or self._template.usable):
             return found
@@ -98,7 +98,7 @@ class Conversation:
         )
 
     def forced(self, tools: Tools) -> tuple[str, str | None]:
-        """What a prompt ends with that has a call come next; the JSON schema of the rest, if the engine follows it."""
+        """Returns the end of a prompt that forces a call, and the JSON schema of the rest if the engine supports it."""
         if not tools.choice:
             return "", None
         chosen = [tool for tool in tools.offered if tools.choice in ("any", tool["function"]["name"])]
@@ -128,7 +128,7 @@ class Conversation:
         return self.engine.render_chat(conversation, add_generation_prompt=add_generation_prompt, **given)
 
     def reader(self, tools: Tools, messages: Sequence[BaseMessage]) -> CallReader | None:
-        """What takes the calls out of the answer to the messages; None if there can be none."""
+        """Returns the reader that takes tool calls out of the answer to the messages; None if there can be no calls."""
         if not tools.offered:
             return None
         salt = "\0".join(f"{message.type}:{message.text}:{getattr(message, 'tool_calls', '')}" for message in messages)
@@ -138,13 +138,13 @@ class Conversation:
 
 
 def call_chunk(call: ToolCall, index: int) -> Any:
-    """A complete call as a chunk of LangChain's."""
+    """Returns a complete call as a LangChain chunk."""
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
     return tool_call_chunk(name=call.name, args=arguments, id=call.id, index=index)
 
 
 def plain(message: BaseMessage) -> Message:
-    """A message as the engine sees it. ValueError for what a text model cannot read."""
+    """Returns a message as the engine sees it. Raises ValueError for content that a text model cannot read."""
     role = message.role if isinstance(message, ChatMessage) else None
     for kind, name in _ROLES:
         if isinstance(message, kind):

@@ -1,4 +1,4 @@
-"""What the chat model and the completion model on an engine have in common: settings, and decoding with them."""
+"""Settings and decoding that the chat model and the completion model on an engine share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validat
 from fineflow.adapters.core import decoding
 from fineflow.protocols import Constrains, Delta, LLMEngine, Sampling, TokenLogprob
 
-# langchain's own, not for the model
+# LangChain's own arguments, not for the model.
 _IGNORED = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
 _DIRECT = (
     *("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "presence_penalty", "frequency_penalty"),
@@ -27,13 +27,13 @@ class EngineBacked(BaseModel):
 
     temperature 0 is greedy; top_k 0 means all tokens; min_p: least probability of a token relative to the likeliest.
     The penalties are those of OpenAI's interface, ``repetition_penalty`` that of transformers. stop: strings before
-    which the output ends; not looked for in the first min_tokens tokens. logprobs: True, or how many alternatives of
-    each token are told, too (as top_logprobs says); they are in the message's ``response_metadata``, in OpenAI's form.
+    which the output ends; ignored in the first min_tokens tokens. logprobs: True, or the number of alternatives to
+    report per token (like top_logprobs); they are in the message's ``response_metadata``, in OpenAI's form.
     response_format: OpenAI's (``{"type": "json_schema", ...}``, ``{"type": "json_object"}``) or a pydantic class;
-    regex, choices: other forms that the whole output must have. extra: what else the engine knows, by name.
+    regex, choices: other constraints on the whole output. extra: further engine settings, by name.
 
-    All but ``engine`` may also be given per call or by ``bind``; a ``stop`` of the call takes the place of the model's.
-    What the engine cannot follow is refused with RequestError, by the engine.
+    All but ``engine`` may also be given per call or by ``bind``; a ``stop`` of the call replaces the model's. The
+    engine raises RequestError for settings that it does not support.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -67,7 +67,7 @@ class EngineBacked(BaseModel):
         return self._known()
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        # Of the model class that comes behind this one in the order of methods.
+        # Calls the model class that follows this one in the method resolution order.
         params: LangSmithParams = super()._get_ls_params(stop=stop or self.stop, **kwargs)  # type: ignore[misc]
         params["ls_provider"] = "fineflow"
         params.setdefault("ls_model_name", self.engine.name)
@@ -77,15 +77,15 @@ class EngineBacked(BaseModel):
         return {name: getattr(self, name) for name in _SETTINGS}
 
     def _known(self) -> dict[str, Any]:
-        """What identifies the model: what differs from what is so unless it is set, and the settings of old."""
+        """Returns what identifies the model: settings other than the defaults, and always the five oldest ones."""
         fields = type(self).model_fields
         found = {k: v for k, v in self._settings().items() if v != fields[k].default or k in _DIRECT[:5]}
         return {"model_name": self.engine.name, **found, "default_stop": self.stop}
 
     def _sampling(self, stop: list[str] | None, given: Mapping[str, Any], form: str | None = None) -> Sampling:
-        """The settings of one call. ValueError for arguments that make no sense, TypeError for those of another type.
+        """Returns the settings of one call. Raises ValueError for invalid arguments, TypeError for wrong types.
 
-        form: the JSON schema of the output, where the call has it from elsewhere.
+        form: the JSON schema of the output, if the call has it from elsewhere.
         """
         unknown = given.keys() - set(_SETTINGS) - _IGNORED
         if unknown:
@@ -111,13 +111,13 @@ class EngineBacked(BaseModel):
         )
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The tokens of a text, by the engine's tokenizer if no other was given; ``get_num_tokens`` counts them."""
+        """Returns the tokens of a text, by the engine's tokenizer unless ``custom_get_token_ids`` is set."""
         own: Callable[[str], list[int]] | None = getattr(self, "custom_get_token_ids", None)
         return (own or self.engine.encode)(text)
 
     @property
     def holds_schemas(self) -> bool:
-        """Whether the engine can hold its output to a JSON schema."""
+        """True if the engine can constrain its output to a JSON schema."""
         return isinstance(self.engine, Constrains) and "schema" in self.engine.constraints
 
     def _decode(self, prompt: Callable[[], str], sampling: Sampling) -> Iterator[Delta]:
@@ -127,18 +127,21 @@ class EngineBacked(BaseModel):
         return decoding.adecode(self.engine, prompt, sampling)
 
     async def awarm(self, text: str) -> int:
-        """Prefills the beginning of a prompt that will be decoded from later (``adapters.core.decoding.awarm``)."""
+        """Prefills the beginning of a prompt of a later decode (``adapters.core.decoding.awarm``)."""
         return await decoding.awarm(self.engine, text)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON schema of a pydantic class or a TypedDict; a JSON schema is its own."""
+    """Returns the JSON schema of a pydantic class or a TypedDict; a JSON schema is returned as a copy."""
     made: Any = getattr(kind, "model_json_schema", None)
     return dict(made() if made is not None and isinstance(kind, type) else convert_to_json_schema(kind))
 
 
 def json_schema(response_format: Any) -> str | None:
-    """The JSON text of the schema that a ``response_format`` asks for; None if it asks for no form. ValueError."""
+    """Returns the JSON text of the schema that a ``response_format`` asks for; None if it asks for none.
+
+    Raises ValueError for an unknown form.
+    """
     if isinstance(response_format, type):
         return json.dumps(schema_of(response_format))
     kind = response_format.get("type") if isinstance(response_format, Mapping) else response_format
@@ -158,7 +161,7 @@ def json_schema(response_format: Any) -> str | None:
 def _texts(name: str, given: Any) -> tuple[str, ...]:
     if given is None:
         return ()
-    if isinstance(given, str) or not isinstance(given, Iterable):  # a text has parts, too, but they are not meant
+    if isinstance(given, str) or not isinstance(given, Iterable):  # a str is iterable, too
         raise TypeError(f"{name} is {given!r}; it must be a list of texts")
     return tuple(given)
 
@@ -174,7 +177,7 @@ def _alternatives(logprobs: bool | int | None, top: Any) -> int | None:
 
 
 def logprobs_of(found: tuple[TokenLogprob, ...]) -> dict[str, Any]:
-    """The logprobs of tokens in OpenAI's form."""
+    """Returns the logprobs of tokens in OpenAI's form."""
 
     def one(token: str, logprob: float) -> dict[str, Any]:
         return {"token": token, "bytes": list(token.encode("utf-8", "surrogatepass")), "logprob": logprob}

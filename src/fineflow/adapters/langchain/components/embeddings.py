@@ -1,4 +1,4 @@
-"""LangChain embeddings on an engine: calls from all chains and threads meet in the engine's batches."""
+"""LangChain embeddings on an engine: calls from all chains and threads share the engine's batches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fineflow.runtime.queues.batch_queue import batch_queue_of
 
 
 class EngineEmbeddings(Embeddings):
-    """An ordinary LangChain ``Embeddings`` whose texts go through the queue of an engine that serves EMBED.
+    """Ordinary LangChain ``Embeddings`` whose texts go through the queue of an engine that serves EMBED.
 
-    Works from every thread and event loop. Raises what the engine raises; ValueError if it does not serve EMBED.
+    Thread-safe, and usable on every event loop. Raises what the engine raises; ValueError if it does not serve EMBED.
     """
 
     def __init__(self, engine: BatchEngine) -> None:
@@ -30,21 +30,21 @@ class EngineEmbeddings(Embeddings):
         return f"EngineEmbeddings({self.engine!r})"
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a query."""
+        """Returns the vector of a query."""
         vectors: list[list[float]] = self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
         return vectors[0]
 
     async def aembed_query(self, text: str) -> list[float]:
-        """The vector of a query."""
+        """Returns the vector of a query."""
         vectors: list[list[float]] = await self._queue.submit_async(Op.EMBED, [("query", text)], label="embed query")
         return vectors[0]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of documents, in their order."""
+        """Returns the vectors of documents, in input order."""
         return self._queue.submit_sync(Op.EMBED, _documents(texts), label="embed documents")
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of documents, in their order."""
+        """Returns the vectors of documents, in input order."""
         return await self._queue.submit_async(Op.EMBED, _documents(texts), label="embed documents")
 
 

@@ -16,10 +16,10 @@ from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
 
 class EngineReranker(BaseDocumentCompressor):
-    """Keeps the ``top_n`` documents that score highest against the query, best first, as LangChain's
-    ``CrossEncoderReranker`` does: documents with equal scores stay in their order.
+    """Keeps the ``top_n`` documents with the highest scores, best first, as LangChain's ``CrossEncoderReranker`` does.
 
-    engine: serves RERANK. Works from every thread and event loop. Raises what the engine raises.
+    Documents with equal scores keep their order. engine: serves RERANK. Thread-safe, and usable on every event loop.
+    Raises what the engine raises.
     """
 
     engine: Any = Field(frozen=True)
@@ -27,7 +27,7 @@ class EngineReranker(BaseDocumentCompressor):
     _queue: BatchQueue = PrivateAttr()
 
     pairwise: ClassVar[bool] = True
-    """The score of a document does not depend on the other documents: they may be scored as they arrive."""
+    """A document's score does not depend on the other documents, so documents may be scored as they arrive."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -43,31 +43,31 @@ class EngineReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents, best first."""
+        """Returns the best documents, best first."""
         return self.select(documents, self.score(query, [document.page_content for document in documents]))
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents, best first."""
+        """Returns the best documents, best first."""
         return self.select(documents, await self.ascore(query, [document.page_content for document in documents]))
 
     def score(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The scores of texts against a query, higher is better."""
+        """Returns the scores of texts against a query, higher is better."""
         return self._queue.submit_sync(Op.RERANK, [(query, text) for text in texts], label="rerank")
 
     async def ascore(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The scores of texts against a query, higher is better."""
+        """Returns the scores of texts against a query, higher is better."""
         return await self._queue.submit_async(Op.RERANK, [(query, text) for text in texts], label="rerank")
 
     def select(self, documents: Sequence[Document], scores: Sequence[float]) -> list[Document]:
-        """The documents with the ``top_n`` highest scores, best first."""
+        """Returns the documents with the ``top_n`` highest scores, best first."""
         order = sorted(range(len(documents)), key=scores.__getitem__, reverse=True)
         return [documents[i] for i in order[: self.top_n]]
 
 
 class EngineCrossEncoder(BaseCrossEncoder):
-    """A LangChain cross-encoder on an engine that serves RERANK, for LangChain's own ``CrossEncoderReranker``."""
+    """LangChain cross-encoder on an engine that serves RERANK, for LangChain's own ``CrossEncoderReranker``."""
 
     def __init__(self, engine: BatchEngine) -> None:
         self._queue = batch_queue_of(_check(engine))
@@ -81,11 +81,11 @@ class EngineCrossEncoder(BaseCrossEncoder):
         return f"EngineCrossEncoder({self.engine!r})"
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
-        """The scores of pairs of query and document, higher is better."""
+        """Returns the scores of pairs of query and document, higher is better."""
         return self._queue.submit_sync(Op.RERANK, text_pairs, label="rerank")
 
     async def ascore(self, text_pairs: list[tuple[str, str]]) -> list[float]:
-        """The same for coroutines (not part of LangChain's interface)."""
+        """Async version of ``score`` (not part of LangChain's interface)."""
         return await self._queue.submit_async(Op.RERANK, text_pairs, label="rerank")
 
 

@@ -1,4 +1,4 @@
-"""Answers of ``ChatEngine`` that fit a schema: chains of LangChain's own parts behind the model."""
+"""Answers of ``ChatEngine`` that fit a schema: chains of the model and LangChain's own parsers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Method = Literal["json_schema", "function_calling", "json_mode"]
 def structured_output(
     model: Any, schema: Any, method: Method | None, *, include_raw: bool, strict: bool | None
 ) -> Runnable[Any, Any]:
-    """What ``ChatEngine.with_structured_output`` returns."""
+    """Builds the chain that ``ChatEngine.with_structured_output`` returns."""
     if method not in (None, *get_args(Method)):
         raise ValueError(f"expected a method that is one of {', '.join(get_args(Method))}; got {method!r}")
     held = model.holds_schemas
@@ -32,14 +32,14 @@ def structured_output(
         named = {"name": form.get("title", "answer"), "schema": form}
         wanted = {"type": "json_schema", "json_schema": named | ({} if strict is None else {"strict": strict})}
     told = {"kwargs": {"method": method}, "schema": schema}
-    # An engine that follows no schema follows none of JSON objects either; what the prompt has asked for is parsed.
+    # An engine without schema support does not support JSON objects either; the answer to the prompt is parsed.
     given = {"response_format": wanted} if held or method == "json_schema" else {}
     llm = model.bind(**given, ls_structured_output_format=told)
     pydantic = isinstance(schema, type) and is_basemodel_subclass(schema)
     parser: BaseOutputParser[Any] = PydanticOutputParser(pydantic_object=schema) if pydantic else JsonOutputParser()
     if not include_raw:
         return llm | parser  # type: ignore[no-any-return]
-    # The same parts as BaseChatModel.with_structured_output puts together.
+    # Built as in BaseChatModel.with_structured_output.
     parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
     failed = RunnablePassthrough.assign(parsed=lambda _: None)
     return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")

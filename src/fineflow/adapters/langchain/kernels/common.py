@@ -1,4 +1,4 @@
-"""What all kernels have in common: their arguments, and when they leave a primitive to stock."""
+"""Helpers of all kernels: their arguments, and the checks that leave a primitive to stock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Args = Mapping[str, Any]
 
 
 def fields(args: Args) -> dict[str, Any]:
-    """The named values among the arguments, as one dict."""
+    """Returns the named values among the arguments as one dict."""
     rest = args.get("rest", {})
     if not isinstance(rest, dict):
-        raise LeftToStock("what holds its other variables is not a dict")
+        raise LeftToStock("its other variables are not in a dict")
     found = dict.copy(rest)
     found.update({name[4:]: value for name, value in args.items() if name.startswith("key:")})
     return found
@@ -28,24 +28,24 @@ _ACCESS = ("__getitem__", "__iter__", "__contains__", "__len__", "get", "keys", 
 
 
 def plain(value: Any) -> None:
-    """Raises LeftToStock for values that could notice that they are looked at, or can be looked at only once."""
+    """Raises LeftToStock for values that could notice being read, or that can be read only once."""
     if not is_plain(dict(value) if _read_like_a_dict(type(value)) else value):
-        raise LeftToStock("what it is given is not plain data")
+        raise LeftToStock("its input is not plain data")
 
 
 def _read_like_a_dict(kind: type) -> bool:
-    """Whether it is a dict that looks like one, such as LangChain's own, to which chunks can be added."""
+    """Returns True for dict classes that read like a dict, such as LangChain's own, to which chunks can be added."""
     if kind is dict or not issubclass(kind, dict) or hasattr(kind, "__missing__"):
         return False
     return all(getattr(kind, name) is getattr(dict, name) for name in _ACCESS)
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is text that nobody can change: a str, or what LangChain's messages give as their text."""
+    """Returns True for immutable text: a str, or the text of LangChain's messages."""
     return type(value) is str or type(value) is TextAccessor
 
 
 def current(run: Execution) -> None:
-    """Raises LeftToStock where the graph's values are known to be no longer those of stock."""
+    """Raises LeftToStock if the graph's values are known to differ from stock's."""
     if step := run.call.changed:
-        raise LeftToStock(f"{step} has changed in place what it was given")
+        raise LeftToStock(f"{step} changed its input in place")

@@ -1,4 +1,4 @@
-"""How models run ahead of stock: prompts for their inner methods, decodes in one piece or in pieces."""
+"""Runs models ahead of stock: prompts for their inner methods, decodes as a whole or in pieces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fineflow.runtime.loop.workers import in_thread, run_to_completion
 
 
 def prefill(p: Primitive, args: Args, run: Execution) -> Any:
-    """The prompt as the model's inner methods take it: messages, or text."""
+    """Returns the prompt as the model's inner methods take it: messages, or text."""
     prompt = p.component._convert_input(args["prompt"])
     if isinstance(p.component, BaseChatModel):
         return _normalize_messages(prompt.to_messages())
@@ -44,11 +44,11 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     options = dict(p.meta["options"])
     stop = options.pop("stop", None)
     if model.cache is not False and (model.cache is not None or get_llm_cache() is not None):
-        raise LeftToStock("an LLM cache is set, which stock asks first")
+        raise LeftToStock("an LLM cache is set, which stock checks first")
     chat = isinstance(model, BaseChatModel)
     streams = _streams(p, model, options, run)
     if not chat and run.call.streaming and not p.meta["invoked"]:
-        raise LeftToStock("a plain LLM streams for stock")
+        raise LeftToStock("stock streams plain LLMs itself")
 
     shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
 
@@ -72,16 +72,16 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
 
 
 def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Execution) -> bool:
-    """Whether the decode has to be run through the component's streaming method."""
+    """Returns True if the decode has to use the component's streaming method."""
     if not isinstance(model, BaseChatModel):
         return False
-    early = p.op is Op.PARTIAL_DECODE or bool(p.meta.get("leads"))  # whose pieces, or first one, others wait for
+    early = p.op is Op.PARTIAL_DECODE or bool(p.meta.get("leads"))  # others wait for its pieces, or for the first one
     if not (early or run.call.streaming or run.call.facts.streams_models):
         return bool(model._should_stream(async_api=not run.call.sync, **options))
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
     if (early or run.call.streaming) and assembles(model):
-        return True  # the whole result can be had from the pieces, so pieces serve every kind of claim
+        return True  # pieces can be assembled to the whole result, so they serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
     return by_stock or run.call.facts.streams_models or model._should_stream(async_api=not run.call.sync, **options)
 
@@ -96,7 +96,7 @@ async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: 
         answer = in_thread(lambda: method(prompt, stop=stop, **manager, **options))
     else:
         answer = method(prompt, stop=stop, **manager, **options)
-    # No call may end while its thread is in an LLM that is for one thread: the user may be the next one in it.
+    # A call must not end while its thread is in a single-threaded LLM: the user may call the LLM next.
     return await (answer if asked is model else run_to_completion(answer))
 
 
@@ -114,10 +114,10 @@ async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Executi
 async def _consume(
     entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot | None, first: asyncio.Future[None] | None = None
 ) -> list[Any]:
-    """The pieces of a decode, put into its stream as they come.
+    """Reads a decode and puts its pieces into its stream as they arrive.
 
-    slot: of a decode that nobody but stock is waiting for. It does not run away from a slow reader of stock's, and
-    gives its slot to others meanwhile. What the graph needs as a whole is kept as a whole anyway.
+    slot: of a decode that only stock waits for. It does not run far ahead of a slow reader of stock's, and gives up its
+    slot meanwhile. A decode that the graph needs as a whole is kept as a whole anyway.
     """
     assert entry.stream is not None
     try:
@@ -149,10 +149,10 @@ def _message(model: Any, entry: Entry, result: Any) -> Any:
 
 
 def partial_decode(p: Primitive, args: Args, run: Execution) -> Work:
-    """A decode whose text is released piece by piece: in one piece, at its end, where stock does not stream the model.
+    """Runs a decode whose text is released piece by piece; as one piece at its end if stock does not stream the model.
 
-    The message that a model generates need not equal the sum of what it streams. So a model that does not ``assemble``
-    is made to stream only in calls in which stock makes it stream, too, and gets its answer from those pieces.
+    A generated message need not equal the sum of its stream. So a model without ``assemble`` streams only in calls in
+    which stock streams it, too, and its answer is made of these pieces.
     """
     work = decode(p, args, run)
     entry = work.entry
@@ -173,7 +173,7 @@ def partial_decode(p: Primitive, args: Args, run: Execution) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that still comes. read: its pieces, from the first. whole: what is there at the end, a text or message."""
+    """A text that is still being written. read: its pieces, from the first. whole: the final text or message."""
 
     read: Callable[[], AsyncIterator[str]]
     whole: Callable[[], Awaitable[Any]]

@@ -1,8 +1,8 @@
-"""How each operation is run ahead of stock: by the inner methods of the user's components.
+"""Kernels of all operations: they run ahead of stock, by the inner methods of the user's components.
 
 A kernel gets the primitive, its argument values and the execution. It returns the value, a coroutine, or ``Work`` that
-stock may claim. Sync entry points reach sync methods (in worker threads), async ones async methods; components of
-fineflow's own may be awaited on any loop.
+stock may claim. Sync entry points call sync methods (in worker threads), async ones async methods; fineflow's own
+components may be awaited on any event loop.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def render(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def call(p: Primitive, args: Args, run: Execution) -> Any:
-    """A user function that was found, or declared, to be pure, or to do no more than read."""
+    """Runs a user function that was found, or declared, to be pure or to read only."""
     if p.meta.get("claimed"):
         return read(p, args, run)
     verdict = p.meta.get("verdict")
     if verdict is not None and not verdict.still_holds():
-        raise LeftToStock("something that the function's verdict rests on has changed")
+        raise LeftToStock("something that the function's purity depends on has changed")
 
     def called(given: Any) -> Any:
         plain(given)
@@ -63,7 +63,7 @@ def pick(p: Primitive, args: Args, run: Execution) -> Any:
     record, key = args["record"], p.params["key"]
     found = dict.get(record, key, _ABSENT) if isinstance(record, dict) else _ABSENT
     if found is _ABSENT:
-        raise LeftToStock(f"what it picks from is not a dict with {key!r}")
+        raise LeftToStock(f"its input is not a dict with the key {key!r}")
     return found
 
 
@@ -73,13 +73,13 @@ def choose(p: Primitive, args: Args, run: Execution) -> object:
 
 
 def _holds(value: Any) -> bool:
-    plain(value)  # whether it counts as true is for nobody to notice
+    plain(value)  # refuses values that could notice the truth test
     return bool(value)
 
 
 def each(p: Primitive, args: Args, run: Execution) -> object:
     if type(args["items"]) not in (list, tuple, Stream):
-        raise LeftToStock("what it maps over is not a list")  # and can perhaps be read only once
+        raise LeftToStock("its input is not a list")  # and can perhaps be read only once
     return control_flow.each(run, p, args)
 
 

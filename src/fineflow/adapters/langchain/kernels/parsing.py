@@ -1,9 +1,8 @@
-"""How a text is parsed ahead of stock, as a whole or while it comes.
+"""Parses a text ahead of stock, as a whole or while it is written.
 
-What is released early goes to those who read items or fields; those who read the whole get the parser's own value of
-the whole text. Where that contradicts what was released (see ``fineflow.adapters.text.items``), whoever
-consumed items is
-left to stock.
+Readers of items or fields get them as they are released; readers of the whole get the parser's own value of the whole
+text. If that contradicts what was released (see ``fineflow.adapters.text.items``), consumers of items are left to
+stock.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.streams import Stream
 
 Parse = Callable[[Any], Any]
-"""From the whole text, or message, to the value."""
+"""Maps the whole text, or message, to the value."""
 
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
-    """A PARSE primitive: its value, or a task that ends with it."""
+    """Runs a PARSE primitive: returns its value, or a task that returns it."""
     if p.meta.get("added") and run.call.streaming:
-        raise LeftToStock("stock adds up what the parser streams, which is another value")
+        raise LeftToStock("stock adds up what the parser streams, which gives another value")
 
     def parsed(whole: Any) -> Any:
         message = isinstance(whole, BaseMessage)
@@ -38,7 +37,7 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def pieces(p: Primitive, source: Any, parsed: Parse, run: Execution) -> Any:
-    """The value that ``parsed`` makes of what a primitive reads; while that still comes, what of it is final."""
+    """Returns the value that ``parsed`` makes of the input; releases final parts while the input is being written."""
     if not isinstance(source, Source):
         value = parsed(source)
         if isinstance(value, p.meta.get("model", ())):
@@ -67,8 +66,8 @@ async def _items(p: Primitive, source: Source, parsed: Parse, items: Stream[Any]
                 items.put(item)
         value = parsed(await source.whole())
         early = list(items.items)
-        if type(value) is not list or repr(value[: len(early)]) != repr(early):  # repr tells 1 from True
-            items.close(LeftToStock("the whole text says something else than its beginning did"))
+        if type(value) is not list or repr(value[: len(early)]) != repr(early):  # repr distinguishes 1 from True
+            items.close(LeftToStock("the whole text contradicts its beginning"))
             return value
         for item in value[len(early) :]:
             items.put(item)
@@ -94,6 +93,6 @@ async def _fields(p: Primitive, source: Source, parsed: Parse, run: Execution) -
 
 
 def release_fields(p: Primitive, whole: Any, run: Execution) -> None:
-    """What of a pydantic model can be read by the names of its fields, as of a dict."""
+    """Releases the fields of a pydantic model that can be read by name, as from a dict."""
     for key in p.meta["model"].model_fields:
         run.release(p, key, getattr(whole, key))

@@ -1,4 +1,4 @@
-"""How the beginning of a prompt is prefilled before the rest of it is known."""
+"""Prefills the beginning of a prompt before the rest of it is known."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fineflow.adapters.langchain.models.servers import served
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution
 
-_MARK = "\x02late\x03"  # stands for values that are not there yet; cannot come from a tokenizer or a keyboard
+_MARK = "\x02late\x03"  # placeholder of values that are not ready yet; neither a tokenizer nor a keyboard produces it
 
 
 class _Late(str):
-    """The mark, whatever format a template asks for."""
+    """The mark, unaffected by the format that a template uses."""
 
     def __format__(self, spec: str) -> str:
         return self
@@ -33,19 +33,19 @@ _LATE = _Late(_MARK)
 
 
 class UnderWay(dict[str, "asyncio.Future[Any]"]):
-    """Prefills of one call that others share, by primitive: done when they may go on."""
+    """Prefills of one call that others share, by primitive: done when the waiting requests may go on."""
 
 
 def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
-    """Prefills the text of the prompt in front of the first late variable; 0 where that would come too late.
+    """Prefills the text of the prompt before the first late variable; returns 0 if that would be too late.
 
-    The whole prompt is rendered, chat template included, with a mark in place of what is late, and cut at the mark:
-    so the known beginning is a prefix of the final text whatever the templates do around it. Of several templates it
-    is the beginning that they have in common.
+    The whole prompt is rendered, chat template included, with a mark in place of late values, and cut at the mark. So
+    the known beginning is a prefix of the final text, whatever the templates add. For several templates it is their
+    common beginning.
     """
     items = args.get("items")
     if _late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
-        return 0  # nobody to do it for
+        return 0  # nothing to prefill for
     plain(fields(args))
     reader = _reader(p)
     texts = [text for template in p.meta["templates"] for text in _texts(p, reader, template, fields(args))]
@@ -58,60 +58,60 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
         await shared()
         return 0 if _late(p, run) else await reader.awarm(known)
 
-    # A task of the query, not one that counts as a step of the user's: those may be limited in number, and wait for it.
+    # A task of the query that does not count as one of the user's steps: these may be limited, and wait for it.
     run.call.memory(UnderWay)[p.name] = work = run.spawn(warm(), p)
     return work
 
 
 def _reader(p: Primitive) -> Any:
-    """What writes the prompts of the model for a prefill, and prefills: the model, or what stands for its server."""
+    """Returns what renders and prefills the model's prompts: the model, or its server's counterpart."""
     if not p.meta.get("remote"):
         return p.component
     found = served(p.component, p.meta["options"])
     if found is None:
-        raise LeftToStock("the model asks another server by now")
+        raise LeftToStock("the model uses another server now")
     return found
 
 
 def _late(p: Primitive, run: Execution) -> bool:
-    """Whether the request for the whole prompt is on the way, which computes all of it."""
+    """Returns True if the request for the whole prompt, which prefills all of it, is already under way."""
     return p.meta["until"] in run.values
 
 
 def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
-    """What a request has to wait for before it is made, as it begins with the same.
+    """Returns the wait of a request for a running one that computes their common beginning.
 
-    A prefill of what is shared, if one is under way now; or that another request, a decode, has its first token.
+    That is a running prefill of the common beginning, or the first token of another decode.
     """
     name = p.params.get("shares", "")
     decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
     found = prefilled(name, run) if decode else run.call.memory(UnderWay).get(name)
     if decode and found is not None:
-        run.ended(name, lambda: told(found))  # also one that is never begun, as its prompt has failed
+        run.ended(name, lambda: told(found))  # also if it never starts, because its prompt failed
 
     async def ended() -> None:
         if found is not None:
-            await asyncio.wait([found])  # whether it has failed is nothing to who waits
+            await asyncio.wait([found])  # also returns if it failed
 
     return ended
 
 
 def prefilled(name: str, run: Execution) -> asyncio.Future[None]:
-    """Done when the decode ``name`` has its first token, or has ended. Whoever asks first makes it."""
+    """Returns the future that is done when the decode ``name`` has its first token or has ended; made on first use."""
     made: asyncio.Future[None] = run.call.memory(UnderWay).setdefault(name, run.call.loop.create_future())
     return made
 
 
 def told(future: asyncio.Future[None]) -> None:
-    """Tells those who wait for ``prefilled``."""
+    """Resolves the future of ``prefilled``."""
     if not future.done():
         future.set_result(None)
 
 
 def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
-    """What the model would read, with marks for what is late.
+    """Yields the prompt as the model would read it, with marks in place of late values.
 
-    Whose late messages will be is not known either: a text for each role that the chat template accepts there.
+    The role of late messages is not known either: yields a text for each role that the chat template accepts there.
     """
     late = (*p.params["late"], *p.params["unread"])
     placeholders = {m.variable_name for m in getattr(template, "messages", ()) if isinstance(m, MessagesPlaceholder)}
@@ -127,4 +127,4 @@ def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -
         except Exception as error:
             refusals.append(error)
     if len(refusals) == len(kinds):
-        raise LeftToStock(f"the prompt cannot be written without what is late: {refusals[0]}")
+        raise LeftToStock(f"the prompt cannot be rendered without its late values: {refusals[0]}")

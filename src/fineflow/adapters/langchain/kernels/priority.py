@@ -1,4 +1,4 @@
-"""Requests that tell their server how urgent they are, where ``fineflow.engine(..., priority=True)`` allows it."""
+"""Requests that send their priority to the server, if ``fineflow.engine(..., priority=True)`` allows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Options = Mapping[str, Any]
 
 
 async def answer(p: Primitive, options: Options, ask: Callable[[Options], Awaitable[Any]]) -> Any:
-    """What ``ask`` returns for the options with a priority; a server that refuses that is asked without from now on."""
+    """Returns the result of ``ask`` with a priority; if the server refuses that, it gets none from now on."""
     found, urgent = _urgent(p, options)
     if found is None:
         return await ask(options)
@@ -29,7 +29,7 @@ async def answer(p: Primitive, options: Options, ask: Callable[[Options], Awaita
 async def pieces(
     p: Primitive, options: Options, ask: Callable[[Options], AsyncGenerator[Any, None]]
 ) -> AsyncGenerator[Any, None]:
-    """The same for a stream, which is refused before its first piece."""
+    """The same for a stream, which a server refuses before its first piece."""
     found, urgent = _urgent(p, options)
     if found is not None:
         given = False

@@ -1,4 +1,4 @@
-"""How reranking runs ahead of stock, and what is made of the documents of several searches."""
+"""Runs reranking ahead of stock, and combines the documents of several searches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scores(Tables):
 async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execution) -> list[float]:
     scorer = scorer_of(p.component)
     if scorer is None:
-        raise LeftToStock("its model no longer scores pairs by themselves")
+        raise LeftToStock("its model no longer scores each pair on its own")
     table = run.call.memory(Scores)[id(scorer), query]
 
     async def compute(texts: list[str]) -> list[float]:
@@ -41,7 +41,7 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
             scores: list[float] = await in_thread(lambda: scorer.score(query, texts))
         else:
             scores = await scorer.ascore(query, texts)
-        if p.engine and p.meta.get("foreign"):  # a queue in front of the engine measures it else
+        if p.engine and p.meta.get("foreign"):  # otherwise the queue in front of the engine measures it
             costs.observe(p.engine, p.op, len(texts), events.now() - begun)
             costs.observe_size(p.engine, p.op, p.name, len(texts))
         return scores
@@ -52,11 +52,11 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 
 def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params.get("stage"):
-        # The RERANK that selects finds them.
+        # The RERANK that selects documents finds the scores in the table.
         return run.spawn(_scores(p, args["query"], args["documents"], run), p)
     docs, query = list(args["documents"]), args["query"]
     if not docs:
-        return []  # stock does not ask the compressor either
+        return []  # stock does not call the compressor either
 
     async def start(entry: Entry) -> Any:
         recorder: Recorder = entry.reports
@@ -93,7 +93,7 @@ def _select(compressor: Any, docs: list[Document], scores: list[float]) -> list[
 
 
 class _Scored:
-    """Stands in for a cross-encoder whose scores are there: the reranker's own code selects."""
+    """Replaces a cross-encoder whose scores are known, so that the reranker's own code selects."""
 
     def __init__(self, scores: list[float]) -> None:
         self._scores = scores
@@ -103,7 +103,7 @@ class _Scored:
 
 
 async def _with_vectors(compressor: Any, vectors: DocumentVectors) -> Any:
-    """The compressor with vectors that are ready, or that meets there what making them raised."""
+    """Returns the compressor with its vectors ready; if making them failed, it meets the exception there."""
     ready = compressor.model_copy()
     try:
         ready.__dict__["embeddings"] = Ready(compressor.embeddings, await vectors.get())
@@ -114,15 +114,15 @@ async def _with_vectors(compressor: Any, vectors: DocumentVectors) -> Any:
 
 
 def aggregate(p: Primitive, args: Args, run: Execution) -> Any:
-    """The documents of several searches, as the retriever that asked for them puts them together."""
+    """Combines the documents of several searches as their retriever does."""
     current(run)
     if p.params["how"] == "unique":
         lists = [*args["lists"], *([args["original"]] if "original" in args else [])]
         return p.component.unique_union([doc for docs in lists for doc in docs])
     found = list(args.values())
     if not all(type(docs) is list and all(isinstance(doc, Document) for doc in docs) for docs in found):
-        raise LeftToStock("what one of its retrievers found is not a list of documents")
+        raise LeftToStock("one of its retrievers did not return a list of documents")
     try:
         return COMBINED[p.params["how"]](p.component, found)
     except Exception as error:
-        raise LeftToStock(f"stock will fail at this ({type(error).__name__}: {error})") from error
+        raise LeftToStock(f"stock will fail at this, too ({type(error).__name__}: {error})") from error

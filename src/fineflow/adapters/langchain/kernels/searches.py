@@ -1,4 +1,4 @@
-"""How searches run ahead of stock, and what equal searches of one store share."""
+"""Runs searches ahead of stock; equal searches of one store share a result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         if vector is not None:
             retriever = with_vector(retriever, query, vector.embeddings, await vector.outcome())
         if engine is not None and engine.waits:
-            async with run.slot(p, entry, limited=False):  # the queue sees to that
+            async with run.slot(p, entry, limited=False):  # the queue takes the permit
                 if vector is None:
                     entry.running()
                     retriever = await _embedded(retriever, query, run)
@@ -72,7 +72,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
 
     searched = Found(p.component, run) if twins is not None and twin is None else None
     entry = run.work(
-        # A queue in front of the store measures it else; and what a twin takes says nothing about what a search takes.
+        # With a queue in front of the store, the queue measures it; a twin's duration says nothing about a search.
         p if twin is None and engine is None else p.with_(meta={**p.meta, "foreign": False}),
         Arguments((query, None)),
         start if searched is None else searched.by(start),
@@ -80,13 +80,13 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     )
     if entry.reports is None:
         entry.reports = Recorder(p.component)
-    if twins is not None and searched is not None and entry.worker is Side.GRAPH:  # else stock has begun it already
+    if twins is not None and searched is not None and entry.worker is Side.GRAPH:  # otherwise stock began first
         twins[searched.key, query] = searched
     return Work(entry, list)
 
 
 async def _embedded(retriever: Any, query: str, run: Execution) -> Any:
-    """The retriever with the vector of the query, made as its store would make it; as it is, if that makes none."""
+    """Returns the retriever with the query's vector, made as its store would; unchanged if the store makes none."""
     embeddings = query_embeddings(retriever.vectorstore)
     if embeddings is None:
         return retriever
@@ -102,18 +102,18 @@ async def _embedded(retriever: Any, query: str, run: Execution) -> Any:
 
 
 async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: Recorder) -> Outcome | None:
-    """What the retriever's own method finds, made together with what other queries search; None: not here."""
+    """Runs the search in a batch with those of other queries; returns None if it cannot be batched."""
     if not has_vector(retriever, query):
         return None
     asked = Search(retriever, query, recorder.retriever(sync=True))
-    with suppress(Exception):  # of the queue, not of a search: then it is made alone
+    with suppress(Exception):  # of the queue, not of a search: the search then runs alone
         found: list[Outcome] = await engine.queue.submit_async(Op.SEARCH, [asked])
         return found[0]
     return None
 
 
 def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] | None, Found | None]:
-    """What equal searches share, and the one among them that has been begun; both None where there are no others."""
+    """Returns the shared results of equal searches, and the equal search already begun; both None if there are none."""
     if p.meta.get("same") is None or (key := same_if(p.component)) is None:
         return None, None
     twins = run.call.memory(Twins)[run, p.meta["same"]]
@@ -125,7 +125,7 @@ class Twins(Tables):
 
 
 class Found:
-    """What a search finds, as an equal search would find it: kept before anybody can change a document in place."""
+    """Result of a search, kept for equal ones before any code can change a document in place."""
 
     def __init__(self, retriever: Any, run: Execution) -> None:
         self.key = same_if(retriever)
@@ -133,13 +133,13 @@ class Found:
         self._docs: asyncio.Future[list[Document] | None] = run.call.loop.create_future()
 
     def by(self, start: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
-        """``start``, which searches, with its result kept."""
+        """Returns ``start``, which searches, extended to keep its result."""
 
         async def searching(entry: Entry) -> Any:
             kept = None
             try:
                 docs = await start(entry)
-                with suppress(Exception):  # then the other searches, too
+                with suppress(Exception):  # on failure the other searches run themselves
                     kept = [self._again(doc) for doc in docs]
                 return docs
             finally:
@@ -149,6 +149,6 @@ class Found:
         return searching
 
     async def copies(self) -> list[Document] | None:
-        """New documents; None if the search failed: then the other has to make its own."""
+        """Returns new documents; None if the search failed, so that the equal search runs itself."""
         docs = await asyncio.shield(self._docs)
         return None if docs is None else [self._again(doc) for doc in docs]

@@ -1,4 +1,4 @@
-"""How vectors are made ahead of stock: of queries and of documents, each text once in a call."""
+"""Embeds queries and documents ahead of stock, each text once per call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params["of"] == "query":
         vector = QueryVector(p, args["texts"], run)
         if is_text(args["texts"]) and any(run.graph[n].after for n in run.graph.users.get(p.name, ())):
-            vector.begin()  # the search has something else to wait for, so that it will not be there before stock
+            vector.begin()  # the search waits for other steps, too: embed meanwhile
         return vector
     if p.meta.get("claimed"):
         return _vectors_to_write(p, texts_of(args["texts"]), run)
@@ -32,7 +32,7 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 class Tables(defaultdict[Any, dict[Any, Any]]):
-    """What one call has computed so far, by the component that computes it and by its argument."""
+    """Results of one call so far, by the component that computes them and by argument."""
 
     def __init__(self) -> None:
         super().__init__(dict)
@@ -47,9 +47,9 @@ class TextVectors(Tables):
 
 
 class QueryVector:
-    """The vector of a query, which the first search that needs it has embedded: once per text and call.
+    """Handle of a query's vector, which the first search that needs it embeds: once per text and call.
 
-    Not the vector itself, so that the search is known to be under way when stock gets to it, and nobody embeds again.
+    Not the vector itself: so the search is already running when stock gets to it, and stock does not embed again.
     """
 
     def __init__(self, p: Primitive, text: Any, run: Execution) -> None:
@@ -65,7 +65,7 @@ class QueryVector:
         return self._run.call.memory(QueryVectors)[id(self.embeddings)]
 
     def begin(self) -> asyncio.Future[list[float]]:
-        """Has the query embedded, if nobody has so far."""
+        """Starts embedding the query unless that has started already."""
         table = self._table()
         if self._text not in table:
             table[self._text] = self._run.spawn(self._p.component.aembed_query(self._text), self._p, in_slot=True)
@@ -73,7 +73,7 @@ class QueryVector:
         return vector
 
     async def outcome(self) -> list[float] | BaseException:
-        """The vector, or what the component raised: to one of those who ask, as the others would call it again."""
+        """Returns the vector, or to one of the waiting searches the component's exception; the others embed again."""
         table = self._table()
         while True:
             embedding = self.begin()
@@ -86,15 +86,16 @@ class QueryVector:
 
 
 class DocumentVectors:
-    """The vectors of documents by text, made when they are first asked for; texts met before in the call are not
-    embedded again. Not the vectors themselves, as with those of queries.
+    """Handle of documents' vectors by text, made on first use; a text is embedded once per call.
+
+    Not the vectors themselves, for the same reason as with ``QueryVector``.
     """
 
     def __init__(self, p: Primitive, docs: Sequence[Document], run: Execution) -> None:
         self._p, self._docs, self._run = p, docs, run
 
     async def get(self) -> dict[str, list[float]]:
-        """The vectors. Raises what the component raises."""
+        """Returns the vectors. Raises what the component raises."""
         p, run = self._p, self._run
         table = run.call.memory(TextVectors)[id(p.component)]
         texts = [doc.page_content for doc in self._docs]
@@ -103,7 +104,7 @@ class DocumentVectors:
 
 
 def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
-    """Vectors for a store's own writing method, which claims them in the order of the texts."""
+    """Makes vectors for a store's own writing method, which claims them in the order of the texts."""
 
     async def start(entry: Entry) -> Any:
         entry.running()
@@ -117,9 +118,9 @@ def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
 
 
 async def once_each(table: dict[Any, Any], keys: Sequence[Any], compute: Any, p: Primitive, run: Execution) -> Any:
-    """Values by key, computing in stages those that nobody in this query has asked for before.
+    """Returns values by key; computes those that are new in this query, in stages.
 
-    Each stage takes a place of its own: whoever asks must hold none.
+    Each stage takes a slot of its own, so the caller must hold none.
     """
     fresh = [key for key in dict.fromkeys(keys) if key not in table]
     size = p.params.get("stages") or len(fresh) or 1

@@ -1,4 +1,4 @@
-"""Routing and mapping: RunnableBranch as CONDITION, RunnableEach (``.map()``) as MAP."""
+"""Lowers routing and mapping: RunnableBranch to CONDITION, RunnableEach (``.map()``) to MAP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fineflow.ir.traverse import combined
 
 
 def _arms(branch: RunnableBranch[Any, Any]) -> dict[str, Runnable[Any, Any]]:
-    """Tests and arms by label, in the order in which stock gets to them."""
+    """Returns tests and arms by label, in stock's order."""
     arms: dict[str, Runnable[Any, Any]] = {}
     for number, (test, arm) in enumerate(branch.branches, start=1):
         arms |= {f"if {number}": test, f"then {number}": arm}
@@ -35,7 +35,7 @@ def _lower_branch(branch: RunnableBranch[Any, Any], value: Symbol, b: ChainBuild
         test = label.startswith("if ")
         parts[label] = made = part(obj, label, outside(value), b, invoked=test)
         if test and (why := made.left_to_stock):
-            raise NotLowered(f"its condition {label[3:]} has to be left to stock: {why}")
+            raise NotLowered(f"its condition {label[3:]} is left to stock: {why}")
     return condition(parts, value, b, name="branch", component=branch)
 
 
@@ -49,14 +49,14 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: ChainBuilder) ->
     if b.options:
         raise NotLowered("keyword arguments are bound to a map")
     if not isinstance(value, Leaf):
-        raise NotLowered("it is given a dict, not a list")
+        raise NotLowered("its input is a dict, not a list")
     known = set(b.objects)
     made = part(each.bound, "bound", Leaf(Ref("item"), item_kind(value)), b, invoked=True)
-    if why := made.left_to_stock:  # several items would feed one and the same step
-        raise NotLowered(f"what it does with each item has to be left to stock: {why}")
+    if why := made.left_to_stock:  # several items would feed the same step
+        raise NotLowered(f"its step for each item is left to stock: {why}")
     for path, obj in b.objects.items():
         if path not in known and (kind := own_batch(obj)):
-            raise NotLowered(f"{kind} does something else in batch than to invoke itself for each item")
+            raise NotLowered(f"{kind} has a batch of its own, which does not just invoke it for each item")
     graph = Graph(made.graph.primitives, made.output, inputs=("item",))
     return b.add(
         Op.MAP,
@@ -73,7 +73,7 @@ _USUAL_BATCH = (Runnable, RunnableSequence, RunnableBindingBase)
 
 
 def own_batch(obj: Any) -> str:
-    """The class of a step whose ``batch`` does not just invoke it for each input; "" for all others."""
+    """Returns the class name of a step whose ``batch`` does not just invoke it for each input; "" for others."""
     kind = type(obj)
     usual = not isinstance(obj, Runnable) or any(same_method(kind, base, "batch") for base in _USUAL_BATCH)
     return "" if usual else kind.__name__
@@ -84,7 +84,7 @@ def _shadow_each(each: RunnableEach[Any, Any], site: Site) -> Any:
 
 
 def _stocks(why: str) -> Callable[[Any, Symbol, ChainBuilder], Symbol]:
-    """A lowering rule for what is recognised, but left to stock as a whole."""
+    """Returns a lowering rule for a class that is recognised but left to stock as a whole."""
 
     def lower(obj: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         raise NotLowered(why)
@@ -95,6 +95,6 @@ def _stocks(why: str) -> Callable[[Any, Symbol, ChainBuilder], Symbol]:
 ROWS = (
     Row(RunnableBranch, RUN, _lower_branch, _shadow_branch, reads=("branches", "default")),
     Row(RunnableEachBase, (*RUN, "_invoke", "_ainvoke"), _lower_each, _shadow_each, reads=("bound",)),
-    Row(RunnableWithFallbacks, (), _stocks("runs another one when one fails: stock runs all of it"), reads=()),
-    Row(RunnableRetry, (), _stocks("runs again when it fails: stock runs all of it"), reads=()),
+    Row(RunnableWithFallbacks, (), _stocks("runs a fallback after a failure: stock runs all of it"), reads=()),
+    Row(RunnableRetry, (), _stocks("retries after a failure: stock runs all of it"), reads=()),
 )

@@ -1,4 +1,4 @@
-"""Document compressors: RERANK primitives, and the claims on ``compress_documents``."""
+"""Lowers document compressors to RERANK primitives, and claims their ``compress_documents``."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ COMPRESS = ("compress_documents", "acompress_documents")
 
 
 def scorer_of(compressor: Any) -> Any:
-    """The part of a compressor that scores query and text independently of other texts, or None.
+    """Returns the part of a compressor that scores query and text independently of other texts, or None.
 
-    Such a part declares ``pairwise = True`` and has ``score(query, texts)`` and ``ascore(query, texts)``.
+    That part declares ``pairwise = True`` and has ``score(query, texts)`` and ``ascore(query, texts)``.
     """
     model = getattr(compressor, "model", None)
     for candidate in (compressor, model):
@@ -144,12 +144,12 @@ def _tap_compressor(compressor: Any, site: Site) -> Any:
 
 
 def _kept(documents: Any) -> Sequence[Document]:
-    """What a compressor returned, as something that can be read twice: by stock and by the graph."""
+    """Returns a compressor's result as a sequence, which stock and the graph can both read."""
     return documents if isinstance(documents, Sequence) else list(documents)
 
 
 class _PairwiseRow(Row):
-    """Recognises by protocol: a compressor class that says of itself that it is ``select(documents, score(...))``."""
+    """Row by protocol: matches a compressor class that declares itself to be ``select(documents, score(...))``."""
 
     def matches(self, obj: Any) -> bool:
         return (
@@ -169,7 +169,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Rows of langchain-classic, where it is installed."""
+    """Returns the rows of langchain-classic, if it is installed."""
     try:
         from langchain_classic.retrievers.document_compressors import (
             CrossEncoderReranker,
@@ -202,4 +202,4 @@ def classic_rows() -> tuple[Row, ...]:
 
 
 LAST = (Row(BaseDocumentCompressor, (), _lower_unknown, _tap_compressor, "compressor", ()),)
-"""After all others: compressors that are opaque, but whose result the graph can go on with."""
+"""The last row: opaque compressors, with whose result the graph can continue."""

@@ -1,4 +1,4 @@
-"""Declarations of users (``fineflow.declare``) as effects of primitives."""
+"""Users' declarations (``fineflow.declare``) as effects of primitives."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Step = RunnableLambda[Any, Any] | RunnablePassthrough[Any]
 
 
 def functions_of(step: Step) -> list[Any]:
-    """The functions of a step: its sync one, its async one, or both."""
+    """Returns the functions of a step: its sync one, its async one, or both."""
     return [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
 
 
 def promised(step: Step) -> Declaration | None:
-    """What was declared of a step's function, or of both where it has a sync and an async one; None if not of all."""
+    """Returns the declaration of a step's function or functions (sync and async); None unless all are declared."""
     found = [declaration(func) for func in functions_of(step)]
     said = [each for each in found if each is not None]
     if not said or len(said) < len(found):
@@ -32,7 +32,7 @@ def promised(step: Step) -> Declaration | None:
 
 
 def declared_effects(promise: Declaration, b: ChainBuilder) -> Effects:
-    """The declared effects, where an object has the name that it has for every other primitive that touches it."""
+    """Returns the declared effects; objects get the name that all primitives use that touch them."""
 
     def name(resource: Any) -> str:
         if isinstance(resource, str):
@@ -43,7 +43,7 @@ def declared_effects(promise: Declaration, b: ChainBuilder) -> Effects:
 
 
 def place(func: Any) -> str:
-    """Where a function stands, as ``file.py:12``; "" for what has no source."""
+    """Returns where a function is defined, as ``file.py:12``; "" if it has no source."""
     while type(func) is functools.partial:
         func = func.func
     code = getattr(func, "__code__", None)

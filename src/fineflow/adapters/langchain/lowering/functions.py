@@ -1,6 +1,6 @@
-"""User functions as steps: pure ones run twice, declared ones are claimed, or stock's alone, as are all others.
+"""Lowers user functions: pure ones run twice, declared ones are claimed or called by stock alone, others are opaque.
 
-A declared function is called once for every call of stock's, also an async one that is declared pure.
+A declared function is called exactly once per call of stock's, and so is an async one that is declared pure.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
 
 
 def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
-    """A function of which nothing was declared but perhaps that it is pure."""
+    """Lowers a function without a declaration, or with one that it is pure."""
     func = getattr(step, "func", None)
     if func is None or b.options:
         raise NotLowered("is an async function" if func is None else "has keyword arguments bound to it")
@@ -87,7 +87,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
 
 
 def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: ChainBuilder) -> Symbol:
-    """A function that touches nothing but the resources named, if any. One that writes is stock's to call."""
+    """Lowers a function that touches only the declared resources, if any. If it writes, only stock calls it."""
     effects = declared_effects(promise, b)
     func = functions_of(step)[0]
     where = place(func)
@@ -116,36 +116,36 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
 
 
 def _stays(step: RunnableLambda[Any, Any], b: ChainBuilder) -> str:
-    """Why a function that only reads is nevertheless called in its place; "" if it may be called early."""
+    """Returns why only stock calls a function that only reads; "" if it may run ahead."""
     functions = functions_of(step)
     if b.options:
-        return "has keyword arguments bound to it, so it is called in its place"
+        return "has keyword arguments bound to it, so only stock calls it"
     if any(accepts_run_manager(func) for func in functions):
-        return "takes its run, which only stock has, so it is called in its place"
+        return "takes its run manager, so only stock calls it"
     for func in filter(accepts_config, functions):
         if b.configured or not _takes_config(func) or keys_read(func, "config") != _CONFIGURABLE:
-            return "takes the run's config, which only its place has as a whole, so it is called there"
+            return "takes the run's config, which only stock has as a whole, so only stock calls it"
     if any(inspect.isgeneratorfunction(func) or is_async_generator(func) for func in functions):
-        return "yields, so it is called in its place"
+        return "yields, so only stock calls it"
     if step.deps or starts_runs(step):
         return "calls a runnable, whose run only stock can place"
     return ""
 
 
 def _keys(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
-    """The keys that its functions read of their argument; None: anything."""
+    """Returns the keys that its functions read of their argument; None for any."""
     found = [keys_read(func) for func in functions_of(step)]
     return frozenset[str]().union(*(keys for keys in found if keys)) if None not in found else None
 
 
 def _unfinished(step: RunnableLambda[Any, Any], value: Symbol) -> str:
-    """Why what the function is given may be something else when stock gives it; "" if it may not."""
+    """Returns why the function's input may differ once stock calls it; "" if it cannot."""
     keys = _keys(step)
     parts = [value] if not isinstance(value, Record) else [*value.fields.values(), *filter(None, [value.rest])]
     if isinstance(value, Record) and keys is not None:
         parts = [value.fields[key] for key in keys & value.fields.keys()]
     if any(kind_of(part) == MESSAGE for part in parts):
-        return "is given a message of a model, to which stock adds something, so it is called in its place"
+        return "gets a model's message, to which stock adds something, so only stock calls it"
     return ""
 
 
@@ -159,9 +159,9 @@ def _name(func: Any) -> str:
 
 
 def _seen(value: Any, keys: frozenset[str] | None, config: Any) -> Any:
-    """What the function looks at of its argument and config: two calls that see the same are the same call."""
+    """Returns what the function reads of its argument and config: calls that read the same are the same call."""
     configurable = None if config is None else config.get("configurable")
-    if type(value) is AddableDict:  # what stock makes of a dict that comes in chunks
+    if type(value) is AddableDict:  # stock's type for a dict that arrives in chunks
         value = dict(value)
     if keys is None or not isinstance(value, dict) or not all(key in value for key in keys):
         return value, configurable
@@ -169,7 +169,7 @@ def _seen(value: Any, keys: frozenset[str] | None, config: Any) -> Any:
 
 
 def read(p: Primitive, args: Args, run: Execution) -> Work:
-    """A declared function, called ahead for stock, whose call of it with the same argument claims the result."""
+    """Calls a declared function ahead; stock's call with the same argument claims the result."""
     current(run)
     value = args["value"]
     plain(value)
@@ -196,9 +196,9 @@ def read(p: Primitive, args: Args, run: Execution) -> Work:
 
 
 def _whole(value: Any) -> Any:
-    """A function's result for others in the graph. Raises LeftToStock for what stock makes another value of first."""
+    """Returns a function's result for the graph. Raises LeftToStock if stock first turns it into another value."""
     if isinstance(value, (Runnable, Awaitable, Iterator, Generator, AsyncGenerator)):
-        raise LeftToStock("the function returned no value, but something that gives one later")
+        raise LeftToStock("the function returned something that gives its value later")
     return value
 
 

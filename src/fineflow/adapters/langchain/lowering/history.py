@@ -1,10 +1,10 @@
-"""``RunnableWithMessageHistory``: what it wraps is planned, beside and behind the read of the history.
+"""Lowers ``RunnableWithMessageHistory``: plans what it wraps, ordered with the history's read and write.
 
 Stock reads the history when the call begins and writes it when the call ends, with its own methods: both are steps of
-the graph that stock runs. How far others may overlap with them depends on ``get_session_history``, which is the user's:
-declared ``@fineflow.effects(reads=...)`` (or ``writes``, where it makes a session that is not there yet), only what
-touches that resource waits. The declaration covers the messages of the history that it returns. Without one it may be
-a guard, and models and searches that leave the process wait for it.
+the graph that stock runs. Which other steps may overlap with them depends on the user's ``get_session_history``:
+declared ``@fineflow.effects(reads=...)`` (or ``writes``, if it creates missing sessions), only steps that touch that
+resource wait. The declaration covers the messages of the returned history. Undeclared, it may be a guard, and models
+and searches that leave the process wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.declare import Declaration, declaration
 
 _INNER = "runnable"
-# The two functions that it makes to get at what it wraps are known by their code.
+# The two functions that it defines to call what it wraps are recognised by their code.
 _CODES = {
     code.co_name: code
     for code in getattr(getattr(plain(RunnableWithMessageHistory, "__init__"), "__code__", None), "co_consts", ())
@@ -35,7 +35,7 @@ _CODES = {
 
 def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: ChainBuilder) -> Symbol:
     if not _as_made(step):
-        raise NotLowered("its parts are not those that RunnableWithMessageHistory is made of")
+        raise NotLowered("its parts are not those that RunnableWithMessageHistory creates")
     with b.inside("bound", ""), b.step():
         outcome = b.lower(step.bound, value)
     promise = declaration(step.get_session_history)
@@ -50,7 +50,7 @@ def _lower_history(step: RunnableWithMessageHistory, value: Symbol, b: ChainBuil
 def _undeclared(get: Any) -> str:
     where = f" at {found}" if (found := place(get)) else ""
     return (
-        f"calls your get_session_history{where}, of which nothing is known; "
+        f"calls your get_session_history{where}, whose effects are unknown; "
         "see fineflow.effects if it only reads (or makes) a history"
     )
 
@@ -69,12 +69,12 @@ def _shadow_history(step: RunnableWithMessageHistory, site: Site) -> Any:
 
 
 def writes(obj: Any) -> bool:
-    """Whether calls of the object end with a write, which in stock's batch comes after all inputs have been read."""
+    """Returns True if calls of the object end with a write; stock's batch writes only after reading for all inputs."""
     return isinstance(obj, RunnableWithMessageHistory)
 
 
 def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Leaf | None:
-    """The step that reads the history; None for any other."""
+    """Lowers the step that reads the history; returns None for any other."""
     func = step.__dict__.get("func")
     if type(func) is not MethodType or func.__func__ is not plain(RunnableWithMessageHistory, "_enter_history"):
         return None
@@ -89,7 +89,7 @@ def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -
 
 
 def _inner(step: Any) -> tuple[RunnableBinding[Any, Any], RunnableBinding[Any, Any]] | None:
-    """What the step after the read calls, in sync and in async calls; None for any other step."""
+    """Returns what the step after the read calls, in sync and in async calls; None for any other step."""
     parts: list[Any] = [getattr(step, "__dict__", {}).get(name) for name in ("func", "afunc")]
     codes = [_CODES.get(name) for name in ("_call_runnable_sync", "_call_runnable_async")]
     if None in codes or [getattr(part, "__code__", None) for part in parts] != codes:
@@ -101,7 +101,7 @@ def _inner(step: Any) -> tuple[RunnableBinding[Any, Any], RunnableBinding[Any, A
 
 
 def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
-    """What ``RunnableWithMessageHistory`` wraps, which one of its steps returns to be run; None for other steps."""
+    """Lowers what ``RunnableWithMessageHistory`` wraps, which one of its steps returns; None for other steps."""
     inner = _inner(step)
     if inner is None:
         return None
@@ -110,7 +110,7 @@ def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) 
 
 
 def shadow_inner(step: RunnableLambda[Any, Any], site: Site) -> Any:
-    """The step that returns the shadow of what is wrapped; None for other steps."""
+    """Builds the step that returns the shadow of what is wrapped; None for other steps."""
     inner = _inner(step)
     if inner is None or site.part(_INNER).planned is None:
         return None

@@ -1,9 +1,9 @@
-"""Writes to vector stores: a store's own ``add_documents`` (or ``add_texts``) as a step is EMBED and INGEST.
+"""Lowers writes to vector stores: a store's own ``add_documents`` (or ``add_texts``) as a step is EMBED and INGEST.
 
-The write itself is always stock's: made when stock gets there, by the store's own method, in one call. Written in
-pieces, a part of the documents would be seen to be there after a failure, or by a search beside it. What runs ahead are
-the vectors, in stages, where they come from an engine: the store's method asks its embeddings for them, as ever, and
-claims those that are there. A search of the same store waits for the write; what else there is does not.
+The write itself is always stock's: one call of the store's own method, when stock gets there. Written in pieces, some
+documents would be visible after a failure, or to a concurrent search. The vectors run ahead, in stages, if an engine
+makes them: the store's method calls its embeddings as usual, and claims the vectors that were made ahead. A search of
+the same store waits for the write; other steps do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fineflow.ir import Effect, Effects, Op
 from fineflow.runtime.loop.workers import in_thread
 
 _STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
-"""Their methods that write ask the embeddings once, for all documents, and touch nothing but the store."""
+"""Stores whose writing methods call the embeddings once, for all documents, and touch nothing but the store."""
 _WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
 _VECTORS = "vectors"
 
@@ -43,17 +43,17 @@ class Write(NamedTuple):
     row: Known
 
     def copied(self, step: RunnableLambda[Any, Any]) -> bool:
-        """Whether the step may use a copy of the store: else what its method does to the store itself would be lost."""
+        """True if the step may use a copy of the store; otherwise changes to the store object would be lost."""
         return not any(self.row.copied(self.store, name == "func") for name in {"func", "afunc"} & vars(step).keys())
 
     @property
     def embeddings(self) -> Any:
-        """What the store makes the vectors with."""
+        """The embeddings that the store uses."""
         return self.row.embeddings(self.store)
 
 
 def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
-    """The write that a step consists of, where its function is a bound method of a known store, not overridden."""
+    """Returns the write that a step consists of: its function is a bound, not overridden method of a known store."""
     methods = [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
     if not methods or not all(type(method) is MethodType for method in methods):
         return None
@@ -71,9 +71,9 @@ def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
 
 
 def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
-    """EMBED and INGEST for a step that writes; None for any other.
+    """Lowers a step that writes to EMBED and INGEST; returns None for any other step.
 
-    Raises NotLowered if the embeddings of the store are of a class of the user's, which may do anything.
+    Raises NotLowered if the store's embeddings are of a user's class, which may do anything.
     """
     write = write_of(step)
     if write is None or b.options or not isinstance(value, Leaf):
@@ -84,7 +84,7 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) 
         believed(embeddings, EMBEDS, b)
     encoder = encoder_of(embeddings)
     if encoder is not None and write.copied(step):
-        # Vectors of a model that rounds differently in other company are made as stock makes them: all in one call.
+        # Vectors of a model whose rounding depends on the batch are made as stock makes them: all in one call.
         whole = isinstance(encoder, LocalEmbeddings)
         with b.inside(_VECTORS, ""):
             b.objects[b.leaf] = embeddings
@@ -105,7 +105,7 @@ def lower_write(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) 
 
 
 def shadow_write(step: RunnableLambda[Any, Any], site: Site) -> Any:
-    """The step with the store's method on a copy of the store, whose embeddings claim; None for any other step."""
+    """Builds the step on a copy of the store whose embeddings claim; None for any other step."""
     vectors, write = site.part(_VECTORS), write_of(step)
     planned = vectors.planned
     if planned is None or write is None or write.embeddings is not planned or not write.copied(step):
@@ -119,7 +119,7 @@ def shadow_write(step: RunnableLambda[Any, Any], site: Site) -> Any:
 
 
 class _Claiming(Embeddings):
-    """The embeddings of a store that is written to: vectors that were made ahead are claimed."""
+    """Embeddings of a store that is written to: they claim vectors that were made ahead."""
 
     def __init__(self, behind: Embeddings, site: Site) -> None:
         self._behind = behind
@@ -130,7 +130,7 @@ class _Claiming(Embeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         here = self._site.here
-        if here is not None and not here.bridge.here:  # a store may have an event loop of its own, as PGVectorStore has
+        if here is not None and not here.bridge.here:  # a store may have its own event loop, as PGVectorStore does
             return await in_thread(lambda: self.embed_documents(texts))
         own = lambda: self._behind.aembed_documents(texts)  # noqa: E731
         vectors: list[list[float]] = (await aclaim(self._site, list(texts), own))[1]
@@ -144,10 +144,10 @@ class _Claiming(Embeddings):
 
 
 def texts_of(documents: Any) -> list[str]:
-    """The texts that a store's method will ask vectors for. Raises LeftToStock for what can be looked at only once."""
+    """Returns the texts that a store's method will embed. Raises LeftToStock for input that can be read only once."""
     if not isinstance(documents, Sequence) or isinstance(documents, str):
-        raise LeftToStock("what is to be written is not a list")
+        raise LeftToStock("its input is not a list")
     texts = [part.page_content if type(part) is Document else part for part in documents]
     if not all(type(text) is str for text in texts):
-        raise LeftToStock("what is to be written are not documents or texts")
+        raise LeftToStock("its input has items that are neither documents nor texts")
     return texts

@@ -1,4 +1,4 @@
-"""What functions of the user's make of a text or of a parsed model, where that is known to the item or field."""
+"""User functions over a text or a parsed model whose result is known item by item or field by field."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fineflow.adapters.text.items import Splitter
 
 
 def judged(func: Any) -> Verdict:
-    """The verdict on a function. Methods of ``str``, which have no bytecode, are known to be pure."""
+    """Returns the verdict on a function. Methods of ``str`` have no bytecode but are known to be pure."""
     if type(func) is MethodDescriptorType and func.__objclass__ is str:
         return Verdict(True, f"is str.{func.__name__}")
     return analyse(func)
 
 
 def list_made(func: Any, value: Symbol) -> dict[str, Any]:
-    """What to tell of a CALL of the function: its items and what takes them out of a text. {} if it makes no list.
+    """Returns the metadata of a CALL of the function: its items, and their splitter. {} if it makes no list.
 
-    Only where it gets what it expects, a text or a message.
+    Only if its input is what it expects, a text or a message.
     """
     idiom = list_idiom(func) if isinstance(value, Leaf) and value.kind in (TEXT, MESSAGE) else None
     if idiom is None or (idiom.of == CONTENT) != (isinstance(value, Leaf) and value.kind == MESSAGE):
@@ -34,11 +34,10 @@ def list_made(func: Any, value: Symbol) -> dict[str, Any]:
 
 
 def adds_up(value: Symbol, b: ChainBuilder) -> None:
-    """Notes that a step, in calls that stream, passes on the pieces of its input, for others to add up.
+    """Notes that in streaming calls a step passes on the pieces of its input, which later steps add up.
 
-    An object that is parsed while it comes is streamed as one larger object after the other, and so are the calls of a
-    message. Added up they are not what the parser makes of the whole, so in such calls it is left to stock what comes
-    behind.
+    An object that is parsed while it is written is streamed as ever larger objects, and so are a message's tool calls.
+    Their sum is not the parser's value of the whole text, so in streaming calls the later steps are left to stock.
     """
     number = _made(value, b)
     if number is None:
@@ -49,14 +48,14 @@ def adds_up(value: Symbol, b: ChainBuilder) -> None:
 
 
 def _made(value: Symbol, b: ChainBuilder) -> int | None:
-    """The number of the primitive whose whole value it is."""
+    """Returns the index of the primitive whose whole value it is."""
     if not isinstance(value, Leaf) or value.ref.key is not None:
         return None
     return next((i for i, p in enumerate(b.primitives) if p.name == value.ref.name), None)
 
 
 def model_field(func: Any, value: Symbol, b: ChainBuilder) -> str:
-    """The field that the function reads of a parsed pydantic model; "" if it does anything else."""
+    """Returns the field of a parsed pydantic model that the function reads; "" if it does anything else."""
     number = _made(value, b)
     model = b.primitives[number].meta.get("model") if number is not None else None
     if model is None:

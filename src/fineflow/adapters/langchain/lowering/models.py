@@ -1,4 +1,4 @@
-"""Chat models and LLMs: PREFILL and DECODE primitives, and the claims on their inner methods."""
+"""Lowers chat models and LLMs to PREFILL and DECODE primitives, and claims their inner methods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
 
 def model_effects(model: Any, b: ChainBuilder) -> Effects:
-    """What calling the model does to the world.
+    """Returns the effects of calling the model.
 
     Raises NotLowered for models whose answers may depend on more than the arguments of the call.
     """
@@ -57,7 +57,7 @@ def model_effects(model: Any, b: ChainBuilder) -> Effects:
 
 @lru_cache(maxsize=512)
 def keeps_state(kind: Any) -> str:
-    """Why a model class looks as if a call changed the model; "" if it does not.
+    """Returns why a model class looks as if calls changed the model; "" if it does not.
 
     Looks for stores to attributes and for ``next()`` in the bytecode of the class's own inner methods.
     """
@@ -88,15 +88,15 @@ def _on_self(code: Any, store: Any) -> bool:
 
 def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf):
-        raise NotLowered("it is given a dict, not a prompt")
+        raise NotLowered("its input is a dict, not a prompt")
     if value.kind == MESSAGE:
-        raise NotLowered("it reads another model's message, to which stock adds an id when it gets it")
+        raise NotLowered("it reads another model's message, to which stock adds an id later")
     effects = model_effects(model, b)
     options = {k: v for k, v in b.options.items() if not k.endswith("structured_output_format")}
     ours = isinstance(model, (ChatEngine, EngineLLM))
     queued = is_offline(model)
     engine = model.engine.name if ours else engine_of(model).name if queued else lane(model, options)
-    inside = b.invoked or "llm_chain" in b.path  # there stock invokes the model even when the chain streams
+    inside = b.invoked or "llm_chain" in b.path  # stock invokes the model here even when the chain streams
     known = _prefix_cache(model, options)
     prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, **known)
     return b.add(
@@ -116,17 +116,17 @@ def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
 
 
 def _order(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a server may be told of the order of its requests."""
+    """Returns the metadata that lets requests send their priority to the server."""
     server = served(model, options)
     return {"urgent": True} if server is not None and server.server.priority else {}
 
 
 def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What passes should know of the prefix cache that the model's prompts go to, if they may use it."""
+    """Returns the metadata that passes need of the prefix cache of the model's prompts, if they may use it."""
     if isinstance(model, (ChatEngine, EngineLLM)):
         engine: Any = model.engine
         tools = {name: options[name] for name in TOOLS if name in options}
-        # Chat templates show tools in front of the messages: with other tools, prompts begin otherwise.
+        # Chat templates show tools before the messages: other tools make another beginning.
         cache = (id(engine), repr(tools)) if tools else id(engine)
         return {"block": engine.block_size, "cache": cache, "options": tools} if engine.can_prefill else {}
     server = served(model, options)
@@ -138,36 +138,36 @@ def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only_streamed(model: Any) -> str:
-    """Why a decode can be consumed in pieces only where stock streams it; "" if it always can."""
+    """Returns why a decode can be consumed in pieces only if stock streams it; "" if it always can."""
     if not assembles(model):
         name = type(model).__name__
-        return f"the message that {name} generates is not known to equal the one that its stream adds up to"
+        return f"the message that {name} generates may differ from the sum of its stream"
     return ""
 
 
 def assembles(model: Any) -> bool:
-    """Whether ``model.assemble(chunks)`` is what the model generates when it does not stream."""
+    """Returns True if ``model.assemble(chunks)`` equals what the model generates without streaming."""
     return keeps_promise(model, "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
 
 
 def assembled(model: Any, entry: Entry, pieces: Sequence[Any]) -> Any:
-    """The result that the pieces of an entry make: one object for stock and the graph, as one that comes whole is."""
+    """Returns the result made of an entry's pieces: one object, which stock and the graph share."""
     if entry.whole is None:
         entry.whole = model.assemble(list(pieces))
     return entry.whole
 
 
 def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]:
-    """What a call of the model is compared by.
+    """Returns what calls of the model are compared by.
 
-    A model in this process may run before an earlier opaque step, which could set it up differently.
+    Includes the settings of a model in this process: it may run before an earlier opaque step, which could change them.
     """
     ours = isinstance(model, (ChatEngine, EngineLLM))
     return prompt, stop, options, settings(model) if ours else None
 
 
 def takes_manager(method: Any) -> bool:
-    """Whether a method of a model takes a run manager."""
+    """Returns True if a method of a model takes a run manager."""
     if type(method) is MethodType:
         return _takes_manager(method.__func__)
     return "run_manager" in _signature_parameters(method)
@@ -184,7 +184,7 @@ def _manager(method: Any, run_manager: Any) -> dict[str, Any]:
 
 def _shadow_chat(model: Any, site: Site) -> Any:
     leaf = site.leaf
-    model._serialized  # noqa: B018 - computed and kept on the user's model, as stock does, not once per call on the copy
+    model._serialized  # noqa: B018 - computed and kept on the user's model, as in stock, not once per call on the copy
     copy = model.model_copy()
 
     def as_result(entry: Entry) -> bool:
@@ -271,12 +271,12 @@ def _shadow_chat(model: Any, site: Site) -> Any:
 
 
 def _whole_stream(entry: Entry) -> bool:
-    """Whether a stream that has ended was the component's, from beginning to end."""
+    """Returns True if a stream that has ended was the component's from beginning to end."""
     return entry.for_claims and clean(entry)
 
 
 def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
-    """The pieces that the graph gets, as they come, up to a failure that is not the component's."""
+    """Yields the graph's pieces as they arrive, up to a failure that is not the component's."""
     assert entry.stream is not None
     try:
         yield from bridge.items(entry.stream.read)
@@ -290,10 +290,10 @@ def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
 
 
 async def _alive(entry: Entry) -> AsyncGenerator[Any, None]:
-    """The same on the query's event loop."""
+    """Async version of ``_live``, on the query's event loop."""
     assert entry.stream is not None
     try:
-        async for chunk in entry.stream.read():  # which holds nothing that would have to be closed
+        async for chunk in entry.stream.read():  # needs no closing
             yield chunk
     except (GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
         raise

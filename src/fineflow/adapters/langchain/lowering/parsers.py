@@ -1,4 +1,4 @@
-"""Output parsers of langchain-core: PARSE primitives, and for list-producing ones the rule by which items are final."""
+"""Lowers langchain-core's output parsers to PARSE primitives, with the rule by which items become final."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from fineflow.adapters.text.json_items import JsonFields, JsonItems
 from fineflow.ir import Op
 
 Splitters = Mapping[str, Callable[[], Splitter[Any]]]
-"""What takes the items out of a text while it comes, by what an item is called."""
+"""Factories of the splitters that take items out of a text while it is written, by the name of an item."""
 
 _POINTS = NumberedListOutputParser.model_fields["pattern"].default
 _BULLETS = MarkdownListOutputParser.model_fields["pattern"].default
 
 
 def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
-    """Of a parser; {} if it makes nothing whose items are known one by one."""
+    """Returns a parser's splitters; {} if its items cannot be known one by one."""
     if isinstance(parser, NumberedListOutputParser):
         return {"points": Numbered} if parser.pattern == _POINTS else {}
     if isinstance(parser, MarkdownListOutputParser):
@@ -55,13 +55,13 @@ def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
 
 def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf):
-        raise NotLowered("it is given a dict, not a text")
+        raise NotLowered("its input is a dict, not a text")
     told: dict[str, Any] = {}
     if isinstance(parser, StrOutputParser):
-        told["through"] = True  # what it is given in pieces it passes on in pieces
+        told["through"] = True  # streams its input on, piece by piece
     if isinstance(parser, PydanticOutputParser):
         if not plain_model(parser.pydantic_object):
-            raise NotLowered("its model has validators, aliases or types of its own, which are user code")
+            raise NotLowered("its model has validators, aliases or custom types, which are user code")
         told["model"] = parser.pydantic_object
     if splitters := _splitters(parser):
         told.update(items=next(iter(splitters)), splitters=splitters)
@@ -70,15 +70,15 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: ChainBuilder)
 
 
 def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBuilder) -> Symbol:
-    """What makes objects of the calls in a message: known as a whole, when the message is."""
+    """Lowers a parser that makes objects of a message's tool calls: known as a whole, once the message is."""
     if not isinstance(value, Leaf) or value.kind != MESSAGE:
-        raise NotLowered("it is not given a chat model's message")
+        raise NotLowered("its input is not a chat model's message")
     if isinstance(parser, PydanticToolsParser) and not all(map(plain_model, parser.tools)):
-        raise NotLowered("a model of its has validators, aliases or types of its own, which are user code")
+        raise NotLowered("one of its models has validators, aliases or custom types, which are user code")
     told: dict[str, Any] = {}
     if isinstance(parser, PydanticToolsParser) and parser.first_tool_only and len(parser.tools) == 1:
         told["model"] = parser.tools[0]
-    # In calls that stream it gives one list after the other, which stock adds up for what comes behind.
+    # In streaming calls it emits ever larger lists, which stock adds up for later steps.
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=VALUE, cumulative=True, **told)
 
 
@@ -110,7 +110,7 @@ ROWS = (
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Rows of langchain-classic, where it is installed."""
+    """Returns the rows of langchain-classic, if it is installed."""
     try:
         from langchain_classic.retrievers.multi_query import LineListOutputParser
     except ImportError:

@@ -1,4 +1,4 @@
-"""Prompt templates: RENDER primitives that read exactly the variables of the template."""
+"""Lowers prompt templates to RENDER primitives that read exactly the variables of the template."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: ChainBuil
         raise NotLowered("keyword arguments are bound to a prompt")
     _check(template)
     if isinstance(value, Leaf) and value.kind == MESSAGE:
-        raise NotLowered("it reads a model's message, to which stock adds an id when it gets it")
+        raise NotLowered("it reads a model's message, to which stock adds an id later")
     if isinstance(value, Leaf):
         args = {"value": value.ref}  # a whole dict, or the text itself for a template of one variable
     else:
         picked = {name: b.pick(value, name) for name in template.input_variables}
         if any(isinstance(part, Leaf) and part.kind == MESSAGE for part in picked.values()):
-            raise NotLowered("it reads a model's message, to which stock adds an id when it gets it")
+            raise NotLowered("it reads a model's message, to which stock adds an id later")
         args = {f"key:{name}": b.whole(part).ref for name, part in picked.items()}
         for name in (*template.optional_variables, *template.partial_variables):
             if name in value.fields:
                 args[f"key:{name}"] = b.whole(value.fields[name]).ref
-            elif value.rest is not None:  # it shows at run time whether it is there
+            elif value.rest is not None:  # whether it has one is known only at run time
                 args["rest"] = value.rest.ref
-    # Where the prompt begins with what may come late, there is nothing to be had in advance.
+    # If the prompt may begin with late values, nothing can be prefilled.
     known = "rest" not in args or args["rest"].name.lstrip(OUTER) == "input"
     segments = tuple(_segments(template)) if known else ()
     told: dict[str, Any] = {"segments": segments} if segments else {}
     if "value" in args and not template.optional_variables and not template.partial_variables:
-        told["reads"] = frozenset(template.input_variables)  # of a dict; what else is in it makes no difference
+        told["reads"] = frozenset(template.input_variables)  # of a dict; its other keys make no difference
     return b.add(Op.RENDER, args, component=template, kind=PROMPT, **told)
 
 
 def _segments(template: Any) -> Iterator[tuple[str, str]]:
-    """The prompt as text and variables, in the order in which they stand in it."""
+    """Yields the prompt's texts and variables, in order."""
     if isinstance(template, PromptTemplate):
         for text, name, form, conversion in Formatter().parse(template.template):
             yield "text", text
@@ -79,7 +79,7 @@ def _segments(template: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check(template: Any) -> None:
-    """Raises NotLowered where rendering could call user code."""
+    """Raises NotLowered if rendering could call user code."""
     if any(callable(value) for value in template.partial_variables.values()):
         raise NotLowered("a partial variable of the prompt is a function")
     if isinstance(template, PromptTemplate):

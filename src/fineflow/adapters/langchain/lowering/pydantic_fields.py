@@ -1,4 +1,4 @@
-"""Pydantic models whose fields are plain data: what a field will be is known from its JSON alone."""
+"""Pydantic models whose fields are plain data: a field's value is known from its JSON alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 _SIMPLE = (str, int, float, bool)
-# What may be set of a model without any effect on what a valid value becomes.
+# Settings of a model that do not change what a valid value becomes.
 _HARMLESS = frozenset(
     {"title", "extra", "frozen", "json_schema_extra", "strict", "use_attribute_docstrings", "arbitrary_types_allowed"}
 )
@@ -21,10 +21,10 @@ _OWN = (
 
 
 def plain_model(model: Any) -> bool:
-    """Whether making an instance calls no code of the user's, and its fields are the values that were given.
+    """Returns True if making an instance calls no user code, and its fields are the given values.
 
-    So it is, by pydantic's own account of the class, for models without validators, aliases, default factories, custom
-    types and settings that change values.
+    According to pydantic's own data on the class: no validators, aliases, default factories, custom types, or settings
+    that change values.
     """
     return isinstance(model, type) and issubclass(model, BaseModel) and _plain_model(model)
 
@@ -61,7 +61,7 @@ def _plain_type(kind: Any) -> bool:
 
 
 def stays(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON is what a field of this type will hold: nothing is converted, nothing can be refused."""
+    """Returns True if a field of this type holds a JSON value unchanged: it is neither converted nor refused."""
     if kind in _SIMPLE or kind is type(None):
         return type(value) is kind
     origin, parts = get_origin(kind), get_args(kind)
@@ -73,6 +73,6 @@ def stays(value: Any, kind: Any) -> bool:
 
 
 def ready(model: Any, key: str, value: Any) -> bool:
-    """Whether the field of a plain model will hold just this value, whatever else its JSON says."""
+    """Returns True if the field of a plain model will hold exactly this value, whatever the rest of the JSON says."""
     field = model.model_fields.get(key)
     return field is not None and stays(value, field.annotation)

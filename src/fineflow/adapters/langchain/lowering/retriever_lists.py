@@ -1,6 +1,6 @@
-"""Retrievers that ask a list of retrievers the same query: langchain-classic's MergerRetriever and EnsembleRetriever.
+"""Lowers langchain-classic's MergerRetriever and EnsembleRetriever, which send one query to a list of retrievers.
 
-Their sync methods ask one after the other (their async ones ask all at once); the graph searches side by side.
+Their sync methods search one after the other (their async ones concurrently); the graph searches concurrently.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fineflow.ir import Effect, Op, Ref
 
 
 def merged(retriever: Any, found: Sequence[Sequence[Document]]) -> list[Document]:
-    """The first document of each list, then the second of each, ...: as ``MergerRetriever.merge_documents``."""
+    """Returns the first document of each list, then the second of each, ... (``MergerRetriever.merge_documents``)."""
     return [doc for row in zip_longest(*found) for doc in row if doc is not None]
 
 
 def fused(retriever: Any, found: Sequence[Sequence[Document]]) -> list[Document]:
-    """By weighted reciprocal rank: the retriever's own method, which reads its present weights and changes nothing."""
+    """Ranks by weighted reciprocal rank: the retriever's own method, with its current weights; it changes nothing."""
     ranked: list[Document] = retriever.weighted_reciprocal_rank([list(docs) for docs in found])
     return ranked
 
 
 COMBINED: dict[str, Callable[[Any, Sequence[Sequence[Document]]], list[Document]]] = {"merge": merged, "fusion": fused}
-"""What stock makes of the documents of all retrievers, by the name that the AGGREGATE has for it."""
+"""Functions that combine the documents of all retrievers as stock does, by the AGGREGATE's name for it."""
 
 
 def _lower_list(how: str) -> Callable[[Any, Symbol, ChainBuilder], Symbol]:
@@ -45,11 +45,11 @@ def _lower_list(how: str) -> Callable[[Any, Symbol, ChainBuilder], Symbol]:
         with b.step(), b.branches() as branch:
             for i, part in enumerate(retriever.retrievers):
                 if not any(p.effects.kind is Effect.OPAQUE for p in b.primitives[start:]):
-                    branch()  # else it stays behind the user's code, which may raise, or change what is searched
+                    branch()  # otherwise it stays behind user code, which may raise or change the searched store
                 with b.inside(str(i)), b.step():
                     found[f"list{i}"] = b.whole(b.lower(part, query)).ref
         if any(p.effects.writes for p in b.primitives[start:]):
-            raise NotLowered("one of its retrievers writes, so that their order matters")
+            raise NotLowered("one of its retrievers writes, so their order matters")
         by_id = getattr(retriever, "id_key", None) is not None
         return b.add(Op.AGGREGATE, found, name=how, component=retriever, kind=DOCUMENTS, how=how, by_id=by_id)
 
@@ -64,13 +64,13 @@ def _shadow_list(retriever: Any, site: Site) -> Any:
 
 def _shadow_ensemble(retriever: Any, site: Site) -> Any:
     copy = _shadow_list(retriever, site)
-    # Weights, constant and key are read when stock gets there, from the user's object: code before may have set them.
+    # Weights, constant and key are read from the user's object when stock gets there: earlier code may set them.
     copy.__dict__["weighted_reciprocal_rank"] = retriever.weighted_reciprocal_rank
     return copy
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Rows of langchain-classic, where it is installed."""
+    """Returns the rows of langchain-classic, if it is installed."""
     try:
         from langchain_classic.retrievers import EnsembleRetriever, MergerRetriever
     except ImportError:

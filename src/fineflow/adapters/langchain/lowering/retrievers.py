@@ -1,4 +1,4 @@
-"""Retrievers: EMBED, SEARCH, MAP and AGGREGATE primitives, and the claims on their inner methods."""
+"""Lowers retrievers to EMBED, SEARCH, MAP and AGGREGATE primitives, and claims their inner methods."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fineflow.ir.traverse import combined
 _FINDING = ("_get_relevant_documents", "_aget_relevant_documents")
 _EMBEDDING = ("embedding", "_embedding_function", "embedding_function", "embedding_service")
 _HELD = ("vectorstore", "_PGVectorStore__vs", *_EMBEDDING)
-"""Attributes in which retrievers and stores hold what they search and embed with."""
+"""Attributes of retrievers and stores that hold the store or embeddings they use."""
 
 
 def query_of(value: Symbol, b: ChainBuilder) -> Leaf:
-    """What a retriever is given. Raises NotLowered if that is not one value, or if it is given arguments besides."""
+    """Returns a retriever's query. Raises NotLowered if its input is a dict, or if arguments are bound to it."""
     if not isinstance(value, Leaf):
-        raise NotLowered("it is given a dict, not a query")
+        raise NotLowered("its input is a dict, not a query")
     if b.options:
         raise NotLowered("keyword arguments are bound to a retriever")
     return value
@@ -92,7 +92,7 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
             await entry.reports.areplay(run_manager)
         return docs
 
-    # What tracing shows of it is read from the user's object, too, at the moment at which stock reads it.
+    # Tracing, too, reads the settings from the user's object when stock gets there.
     shown = {"_get_ls_params": retriever._get_ls_params}
     copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch, **shown)
     return copy
@@ -124,7 +124,7 @@ def _lower_multi_query(retriever: Any, value: Symbol, b: ChainBuilder) -> Symbol
 
 
 def _body(retriever: Any, b: ChainBuilder) -> Graph:
-    """The graph of one search; its only input is the query."""
+    """Returns the graph of one search; its only input is the query."""
     inner = b.body()
     with inner.inside("retriever", ""):
         docs = inner.whole(inner.lower(retriever, Leaf(Ref("item"), TEXT)))
@@ -173,7 +173,7 @@ ROWS = (
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Rows of langchain-classic, where it is installed."""
+    """Returns the rows of langchain-classic, if it is installed."""
     try:
         from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
     except ImportError:

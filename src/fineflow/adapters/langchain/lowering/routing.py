@@ -1,4 +1,4 @@
-"""Functions that return one of the runnables they know, which LangChain then runs: a CONDITION over these runnables."""
+"""Lowers functions that return one of the runnables they know, which LangChain then runs, to a CONDITION."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.ir import PURE, Effects, Op, Ref
 
 OTHER = "value"
-"""Key of what a routing function gives when it returns no runnable; the others are the numbers of the runnables."""
+"""Key of the result of a routing function that returns no runnable; other keys are the numbers of the runnables."""
 
-_NESTED = 3  # functions that return each other: what may come of it has as many parts as there are ways through them
+_NESTED = 3  # routing functions that return each other: the graph has one part per path through them
 
 
 def routes_of(func: Any) -> list[Runnable[Any, Any]]:
-    """The runnables among the variables that a function reads from outside, each once."""
+    """Returns the runnables among the outer variables that a function reads, each once."""
     if type(func) is not FunctionType:
         return []
     found = [_content(cell) for cell in func.__closure__ or ()]
@@ -42,9 +42,9 @@ def _content(cell: CellType) -> Any:
 
 
 def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
-    """The value of the runnable that the function returns, or of the function; None if it is no routing function.
+    """Lowers a routing function; returns None for any other function.
 
-    The function must be pure but for what it returns: then it is called ahead to know which runnable stock will run.
+    The function must be pure except for what it returns: then it is called ahead to know which runnable stock will run.
     """
     func: Any = step.__dict__.get("func")
     routes = routes_of(func)
@@ -83,7 +83,7 @@ def _key(route: Leaf, key: str, b: ChainBuilder) -> Part:
 
 
 def told(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] | None:
-    """What a routing function returned, by key; None for a runnable that nobody knew of."""
+    """Returns a routing function's result by key; None for an unknown runnable."""
     found: dict[str, Any] = {str(number): value is arm for number, arm in enumerate(routes, start=1)}
     if any(found.values()):
         return found
@@ -91,14 +91,14 @@ def told(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] |
 
 
 def shadow_routing(step: RunnableLambda[Any, Any], site: Site) -> Any:
-    """A copy whose function returns the shadows of the runnables; None if it is no routing function."""
+    """Builds a copy whose function returns the shadows of the runnables; None if it is no routing function."""
     func: Any = step.__dict__.get("func")
     if "afunc" in step.__dict__ or not (routes := routes_of(func)):
         return None
     known = [id(arm) for arm in routes]
     site.holds_while(
         lambda: [id(arm) for arm in routes_of(func)] == known
-    )  # what the function reads may be assigned anew
+    )  # the variables that the function reads may be reassigned
     shadows = {id(arm): site.of(arm, f"then {number}") for number, arm in enumerate(routes, start=1)}
     if all(shadows[id(arm)] is arm for arm in routes):
         return None

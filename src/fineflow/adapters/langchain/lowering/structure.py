@@ -1,4 +1,4 @@
-"""Structural runnables: they only move data. Stock runs them on the shadow; here is what they mean for the graph."""
+"""Lowers structural runnables, which only move data. Stock runs them on the shadow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fineflow.adapters.langchain.opaque_steps import First, Tap
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 METHODS = ("invoke", "ainvoke", "stream", "astream", "astream_events", "astream_log")
-"""The entry methods of a runnable that run it once."""
+"""Entry methods of a runnable that run it once."""
 
 
 def _lower_sequence(sequence: RunnableSequence[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
@@ -92,7 +92,7 @@ def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: ChainBu
     if promise is not None and (promise.reads or promise.writes):
         b.by_stock(step, value, declared_effects(promise, b), where=place(functions[0]))
     elif functions:
-        b.opaque(step, value, "is called for nothing but its side effects", where=place(functions[0]))
+        b.opaque(step, value, "is called only for its side effects", where=place(functions[0]))
     return value
 
 
@@ -116,7 +116,7 @@ def _shadow_binding(binding: RunnableBindingBase[Any, Any], site: Site) -> Any:
 
 
 class _no_options:
-    """Bound keyword arguments do not go further down than the object they were bound to."""
+    """Hides bound keyword arguments from the parts of the object that they are bound to."""
 
     def __init__(self, b: ChainBuilder) -> None:
         self._b, self._options = b, b.options
@@ -129,7 +129,7 @@ class _no_options:
 
 
 def _outermost(site: Site) -> bool:
-    """Whether nothing is around the current object but bindings, which open no run."""
+    """Returns True if only bindings, which open no run, are around the current object."""
     steps, objects = site.leaf.split("/") if site.leaf else [], site.shadows.plan.objects
     return all(type(objects.get("/".join(steps[:n]))) is RunnableBinding for n in range(len(steps)))
 

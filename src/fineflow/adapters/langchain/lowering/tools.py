@@ -1,6 +1,6 @@
-"""Tools as steps: a function made a tool with ``@tool``, of which it is declared what it reads, may be called early.
+"""Lowers tools: a ``@tool`` function whose reads are declared may be called ahead.
 
-Stock's own ``run`` opens the run, checks the arguments and deals with errors; only the function itself is claimed.
+Stock's own ``run`` opens the run, checks the arguments and handles errors; only the function itself is claimed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fineflow.runtime.loop.workers import in_thread
 
 def _lower_tool(tool: StructuredTool, value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf) and not all(isinstance(part, Leaf) for part in value.fields.values()):
-        raise NotLowered("it is given a dict of dicts")
+        raise NotLowered("its input is a dict of dicts")
     if b.options:
         raise NotLowered("keyword arguments are bound to a tool")
     functions = [func for func in (tool.func, tool.coroutine) if func is not None]
@@ -40,7 +40,7 @@ def _lower_tool(tool: StructuredTool, value: Symbol, b: ChainBuilder) -> Symbol:
     if len(promises) < len(functions) or not promises:
         raise NotLowered("a tool is your own code; see fineflow.effects if it only reads something")
     if any(promise.writes for promise in promises):
-        raise NotLowered("the tool is declared to write, so it is called in its place")
+        raise NotLowered("the tool is declared to write, so only stock calls it")
     if starts_runs(tool):
         raise NotLowered("the tool started a run of its own, which only stock can place")
     if why := _place_matters(tool, functions):
@@ -59,13 +59,13 @@ def _lower_tool(tool: StructuredTool, value: Symbol, b: ChainBuilder) -> Symbol:
 
 
 def _place_matters(tool: StructuredTool, functions: list[Any]) -> str:
-    """Why only stock can call the function; "" if anybody can who knows its arguments."""
+    """Returns why only stock can call the function; "" if knowing its arguments is enough."""
     if tool.response_format != "content":
-        return "what the tool returns is taken apart by stock"
+        return "stock splits the tool's result"
     if not plain_model(tool.args_schema):
-        return "its arguments have validators, aliases or types of their own, which are user code"
+        return "its arguments have validators, aliases or custom types, which are user code"
     if tool._injected_args_keys:
-        return "stock gives the tool arguments of its own"
+        return "stock injects arguments into the tool's call"
     for func in functions:
         if _get_runnable_config_param(func) or {"callbacks", "run_manager"} & set(tool.args):
             return "the tool takes the run's config"
@@ -73,16 +73,16 @@ def _place_matters(tool: StructuredTool, functions: list[Any]) -> str:
 
 
 def call(p: Primitive, args: Args, run: Execution) -> Work:
-    """A TOOL primitive: calls the function of the tool with the arguments that the tool makes of its input."""
+    """Runs a TOOL primitive: calls the tool's function with the arguments that the tool makes of its input."""
     current(run)
     tool, value = p.component, args["value"]
     plain(value)
     if not isinstance(value, (str, dict)) or (isinstance(value, dict) and value.get("type") == "tool_call"):
-        raise LeftToStock("a tool is called with a text or a dict of its arguments")
+        raise LeftToStock("its input is neither a text nor a dict of its arguments")
     try:
         positional, named = tool._to_args_and_kwargs(value, None)
-    except Exception as error:  # stock raises it, or has the tool answer it
-        raise LeftToStock(f"not the arguments of the tool: {error}") from error
+    except Exception as error:  # stock raises it, or lets the tool answer it
+        raise LeftToStock(f"the tool does not accept its input: {error}") from error
 
     async def start(entry: Entry) -> Any:
         entry.reports.silence()

@@ -1,8 +1,8 @@
-"""Models of sentence-transformers in components that users have already: driven through the queue of an engine.
+"""Models of sentence-transformers inside the user's components: driven through the queue of an engine.
 
-``HuggingFaceEmbeddings`` and ``HuggingFaceCrossEncoder`` call their model in the thread of whoever asks. What the graph
-asks of them goes through one engine for each model object instead, with batches across queries; what stock asks of them
-outside of claims goes through their own methods, as ever. Read: langchain-huggingface 1.2.3, langchain-community 0.4.2.
+``HuggingFaceEmbeddings`` and ``HuggingFaceCrossEncoder`` call their model in the caller's thread. The graph's calls go
+through one engine per model object instead, batched across queries; stock's calls outside of claims use the component's
+own methods. Read: langchain-huggingface 1.2.3, langchain-community 0.4.2.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fineflow.runtime.queues.batch_queue import batch_queue_of
 T = TypeVar("T")
 
 _EMBEDS = ("embed_query", "embed_documents", "aembed_query", "aembed_documents")
-# Arguments of encode() that leave each text to itself. A device would move the model; other precisions look at all
+# Arguments of encode() that treat each text on its own. A device would move the model; other precisions depend on all
 # texts of a call.
 _SETTINGS: dict[str, type] = {
     "prompt": str,
@@ -41,7 +41,7 @@ _SETTINGS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A component class: where it keeps its model, and which methods define what it does with it."""
+    """A component class: the attribute that holds its model, and the methods that define its behaviour."""
 
     module: str
     name: str
@@ -49,7 +49,7 @@ class _Known:
     methods: tuple[str, ...]
 
     def made(self, component: Any) -> bool:
-        """Whether the component is one of these, none of the methods overridden or replaced."""
+        """Returns True if the component is of this class, with none of the methods overridden or replaced."""
         base = getattr(sys.modules.get(self.module), self.name, None)
         if base is None or not isinstance(component, base) or not vars(component).keys().isdisjoint(self.methods):
             return False
@@ -58,8 +58,9 @@ class _Known:
 
 
 def _as_written(kind: type, name: str) -> bool:
-    """Whether a method is LangChain's own: none put in its place (by ``unittest.mock.patch``, say), and without a
-    wrapper, which would not see what goes past it.
+    """Returns True for LangChain's own method, neither replaced (by ``unittest.mock.patch``, say) nor wrapped.
+
+    A wrapper would not see the graph's calls.
     """
     found = plain(kind, name)
     return inspect.getattr_static(kind, name) is found and found.__module__.startswith("langchain")
@@ -78,7 +79,7 @@ _locals: PerObject[Any] = PerObject()  # by component
 
 
 class _Local:
-    """What stands for a component in the graph. It holds neither the component nor its model, so that both can end."""
+    """Counterpart of a component in the graph. Holds neither the component nor its model, so that both can be freed."""
 
     kind: ClassVar[str]
 
@@ -100,12 +101,12 @@ class _Local:
 
     @property
     def current(self) -> bool:
-        """Whether the component is still what it was when this was made."""
+        """True if the component is unchanged since this was made."""
         component = self._component()
         return self._row.made(component) and vars(component).get(self._row.model) is self._model()
 
     async def _own(self, call: Callable[[], T]) -> T:
-        """A call of the component's own, on the thread of its model. Raises what it raises."""
+        """Runs a call of the component's own, on the thread of its model. Raises what it raises."""
         (found,) = await self._queue.submit_async(self._op, [call], label=self._label)
         if isinstance(found, Failed):
             raise found.error
@@ -119,14 +120,14 @@ class _Local:
 class LocalEmbeddings(_Local):
     """A ``HuggingFaceEmbeddings`` whose texts go through the queue of its model's engine.
 
-    The vectors are those of the component's own methods, bit by bit (``backends.loaded``).
+    The vectors equal those of the component's own methods, bit by bit (``backends.loaded``).
     """
 
     kind = "SentenceTransformer"
     _op, _label = Op.EMBED, "embed"
 
     async def aembed_query(self, text: str) -> list[float]:
-        """The vector of a query. Raises what the component raises."""
+        """Returns the vector of a query. Raises what the component raises."""
         component = self.component
         settings = _settings(component, query=True)
         if settings is not None and self.current:
@@ -138,7 +139,7 @@ class LocalEmbeddings(_Local):
         return await self._own(lambda: component.embed_query(text))
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of documents, in their order. Raises what the component raises."""
+        """Returns the vectors of documents, in input order. Raises what the component raises."""
         component = self.component
         settings = _settings(component, query=False)
         if settings is not None and texts and self.current:
@@ -157,8 +158,8 @@ class LocalEmbeddings(_Local):
 class LocalCrossEncoder(_Local):
     """A ``HuggingFaceCrossEncoder`` whose pairs go through the queue of its model's engine.
 
-    Scores differ from the component's own in the last bits, as pairs are padded in other company; ``orders`` says
-    whether that could tell in the order of documents.
+    Scores differ from the component's own in the last bits, because padding depends on the batch; ``orders`` says
+    whether that could change the order of documents.
     """
 
     kind = "CrossEncoder"
@@ -166,7 +167,7 @@ class LocalCrossEncoder(_Local):
     _op, _label = Op.RERANK, "rerank"
 
     async def ascore(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The scores of texts against a query. Raises what the component raises."""
+        """Returns the scores of texts against a query. Raises what the component raises."""
         component = self.component
         pairs = [(query, text) for text in texts]
         found = await self._queue.submit_async(Op.RERANK, pairs, label="rerank")
@@ -175,19 +176,19 @@ class LocalCrossEncoder(_Local):
         return list(await self._own(lambda: component.score(pairs)))
 
     async def ascore_alone(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The scores that the component gives, bit by bit. Raises what it raises."""
+        """Returns the component's own scores, bit by bit. Raises what it raises."""
         component = self.component
         return list(await self._own(lambda: component.score([(query, text) for text in texts])))
 
     def orders(self, scores: Sequence[float], best: Any) -> bool:
-        """Whether scores order texts as the component's own would, as far as the ``best`` highest are concerned."""
+        """Returns True if the scores order the ``best`` highest texts as the component's own scores would."""
         count = best if type(best) is int and best >= 0 else len(scores)
         model: Any = self._model()
         return loaded.apart(scores, count, sigmoid=type(model.activation_fn).__name__ == "Sigmoid")
 
 
 def encoder_of(embeddings: Any) -> Any:
-    """What embeds through an engine in the place of ``embeddings``: they themselves, ``LocalEmbeddings``, or None."""
+    """Returns what embeds through an engine in place of ``embeddings``: itself, ``LocalEmbeddings``, or None."""
     if isinstance(embeddings, EngineEmbeddings):
         return embeddings
     row = next((row for row in _EMBEDDINGS if row.made(embeddings)), None)
@@ -197,7 +198,7 @@ def encoder_of(embeddings: Any) -> Any:
 
 
 def scorer_in(model: Any) -> LocalCrossEncoder | None:
-    """What scores through an engine in the place of a cross-encoder; None for one that has to be asked itself."""
+    """Returns what scores through an engine in place of a cross-encoder; None for one that must be called itself."""
     row = next((row for row in _CROSS_ENCODERS if row.made(model)), None)
     if row is None or not _settled():
         return None
@@ -206,13 +207,13 @@ def scorer_in(model: Any) -> LocalCrossEncoder | None:
 
 
 def local_engine(component: Any) -> LoadedEmbedding | LoadedCrossEncoder | LoadedLLM:
-    """The engine that drives the model in a ``HuggingFaceEmbeddings``, ``HuggingFaceCrossEncoder`` or ``VLLM``: one for
-    each model object, for as long as that exists.
+    """Returns the engine that drives the model in a ``HuggingFaceEmbeddings``, ``HuggingFaceCrossEncoder`` or ``VLLM``.
 
-    It can be given another ``max_batch``, another policy (``set_policy``), and one that embeds ``exact = False``:
-    texts of any length then share passes, and vectors differ from the component's own in the last bits.
+    There is one per model object, for as long as that exists. It accepts another ``max_batch``, another policy
+    (``set_policy``), and, if it embeds, ``exact = False``: texts of any length then share forward passes, and vectors
+    differ from the component's own in the last bits.
 
-    Raises ValueError, saying why, for a component that is asked itself.
+    Raises ValueError, with the reason, for a component that must be called itself.
     """
     if offline_vllm.is_offline(component):
         return offline_vllm.engine_of(component)
@@ -246,7 +247,7 @@ def _local(component: Any, row: _Known, local: type[_Local], engine: Callable[..
 
 
 def _settings(embeddings: Any, *, query: bool) -> tuple[tuple[str, Any], ...] | None:
-    """The arguments with which it calls ``encode``; None where it does something else besides, or these say more."""
+    """Returns the arguments with which it calls ``encode``; None if it does more, or they are not supported."""
     if embeddings is None or embeddings.multi_process is not False or embeddings.show_progress is not False:
         return None
     given = (getattr(embeddings, "query_encode_kwargs", None) if query else None) or embeddings.encode_kwargs
@@ -256,7 +257,7 @@ def _settings(embeddings: Any, *, query: bool) -> tuple[tuple[str, Any], ...] | 
 
 
 def _settled() -> bool:
-    """Whether scores are computed accurately enough for ``orders``, and no progress is shown while they are."""
+    """Returns True if scores are accurate enough for ``orders``, and no progress is shown while they are computed."""
     torch: Any = sys.modules.get("torch")
     level = logging.getLogger("sentence_transformers.cross_encoder.model").getEffectiveLevel()
     shown = level in (logging.INFO, logging.DEBUG)

@@ -1,7 +1,7 @@
-"""``VLLM`` of langchain-community: its calls, of all queries of the process, are made by one thread, several as one.
+"""``VLLM`` of langchain-community: one thread makes its calls of all queries of the process, batching several into one.
 
-The component is asked by its own methods, on a copy in which something else stands for the LLM of vllm: it hands the
-prompts to the queue of an engine (``backends.loaded_llm``), and waits. Read: langchain-community 0.4.2, vllm 0.32.
+The component's own methods run on a copy in which a placeholder replaces the LLM of vllm: it puts the prompts into the
+queue of an engine (``backends.loaded_llm``), and waits. Read: langchain-community 0.4.2, vllm 0.32.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _engines: PerObject[LoadedLLM] = PerObject()  # by LLM of vllm
 
 
 def one_at_a_time(model: Any) -> str:
-    """Why a model must not be asked before stock asks it; "" if it may be.
+    """Returns why a model must not be called ahead of stock; "" if it may be.
 
-    It makes calls at once that stock makes one after the other: of two threads in one LLM of vllm, one gets the other's
-    answers, too. So a ``VLLM`` whose calls cannot be put into one queue is left to stock.
+    The graph calls concurrently what stock calls one after the other; if two threads use one LLM of vllm, one gets the
+    other's answers, too. So a ``VLLM`` whose calls cannot go through one queue is left to stock.
     """
     base = _class()
     if base is None or not isinstance(model, base) or is_offline(model):
         return ""
-    return "what it does with the LLM of vllm, which takes one call at a time, is not known; VLLMEngine takes many"
+    return "its methods or its LLM of vllm, which takes one call at a time, are not recognised; VLLMEngine takes many"
 
 
 def together(model: Any) -> Any:
-    """What to ask in the place of a model: a copy whose calls meet those of other queries, or the model itself."""
+    """Returns what to call in place of a model: a copy that batches with other queries, or the model itself."""
     if not is_offline(model):
         return model
     made = model.model_copy()
@@ -43,19 +43,19 @@ def together(model: Any) -> Any:
 
 
 def engine_of(model: Any) -> LoadedLLM:
-    """The engine of the LLM in a ``VLLM``."""
+    """Returns the engine of the LLM in a ``VLLM``."""
     name = str(model.model).rstrip("/\\").replace("\\", "/").rpartition("/")[2] or type(model).__name__
     return _engines.of(model.client, lambda: LoadedLLM(model.client, name=name))
 
 
 def is_offline(model: Any) -> bool:
-    """Whether a model is a ``VLLM`` whose calls go through a queue."""
+    """Returns True if a model is a ``VLLM`` whose calls go through a queue."""
     base = _class()
     return base is not None and isinstance(model, base) and _known(model, base)
 
 
 def in_use() -> bool:
-    """Whether there can be such models in this process."""
+    """Returns True if such models can exist in this process."""
     return _MODULE in sys.modules and _VLLM in sys.modules
 
 
@@ -64,7 +64,7 @@ def _class() -> Any:
 
 
 def _known(model: Any, base: type) -> bool:
-    """Whether it generates as its class was written to, by a ``generate`` of vllm's own."""
+    """Returns True if it generates by the unchanged methods of its class, and by vllm's own ``generate``."""
     kind, client = type(model), model.client
     if not vars(model).keys().isdisjoint(_GENERATES) or not all(same_method(kind, base, name) for name in _GENERATES):
         return False
@@ -75,7 +75,7 @@ def _known(model: Any, base: type) -> bool:
 
 
 class _Queued:
-    """Stands for an LLM of vllm for the length of a call."""
+    """Replaces an LLM of vllm for the duration of a call."""
 
     def __init__(self, llm: Any, queue: BatchQueue) -> None:
         self._llm = llm

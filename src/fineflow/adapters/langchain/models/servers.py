@@ -1,8 +1,8 @@
 """``ChatOpenAI`` and ``OpenAI`` of langchain-openai: their lanes, and prompts sent ahead to servers fineflow knows.
 
-Answers are requested by the user's own model, on its own client. A prompt goes ahead on a connection of fineflow's,
-with the key, headers, query and time limits of that client; where the client has more than these (an HTTP client or a
-proxy of its own, a function that makes keys), nothing goes ahead.
+The user's own model requests answers, on its own client. A prompt is sent ahead on a connection of fineflow's, with the
+key, headers, query and timeouts of that client; if the client has more (its own HTTP client or proxy, a function that
+makes keys), nothing is sent ahead.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _INNER = ("_generate", "_agenerate", "_stream", "_astream")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model of the user's, and the engine that stands for what serves it.
+    """A user's model, and the engine that represents its server.
 
-    options: that are bound to the model on the way. client: the ``openai.AsyncOpenAI`` of the model.
+    options: bound to the model on the path to it. client: the ``openai.AsyncOpenAI`` of the model.
     """
 
     model: Any
@@ -42,18 +42,18 @@ class Served:
         return self.server.name
 
     def prompt_text(self, messages: Sequence[BaseMessage], *, late: str) -> str:
-        """The conversation that the model would send, as text that can be cut at ``late`` (``serving.cut``)."""
+        """Returns the conversation that the model would send, to be cut at ``late`` (``server_requests.cut``)."""
         return server_requests.cut(self.server, self._payload(messages)["messages"], late)
 
     async def awarm(self, text: str) -> int:
-        """Sends the beginning of a prompt ahead; returns its characters, 0 where it did not. Never raises."""
+        """Sends the beginning of a prompt ahead; returns the number of characters sent, 0 if none. Never raises."""
         request: dict[str, Any] = {}
-        with suppress(Exception):  # what a request cannot be made of is for the model itself to say
+        with suppress(Exception):  # the model itself reports what no request can be made of
             request = self._payload([]) if isinstance(self.model, BaseChatModel) else self._parameters()
         return await server_requests.awarm(self.server, text, request, self.client)
 
     def with_priority(self) -> dict[str, Any] | None:
-        """The ``extra_body`` of a request that says how urgent it is; None where it may not (``serving``)."""
+        """Returns the ``extra_body`` that sends a request's priority; None if not allowed (``server_requests``)."""
         if not self.server.priority:
             return None
         own, bound = self.model._default_params.get("extra_body"), self.options.get("extra_body")
@@ -67,7 +67,7 @@ class Served:
 
 
 def served(model: Any, options: Mapping[str, Any]) -> Served | None:
-    """Of a model whose requests go to a server that fineflow was told of; None for any other."""
+    """Returns the model with its server if fineflow.engine registered the server; None for any other model."""
     client = _client(model)
     if client is None or (found := servers.at(str(client.base_url))) is None:
         return None
@@ -75,14 +75,14 @@ def served(model: Any, options: Mapping[str, Any]) -> Served | None:
 
 
 def bound(obj: Any) -> LimitedComponent | None:
-    """What stands in queues for the server of a model, if it has a limit."""
+    """Returns the queue entry of a model's server, if it has a limit."""
     if not servers.bounded() or (client := _client(obj)) is None:
         return None
     return servers.component_at(str(client.base_url))
 
 
 def lane(model: Any, options: Mapping[str, Any]) -> str:
-    """What a model that is no engine of ours is called in plans and timelines."""
+    """Returns the name in plans and timelines of a model that is not an engine of fineflow's."""
     client = _client(model)
     if client is None:
         return type(model).__name__
@@ -90,7 +90,7 @@ def lane(model: Any, options: Mapping[str, Any]) -> str:
 
 
 def warmed(found: Served) -> str:
-    """Why nothing may be sent ahead for a model; "" if it may."""
+    """Returns why nothing may be sent ahead for a model; "" if it may."""
     model = found.model
     if not found.server.can_prefill:
         return f"{server_requests.NOT_TOLD} {found.name}"
@@ -110,8 +110,8 @@ def _name(model: Any, options: Mapping[str, Any]) -> str:
 
 
 def _client(model: Any) -> Any:
-    """The async client of a model that is exactly one of langchain-openai's, with its own methods and clients."""
-    library = sys.modules.get("langchain_openai")  # whoever has such a model has imported it
+    """Returns the async client of an unmodified langchain-openai model that uses the library's own client, or None."""
+    library = sys.modules.get("langchain_openai")  # any such model's owner has imported it
     if library is None:
         return None
     if type(model) is library.ChatOpenAI:

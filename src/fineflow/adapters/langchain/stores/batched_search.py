@@ -1,6 +1,4 @@
-"""Searches of LangChain's retrievers, as what several are made of as one takes them
-(``adapters.core.batched_search``).
-"""
+"""Searches of LangChain's retrievers, in the form that ``adapters.core.batched_search`` batches."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from fineflow.adapters.core.batched_search import OneMatrix
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A query for a retriever whose store has its vector ready."""
+    """A query for a retriever whose store has the query's vector ready."""
 
     retriever: VectorStoreRetriever
     query: str
@@ -24,11 +22,10 @@ class Search:
 
     @property
     def store(self) -> Any:
-        """The retriever's store."""
         return self.retriever.vectorstore
 
     def made(self, store: Any = None) -> list[Document]:
-        """What stock's own method finds, in ``store`` where one is given. Raises what that raises."""
+        """Runs stock's own method, in ``store`` if one is given, and returns what it finds. Raises what it raises."""
         retriever = self.retriever if store is None else self.retriever.model_copy(update={"vectorstore": store})
         return retriever._get_relevant_documents(self.query, run_manager=self.manager)
 

@@ -1,4 +1,4 @@
-"""What is known of vector stores: which methods search, where they keep the embeddings of their queries, what is fresh.
+"""Facts about vector stores: their search methods, where they keep the embeddings of queries, which results are fresh.
 
 The table is in ``known_stores``.
 """
@@ -21,7 +21,7 @@ EMBEDS = ("embed_query", "aembed_query", "embed_documents", "aembed_documents")
 
 
 def known(store: VectorStore) -> Known | None:
-    """What is known of a store, for classes whose search methods are exactly those that were read."""
+    """Returns the row of a store, if its class has exactly the search methods that were read; None otherwise."""
     row = row_of(store)
     if row is None or not row.able(store):
         return None
@@ -31,40 +31,40 @@ def known(store: VectorStore) -> Known | None:
 
 
 def overridden(store: VectorStore) -> bool:
-    """Whether somebody has put another method into this very object."""
+    """Returns True if a method was replaced on this very object."""
     row = row_of(store)
     return not vars(store).keys().isdisjoint(SEARCHES if row is None else row.methods)
 
 
 def contents(store: Any) -> Any:
-    """What two objects share that are two ways to the same documents; else the store itself."""
+    """Returns what two objects over the same documents share; the store itself if it is not known."""
     row = row_of(store)
-    if row is None:  # other classes over a Chroma collection
+    if row is None:  # another class over a Chroma collection
         return chroma_contents(store)
     return row.contents(store)
 
 
 def query_embeddings(store: VectorStore) -> Any:
-    """The embeddings that a known store's searches use; None for other stores."""
+    """Returns the embeddings that a known store's searches use; None for other stores."""
     row = known(store)
     return row.embeddings(store) if row is not None else None
 
 
 def awaits_embeddings(store: VectorStore) -> bool:
-    """Whether async searches of a known store await ``aembed_query``, rather than call ``embed_query`` in a thread."""
+    """Returns True if a known store's async searches await ``aembed_query``; others run ``embed_query`` in a thread."""
     row = known(store)
     return row is not None and row.asynchronous
 
 
 def has_vector(retriever: VectorStoreRetriever, query: str) -> bool:
-    """Whether it is one that ``with_vector`` returned, and has the vector."""
+    """Returns True for a retriever returned by ``with_vector`` that has the vector of ``query``."""
     row = known(retriever.vectorstore)
     ready = row.embeddings(retriever.vectorstore) if row is not None else None
     return isinstance(ready, Ready) and ready.has(query)
 
 
 def again(store: VectorStore) -> Callable[[Document], Document]:
-    """How a known store's documents are made anew. Raises LookupError for other stores."""
+    """Returns the function that recreates a known store's documents. Raises LookupError for other stores."""
     row = known(store)
     if row is None:
         raise LookupError(f"{type(store).__name__} is not a store whose searches are known")
@@ -74,10 +74,10 @@ def again(store: VectorStore) -> Callable[[Document], Document]:
 def with_vector(
     retriever: VectorStoreRetriever, query: str, embeddings: Any, vector: list[float] | BaseException
 ) -> Any:
-    """A copy of the retriever whose store finds the vector of ``query`` ready, and is asked for everything else.
+    """Returns a copy of the retriever whose store finds the vector of ``query`` ready and embeds other texts as before.
 
-    vector: or what embedding it raised, which the store meets then, as it would.
-    Raises LeftToStock where the store is no longer one that would ask ``embeddings`` for it.
+    vector: the vector, or the exception that embedding raised, which the store then meets as it would in stock. Raises
+    LeftToStock if the store no longer uses ``embeddings``.
     """
     row = known(retriever.vectorstore)
     if row is None or row.embeddings(retriever.vectorstore) is not embeddings:
@@ -87,9 +87,9 @@ def with_vector(
 
 
 class Ready(Embeddings):
-    """Embeddings of which some are there already.
+    """Embeddings that already hold some vectors.
 
-    failure: of the call that was made ahead. It is raised once, where that call is asked for; later calls are made.
+    failure: raised by the embedding that ran ahead. It is raised once, by the first call; later calls embed.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Ready(Embeddings):
         self._failure = failure
 
     def has(self, text: str) -> bool:
-        """Whether the vector of a text is there."""
+        """Returns True if the vector of a text is ready."""
         return text in self._vectors
 
     def _raise(self) -> None:
@@ -130,10 +130,10 @@ class Ready(Embeddings):
 
 
 def own_function(retriever: VectorStoreRetriever) -> str:
-    """What speaks against searching early: a function of the user's in the settings that is not pure; "" if none is.
+    """Returns the reason not to search ahead of stock: a user function in the settings that is not pure; "" if none.
 
-    A filter of ``InMemoryVectorStore`` is one, the ``relevance_score_fn`` of Chroma, and what FAISS may embed by. Also
-    where a search is known to do more than to read.
+    Examples are a filter of ``InMemoryVectorStore``, Chroma's ``relevance_score_fn`` and FAISS's embedding function.
+    Also covers searches that are known to do more than read.
     """
     store, given = retriever.vectorstore, retriever.search_kwargs
     row = row_of(store)
@@ -150,7 +150,7 @@ def own_function(retriever: VectorStoreRetriever) -> str:
 
 
 def unready(store: VectorStore, *, sync: bool) -> str:
-    """Why a store cannot be asked ahead of stock now, through its sync or its async methods; "" if it can."""
+    """Returns why a store cannot be searched ahead now, by its sync or its async methods; "" if it can."""
     row = row_of(store)
     return row.copied(store, sync) if row is not None else ""
 
@@ -165,10 +165,10 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def same_if(retriever: VectorStoreRetriever) -> str | None:
-    """Equal for two retrievers of one store that find the same for the same query; None if there is no telling.
+    """Returns a key that is equal for retrievers of one store that find the same for the same query; None if unknown.
 
-    Only of stores that make new documents in every search, from the same data. Settings are the same when they have
-    the same types (a store may tell 1 from True), and functions when they are the same object.
+    Only for stores whose every search makes new documents from the same data. Settings are equal if their types are
+    equal, too (a store may distinguish 1 from True); functions are equal if they are the same object.
     """
     store = retriever.vectorstore
     row = known(store)
@@ -178,6 +178,6 @@ def same_if(retriever: VectorStoreRetriever) -> str | None:
 
 
 def _samples(embeddings: Any) -> bool:
-    """Whether it is LangChain's own fake, whose vectors are random."""
+    """Returns True for LangChain's own fake embeddings, whose vectors are random."""
     kind = type(embeddings)
     return any(c.__name__ == "FakeEmbeddings" and c.__module__.startswith("langchain") for c in kind.__mro__)

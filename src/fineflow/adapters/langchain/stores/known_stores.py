@@ -1,4 +1,4 @@
-"""The vector stores whose search and writing methods were read, and what there is to know of each.
+"""Vector stores whose search and writing methods were read, and the facts about each of them.
 
 Read: langchain-chroma 1.1.0, langchain-core 1.7.2, FAISS of langchain-community 0.4.2, langchain-postgres 0.0.19.
 """
@@ -28,7 +28,7 @@ _KINDS = (
     "max_marginal_relevance_search_by_vector",
 )
 SEARCHES = (*_KINDS, *(f"a{name}" for name in _KINDS))
-"""The methods that retrievers reach, directly or through each other."""
+"""Methods that retrievers call, directly or through each other."""
 _INNER = (
     "_similarity_search_with_relevance_scores",
     "_asimilarity_search_with_relevance_scores",
@@ -44,16 +44,16 @@ _INNER = (
 class Known:
     """A store class.
 
-    attribute: where it keeps the embeddings of its queries. within: the attribute with the object that has that one,
-    where it is not the store itself. again: a found document as the next search for the same would find it, sharing
-    with the store what that one would share. together: how searches of several queries are made as one, where they are.
-    asynchronous: whether its async searches await ``aembed_query`` (others call their sync twins in a thread, and these
-    ``embed_query``). inner: methods of its own that its searches call. able: whether it is all known of this very
-    store. contents: what it shares with another object that is another way to the same documents.
+    attribute: holds the embeddings of its queries. within: the attribute that holds the object with that attribute, if
+    it is not the store itself. again: makes a found document as the next equal search would return it, sharing with the
+    store what that one would share. together: batches searches of several queries, if possible. asynchronous: its async
+    searches await ``aembed_query`` (others call their sync twins, and so ``embed_query``, in a thread). inner: methods
+    of its own that its searches call. able: returns True if the row holds for this very store. contents: returns what
+    it shares with another object over the same documents.
 
-    early: what speaks against searching this store before stock does, given the settings of the search; "" if nothing.
-    connections: how many of its searches can be at work at once; a further one may fail. None: any number.
-    copied: what speaks against using a copy of it, with other embeddings, through its sync or its async methods.
+    early: returns the reason not to search this store ahead of stock with the given settings; "" if none. connections:
+    returns the number of searches that can run concurrently; a further one may fail. None: no limit. copied: returns
+    the reason not to use a copy of it with other embeddings, by sync or async methods; "" if none.
     """
 
     module: str
@@ -72,21 +72,21 @@ class Known:
 
     @property
     def base(self) -> type | None:
-        """The class, where it is imported."""
+        """The class, if its module is imported."""
         found: type | None = getattr(sys.modules.get(self.module), self.name, None)
         return found
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Everything that a search may call, directly or indirectly."""
+        """All methods that a search may call, directly or indirectly."""
         return (*SEARCHES, *_INNER, *self.inner)
 
     def embeddings(self, store: Any) -> Any:
-        """The embeddings that its methods use."""
+        """Returns the embeddings that its methods use."""
         return getattr(getattr(store, self.within) if self.within else store, self.attribute)
 
     def with_embeddings(self, store: Any, embeddings: Embeddings) -> Any:
-        """A copy of the store over the same documents, with other embeddings."""
+        """Returns a copy of the store over the same documents, with other embeddings."""
         copy = copying.copy(store)
         if self.within:
             setattr(copy, self.within, copying.copy(getattr(store, self.within)))
@@ -95,20 +95,20 @@ class Known:
 
 
 def _deep(doc: Document) -> Document:
-    return doc.model_copy(deep=True)  # every search reads a database
+    return doc.model_copy(deep=True)  # every search reads it from the database anew
 
 
 def _over_the_same_values(doc: Document) -> Document:
-    return Document(id=doc.id, page_content=doc.page_content, metadata=doc.metadata)  # pydantic copies the dict only
+    return Document(id=doc.id, page_content=doc.page_content, metadata=doc.metadata)  # pydantic copies only the dict
 
 
 def _itself(doc: Document) -> Document:
     return doc
 
 
-# FAISS: the documents that it finds are those that it holds. ``index.search`` takes many vectors, but the distances
-# then differ in the last bits (50,000 vectors, flat index, two queries), and 64 searches among 3,000 vectors take 4 ms
-# one by one and 2 ms as four: each search is made by itself.
+# FAISS returns the documents that it holds. ``index.search`` takes many vectors, but the distances then differ in the
+# last bits (50,000 vectors, flat index, two queries), and 64 searches among 3,000 vectors take 4 ms one by one and 2 ms
+# in four batches: so searches are not batched.
 
 
 def _is_plain_faiss(store: Any) -> bool:
@@ -124,7 +124,7 @@ def _faiss_own(store: Any, settings: Mapping[str, Any]) -> str:
     return "" if ours else f"its docstore is a {kind.__name__}, which may do anything"
 
 
-# PGVector: the async methods make the tables when the first of them is called, and remember that on the object.
+# PGVector: the first async call creates the tables, and the object remembers that.
 
 
 def _pgvector_contents(store: Any) -> Any:
@@ -139,8 +139,8 @@ def _pooled(store: Any) -> int | None:
 
 def _pgvector_copied(store: Any, sync: bool) -> str:
     if sync != (not store.async_mode):
-        return "it is asked in a way that it refuses"
-    return "" if sync or store._async_init else "its first call makes its tables"
+        return "it refuses calls of this kind, sync or async"
+    return "" if sync or store._async_init else "its first call creates its tables"
 
 
 def _table(store: Any) -> Any:
@@ -230,9 +230,9 @@ KNOWN = (
 
 
 def row_of(store: Any) -> Known | None:
-    """The row of a store's class, whatever a subclass has made of it."""
+    """Returns the row of a store's class, even if a subclass overrides methods."""
     kind: Any = type(store)
-    return _row_of(kind)  # asked several times in every search
+    return _row_of(kind)  # called several times per search
 
 
 @lru_cache(maxsize=512)
