@@ -7,7 +7,6 @@ batch), searches, embedding and reranking on emulated engines, functions of the 
 from __future__ import annotations
 
 import asyncio
-import asyncio
 import itertools
 import json
 import zlib
