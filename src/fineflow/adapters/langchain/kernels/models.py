@@ -18,7 +18,7 @@ from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import priority
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
 from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
-from fineflow.adapters.langchain.lowering.models import assembled, assembles, call_of, takes_manager
+from fineflow.adapters.langchain.lowering.model_shadows import assembled, assembles, call_of, takes_manager
 from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.run_recorder import Recorder
 from fineflow.ir import Op, Primitive

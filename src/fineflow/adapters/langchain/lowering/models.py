@@ -1,36 +1,25 @@
-"""Lowers chat models and LLMs to PREFILL and DECODE primitives, and claims their inner methods."""
+"""Lowers chat models and LLMs to PREFILL and DECODE primitives."""
 
 from __future__ import annotations
 
-import asyncio
 import dis
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping
 from functools import lru_cache
-from types import MethodType
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
-from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
-from fineflow.adapters.core.claiming import never
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_promise
-from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.langchain.arguments import settings
+from fineflow.adapters.core.recognition import NotLowered, Row, believed
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
+from fineflow.adapters.langchain.lowering.model_shadows import assembles, shadow_chat, shadow_llm
 from fineflow.adapters.langchain.lowering.structure import RUN
-from fineflow.adapters.langchain.models.offline_vllm import engine_of, is_offline, one_at_a_time, together
+from fineflow.adapters.langchain.models.offline_vllm import engine_of, is_offline, one_at_a_time
 from fineflow.adapters.langchain.models.servers import lane, served, warmed
-from fineflow.adapters.langchain.resources import streamed
-from fineflow.adapters.langchain.run_recorder import clean, starts_runs
+from fineflow.adapters.langchain.run_recorder import starts_runs
 from fineflow.ir import PURE, Effect, Effects, Op
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.loop.bridge import Bridge
-from fineflow.runtime.loop.submission import Unreachable
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
 
@@ -145,196 +134,6 @@ def _only_streamed(model: Any) -> str:
     return ""
 
 
-def assembles(model: Any) -> bool:
-    """Returns True if ``model.assemble(chunks)`` equals what the model generates without streaming."""
-    return keeps_promise(model, "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
-
-
-def assembled(model: Any, entry: Entry, pieces: Sequence[Any]) -> Any:
-    """Returns the result made of an entry's pieces: one object, which stock and the graph share."""
-    if entry.whole is None:
-        entry.whole = model.assemble(list(pieces))
-    return entry.whole
-
-
-def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]:
-    """Returns what calls of the model are compared by.
-
-    Includes the settings of a model in this process: it may run before an earlier opaque step, which could change them.
-    """
-    ours = isinstance(model, (ChatEngine, EngineLLM))
-    return prompt, stop, options, settings(model) if ours else None
-
-
-def takes_manager(method: Any) -> bool:
-    """Returns True if a method of a model takes a run manager."""
-    if type(method) is MethodType:
-        return _takes_manager(method.__func__)
-    return "run_manager" in _signature_parameters(method)
-
-
-@lru_cache(maxsize=512)
-def _takes_manager(function: Any) -> bool:
-    return "run_manager" in _signature_parameters(function)
-
-
-def _manager(method: Any, run_manager: Any) -> dict[str, Any]:
-    return {"run_manager": run_manager} if takes_manager(method) else {}
-
-
-def _shadow_chat(model: Any, site: Site) -> Any:
-    leaf = site.leaf
-    model._serialized  # noqa: B018 - computed and kept on the user's model, as in stock, not once per call on the copy
-    copy = model.model_copy()
-
-    def as_result(entry: Entry) -> bool:
-        return clean(entry) and (not entry.in_pieces or assembles(model))
-
-    def as_chunks(entry: Entry) -> bool:
-        return clean(entry) and entry.stream is not None
-
-    def result_of(entry: Entry, result: Any) -> Any:
-        return assembled(model, entry, result) if entry.in_pieces else result
-
-    def _generate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        def own() -> Any:
-            return model._generate(messages, stop=stop, **_manager(model._generate, run_manager), **kwargs)
-
-        entry, result = claim(site, call_of(model, messages, stop, kwargs), own, as_result)
-        if entry.reports is not None:
-            entry.reports.replay(run_manager)
-        return result_of(entry, result)
-
-    async def _agenerate(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        def own() -> Any:
-            return model._agenerate(messages, stop=stop, **_manager(model._agenerate, run_manager), **kwargs)
-
-        entry, result = await aclaim(site, call_of(model, messages, stop, kwargs), own, as_result)
-        if entry.reports is not None:
-            await entry.reports.areplay(run_manager)
-        return result_of(entry, result)
-
-    def _stream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
-        here, manager = site.here, {} if run_manager is None else {"run_manager": run_manager}
-        if here is None:
-            yield from model._stream(messages, stop=stop, **manager, **kwargs)
-            return
-        key = call_of(model, messages, stop, kwargs)
-        entry, mine = here.claim_stream(leaf, key, as_chunks)
-        given = 0
-        if not mine:
-            for chunk in _live(entry, here.bridge):
-                given += 1
-                yield chunk
-            if _whole_stream(entry):
-                return
-            entry, _ = here.claim_stream(leaf, key, never)
-        pieces = []
-        with streamed(model, leaf) as counted:
-            for chunk in here.paced(model._stream(messages, stop=stop, **manager, **kwargs), counted):
-                pieces.append(chunk)
-                if len(pieces) > given:
-                    yield chunk
-        entry.in_pieces = True
-        here.bridge.post(entry.finish, pieces)
-
-    async def _astream(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
-        here, manager = site.here, {} if run_manager is None else {"run_manager": run_manager}
-        if here is None:
-            async for chunk in model._astream(messages, stop=stop, **manager, **kwargs):
-                yield chunk
-            return
-        key = call_of(model, messages, stop, kwargs)
-        entry, mine = here.aclaim_stream(leaf, key, as_chunks)
-        given = 0
-        if not mine:
-            async with aclosing(_alive(entry)) as chunks:
-                async for chunk in chunks:
-                    given += 1
-                    yield chunk
-            if _whole_stream(entry):
-                return
-            entry = here.own_entry(leaf, key)
-        pieces = []
-        with streamed(model, leaf) as counted:
-            source = here.apaced(model._astream(messages, stop=stop, **manager, **kwargs), counted)
-            async with aclosing(source) as own:
-                async for chunk in own:
-                    pieces.append(chunk)
-                    if len(pieces) > given:
-                        yield chunk
-        entry.in_pieces = True
-        entry.finish(pieces)
-
-    copy.__dict__.update(_generate=_generate, _agenerate=_agenerate, _stream=_stream, _astream=_astream)
-    return copy
-
-
-def _whole_stream(entry: Entry) -> bool:
-    """Returns True if a stream that has ended was the component's from beginning to end."""
-    return entry.for_claims and clean(entry)
-
-
-def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
-    """Yields the graph's pieces as they arrive, up to a failure that is not the component's."""
-    assert entry.stream is not None
-    try:
-        yield from bridge.items(entry.stream.read)
-    except (GeneratorExit, KeyboardInterrupt, SystemExit):  # of this thread, not of the graph
-        raise
-    except Unreachable:
-        entry.disown()
-    except BaseException:
-        if _whole_stream(entry):
-            raise
-
-
-async def _alive(entry: Entry) -> AsyncGenerator[Any, None]:
-    """Async version of ``_live``, on the query's event loop."""
-    assert entry.stream is not None
-    try:
-        async for chunk in entry.stream.read():  # needs no closing
-            yield chunk
-    except (GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:
-        if _whole_stream(entry):
-            raise
-
-
-def _shadow_llm(model: BaseLLM, site: Site) -> Any:
-    model._serialized  # noqa: B018 - as above
-    copy = model.model_copy()
-
-    def whole(entry: Entry) -> bool:
-        return clean(entry) and not entry.in_pieces
-
-    def _generate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        entry, result = claim(
-            site,
-            call_of(model, prompts, stop, kwargs),
-            lambda: together(model)._generate(prompts, stop=stop, run_manager=run_manager, **kwargs),
-            whole,
-        )
-        if entry.reports is not None:
-            entry.reports.replay(run_manager)
-        return result
-
-    async def _agenerate(prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        entry, result = await aclaim(
-            site,
-            call_of(model, prompts, stop, kwargs),
-            lambda: together(model)._agenerate(prompts, stop=stop, run_manager=run_manager, **kwargs),
-            whole,
-        )
-        if entry.reports is not None:
-            await entry.reports.areplay(run_manager)
-        return result
-
-    copy.__dict__.update(_generate=_generate, _agenerate=_agenerate)
-    return copy
-
-
 _CHAT = (
     *RUN,
     "generate",
@@ -348,6 +147,6 @@ _CHAT = (
 _LLM = (*RUN, "generate", "agenerate", "generate_prompt", "agenerate_prompt", "_generate_helper", "_agenerate_helper")
 
 ROWS = (
-    Row(BaseChatModel, _CHAT, _lower_model, _shadow_chat, "llm", ("rate_limiter", "engine"), calls=_INNER),
-    Row(BaseLLM, _LLM, _lower_model, _shadow_llm, "llm", ("rate_limiter", "engine"), calls=_INNER),
+    Row(BaseChatModel, _CHAT, _lower_model, shadow_chat, "llm", ("rate_limiter", "engine"), calls=_INNER),
+    Row(BaseLLM, _LLM, _lower_model, shadow_llm, "llm", ("rate_limiter", "engine"), calls=_INNER),
 )
