@@ -181,7 +181,7 @@ def test_the_plan_says_why_nothing_is_sent_ahead(server: OpenAIServer) -> None:
     chain = answers(chat(server))
     assert "takes whole prompts only" in shown(chain)
     fineflow.engine(server.url)
-    assert "fineflow.engine was not told warm=True for tiny@" in shown(chain)
+    assert "fineflow.engine was not given warm=True for tiny@" in shown(chain)
     fineflow.engine(server.url, warm=True)
     assert "what comes before {found} is prefilled at once" in shown(chain)
 
