@@ -267,7 +267,7 @@ OTHERS: dict[str, tuple[Callable[[OpenAIServer], Any], str]] = {
         lambda s: openai_chat(
             s.url, async_openai_client=openai.AsyncOpenAI(base_url=s.url, api_key=lambda: asyncio.sleep(0, "x"))
         ),
-        "key is made by a function",
+        "key comes from a function",
     ),
 }
 
