@@ -114,7 +114,7 @@ def test_what_stock_says_differently_each_time_is_not_compared(capsys: pytest.Ca
     assert check("sampling", "--input", "where", "--entry", "query") == 0
     out = capsys.readouterr().out
     assert "two calls of stock differ in text, spans, callbacks: not compared" in out
-    assert "Set the temperature" in out
+    assert "set model temperatures to 0" in out
 
 
 def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,8 +130,8 @@ def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
         ("number", "is a int; expected a LangChain Runnable"),
         ("synthesizer", "expected a LangChain Runnable"),
         ("VectorStoreIndex", "is the class VectorStoreIndex; expected a LangChain Runnable"),
-        ("VectorStoreIndex", "for what takes documents in there is fineflow.testing.llamaindex.ingestion_differential"),
-        ("index", "for what takes documents in there is fineflow.testing.llamaindex.ingestion_differential"),
+        ("VectorStoreIndex", "to check document ingestion, use fineflow.testing.llamaindex.ingestion_differential"),
+        ("index", "to check document ingestion, use fineflow.testing.llamaindex.ingestion_differential"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_bad_declarations_say_what_to_do() -> None:
         effects()
     with pytest.raises(ValueError, match="given None among its resources"):
         effects(reads=["index", None])
-    with pytest.raises(TypeError, match="a function is expected"):
+    with pytest.raises(TypeError, match="expected a function"):
         pure(3)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="wrap it in a function"):
         pure(_Callable())
@@ -109,7 +109,7 @@ def test_messages_say_what_came_and_stay_short() -> None:
     with pytest.raises(TypeError) as caught:
         pure(chain)
     assert str(caught.value) == (
-        "a function is expected to declare effects of, not a RunnableSequence: declare the functions that it is made of"
+        "expected a function to declare effects of, not a RunnableSequence: declare the functions that it is made of"
     )
     with pytest.raises(TypeError, match=r"takes reads and writes by name, @effects\(reads=...\).*, not len; .*@pure"):
         effects(len)

@@ -97,7 +97,7 @@ def test_a_note_is_one_line() -> None:
 
 
 def test_nothing_to_gain_is_said() -> None:
-    assert "nothing can start sooner" in str(Explanation(None, plan(chained=True)))
+    assert "nothing can start earlier" in str(Explanation(None, plan(chained=True)))
 
 
 def test_streams_are_told() -> None:

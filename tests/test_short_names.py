@@ -67,7 +67,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         getattr(module, name)
     assert str(caught.value) == (
         f"{module.__name__}.{name} cannot be imported: {library} is not installed; "
-        f'what it needs comes with: pip install "fineflow[{extra}]"'
+        f'its dependencies come with: pip install "fineflow[{extra}]"'
     )
     assert caught.value.name == library
 

@@ -1,4 +1,4 @@
-"""fineflow: pipelines of LangChain and LlamaIndex on your own models, sooner, with the same answer.
+"""fineflow: runs LangChain and LlamaIndex pipelines faster on your own models, with the same answer.
 
 import fineflow
 rag = fineflow.optimize(chain)

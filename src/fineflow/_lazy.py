@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used, so that nothing optional is imported before."""
+"""Public names that are imported on first use, so that importing fineflow imports no optional library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Lazy(NamedTuple):
-    """Where a public name is defined, the extra that brings what it needs, and the libraries it cannot do without."""
+    """Module that defines a public name, the extra that installs its dependencies, and the libraries it requires."""
 
     module: str
     extra: str = ""
@@ -18,9 +18,9 @@ class Lazy(NamedTuple):
 
 
 def lazily(public: str, names: Mapping[str, Lazy]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` for the module ``public``, which offers ``names``.
+    """Returns ``__getattr__`` and ``__dir__`` for the module ``public``, which offers ``names``.
 
-    A name raises ImportError, saying what to install, when a library that it needs is missing or does not fit.
+    Accessing a name raises ImportError, with an install hint, if a required library is missing or incompatible.
     """
 
     def resolve(name: str) -> Any:
@@ -44,5 +44,5 @@ def lazily(public: str, names: Mapping[str, Lazy]) -> tuple[Callable[[str], Any]
 
 
 def _message(public: str, name: str, lazy: Lazy, found: str) -> str:
-    hint = f'; what it needs comes with: pip install "fineflow[{lazy.extra}]"' if lazy.extra else ""
+    hint = f'; its dependencies come with: pip install "fineflow[{lazy.extra}]"' if lazy.extra else ""
     return f"{public}.{name} cannot be imported: {found}{hint}"

@@ -1,8 +1,10 @@
-"""Read this first: ``optimize`` makes a pipeline faster with one line, ``explain`` says how.
+"""Start here: ``optimize`` makes a pipeline faster with one line, ``explain`` shows the plan.
 
 lower    the user's object becomes a p-graph of primitives      adapters/core/builder.py, adapters/*/lowering/
 passes   the p-graph becomes an e-graph                         passes/
 run      the e-graph runs ahead, stock claims its results       adapters/core/session.py, runtime/call/executor.py
+
+"Stock" is the framework's own code (LangChain's or LlamaIndex's).
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ def optimize(
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
-    obj: a LangChain ``Runnable``; or of LlamaIndex a query engine, retriever, response synthesizer or chat engine, a
-    tool that calls one of the first two, an agent, a workflow, an ``IngestionPipeline``, a ``VectorStoreIndex`` (or the
-    class, to build one) or a ``DocumentQA``; anything else is returned as it is, with a ``FineflowWarning``. The other
-    arguments are those of :class:`fineflow.Options`.
+    obj: a LangChain ``Runnable``; or a LlamaIndex query engine, retriever, response synthesizer or chat engine, a tool
+    that calls a query engine or retriever, an agent, a workflow, an ``IngestionPipeline``, a ``VectorStoreIndex`` (or
+    the class, to build one) or a ``DocumentQA``. Anything else is returned unchanged, with a ``FineflowWarning``. For
+    the other arguments see :class:`fineflow.Options`.
 
-    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is no number of seconds above 0, or is
-    given for a workflow; PlanningError, with ``strict=True``, for an object that is not supported, and when a call
-    cannot be planned (when it is made, not here).
+    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is not a positive number of seconds, or
+    is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from a call that
+    cannot be planned.
     """
     options = Options(passes, strict, assume_pure, eager, timeout)
     wrapped: Any = obj.__wrapped__ if isinstance(obj, Planned) else obj
@@ -63,12 +65,12 @@ def optimize(
 
 
 def plan(framework: Framework, obj: Any, options: Options, way: Any) -> Plan:
-    """Lowers, rewrites, decides: runs when an optimized object is called in some way for the first time.
+    """Lowers, rewrites, decides. Runs when an optimized object is first called in some way.
 
     way: how it is called, as far as plans depend on it (``Framework.ways``).
 
-    Raises: PlanningError for a user's pass that raises or returns no valid graph; GraphError, where graphs are
-    verified, for a pass of fineflow's that breaks a rule.
+    Raises: PlanningError for a user's pass that raises or returns an invalid graph; GraphError, where graphs are
+    verified, for one of fineflow's passes that breaks a rule.
     """
     p_graph, lowered = framework.lower(obj, options, way)
     e_graph = rewrite(p_graph, options.passes, check=options.strict)
@@ -85,13 +87,13 @@ def explain(
 ) -> Explanation:
     """Returns the plan of an object: its graphs, each rewrite and refusal with its reason, its critical path.
 
-    Seconds are predicted from what this process has measured of its engines so far (``fineflow.costs``), and say so.
+    Seconds are predictions, marked as such, from what this process has measured of its engines (``fineflow.costs``).
 
-    input: an example of what a runnable will be called with, where it matters that it is not text (or a dict of text).
-    last_run: of an optimized object, also what its last call took: each step, and the critical path.
+    input: an example input of a runnable; needed only if calls get neither text nor a dict of texts.
+    last_run: include the timings of the last call of an optimized object: each step, and the critical path.
 
-    Raises: TypeError if ``passes`` are not functions; PlanningError when a user's pass raises or returns no valid
-    graph; ValueError, with ``last_run``, if there was no call that ran ahead, or the object is not optimized.
+    Raises: TypeError if ``passes`` are not functions; PlanningError if a user's pass raises or returns an invalid
+    graph; with ``last_run``, ValueError if the object is not optimized or no call of it ran ahead.
     """
     options = Options(passes, assume_pure=assume_pure)
     optimized = issubclass(type(obj), Planned)
@@ -117,7 +119,7 @@ def explain(
 def _explained(
     framework: Framework, obj: Any, at: str, options: Options, input: Any, last: Summary | None
 ) -> Explanation:
-    """The explanation of an object and of its parts. at: where it is a part. last: a call to explain, too."""
+    """Returns the explanation of an object and its parts. at: name as a part. last: a call to explain as well."""
     given, trace = obj, None
     used: list[Plan] = []  # the plan that the call followed, if it is still in use
     if issubclass(type(obj), Planned):
@@ -149,15 +151,15 @@ def _explained(
 
 
 def _part(given: Any, part: Any) -> Any:
-    """A part as the optimized object calls it; of an object that is not optimized, the part itself."""
+    """Returns a part as the optimized object calls it, or the part itself if ``given`` is not optimized."""
     return given._self_part(part) if issubclass(type(given), Planned) else part
 
 
 def _within(part: Any, last: Summary | None) -> Summary | None:
-    """The last call of a part, if it was made in the last call of the object around it.
+    """Returns the last call of a part if it happened during the last call of the object around it.
 
-    Otherwise parts of the part may still have been called: the result then has no steps, only the time at which the
-    call of the object began.
+    If not, parts of the part may still have been called: returns a summary without steps that only says when the
+    outer call began.
     """
     if last is None or last.trace is None:
         return None

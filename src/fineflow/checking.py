@@ -1,7 +1,7 @@
-"""``fineflow check``: calls an object of the user's as it is and optimized, by every entry point, and compares.
+"""``fineflow check``: calls a user's object as it is and optimized, through every entry point, and compares.
 
-Both are called twice. What differs between the calls of stock (a sampled answer, a time) cannot be compared: that is
-said.
+Both are called twice. Parts in which two stock calls differ (a sampled answer, a time) cannot be compared; the report
+says so.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import fineflow
 from fineflow.demo.inputs import UsageError, one_line
 
 See = Callable[[Callable[[Any], Any], str, Any], Any]
-"""Observes one call: of what a function makes of the object, by an entry point, with an input."""
+"""Observes one call through an entry point, with an input. The first argument wraps the object before the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One entry point with one input. different: one text for each part that differs. unsteady: parts in which stock
-    differs from itself. seconds: of the second call of stock and of the optimized object, with all that is recorded.
+    """Result of one entry point with one input. different: one text for each part that differs. unsteady: parts in
+    which stock differs from itself. seconds: of the second call of stock and of the optimized object, recording
+    included.
     """
 
     entry: str
@@ -40,8 +41,8 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is checked. make: the object, or a new one for each call where the user named a function. entries: by which
-    it may be called. see, differences: of the helper for its framework in ``fineflow.testing``.
+    """Object to check. make: returns the object, or a new one for each call if the user named a function. entries:
+    methods it can be called by. see, differences: from the helper for its framework in ``fineflow.testing``.
     """
 
     make: Callable[[], Any]
@@ -52,7 +53,7 @@ class Target:
 
 
 def find(name: str) -> Target:
-    """What ``module:name`` names. Raises UsageError where there is no such thing, or nothing that can be optimized."""
+    """Returns the target that ``module:name`` names. Raises UsageError if it is missing or cannot be optimized."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise UsageError(f"{name!r} is not like module:name, such as my_app.rag:engine")
@@ -83,7 +84,7 @@ def find(name: str) -> Target:
 
 
 def _otherwise(obj: Any) -> str:
-    """How objects are compared that take documents in, which would have to be made anew for each call."""
+    """Returns a hint for objects that ingest documents: they need a fresh object per call, hence another helper."""
     if "llama_index.core" not in sys.modules:
         return ""
     from llama_index.core.indices.base import BaseIndex
@@ -91,7 +92,7 @@ def _otherwise(obj: Any) -> str:
 
     taking = isinstance(obj, (BaseIndex, IngestionPipeline)) or (isinstance(obj, type) and issubclass(obj, BaseIndex))
     return (
-        "; for what takes documents in there is fineflow.testing.llamaindex.ingestion_differential, in a test"
+        "; to check document ingestion, use fineflow.testing.llamaindex.ingestion_differential in a test"
         if taking
         else ""
     )
@@ -127,16 +128,16 @@ def _talk(make: Callable[[Any], Any], entry: str, message: str) -> Any:
 
     def fresh(manager: Any) -> Any:
         made = make(manager)
-        made.reset()  # an object that is used for every call remembers the one before
+        made.reset()  # an object shared by all calls would remember the previous one
         return made
 
     return chat_differential.observe_chat(fresh, entry, [message])
 
 
 def check(target: Target, inputs: Sequence[str], entries: Sequence[str] = ()) -> list[Checked]:
-    """Calls the target by these entry points (all where none are given), with each of the inputs.
+    """Calls the target through these entry points (default: all), with each of the inputs.
 
-    Raises UsageError for an entry point that it has not, and for inputs that are not as it needs them.
+    Raises UsageError for an unknown entry point and for malformed inputs.
     """
     if unknown := [entry for entry in entries if entry not in target.entries]:
         raise UsageError(f"--entry {unknown[0]}: expected one of {', '.join(target.entries)}")
@@ -148,7 +149,7 @@ def _checked(target: Target, entry: str, given: Any) -> Checked:
     optimized = _Optimized()
     try:
         first = target.see(lambda obj: obj, entry, given)
-        target.see(optimized, entry, given)  # which imports what the others find imported
+        target.see(optimized, entry, given)  # warm-up: the timed calls find everything imported
         stock, took = _timed(lambda: target.see(lambda obj: obj, entry, given))
         seen, ours = _timed(lambda: target.see(optimized, entry, given))
     except (fineflow.PlanningError, TimeoutError) as failure:
@@ -161,7 +162,7 @@ def _checked(target: Target, entry: str, given: Any) -> Checked:
 
 
 class _Optimized:
-    """Optimizes an object, the same one once."""
+    """Optimizes an object, and reuses the result while the object stays the same."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, Any] = (None, None)
@@ -183,17 +184,17 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _parsed(text: str) -> Any:
-    """A dict or list where the text is one in JSON, else the text."""
+    """Returns a dict or list if the text is one in JSON, else the text."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--input {text!r} looks like JSON, and is none: {one_line(error)}") from None
+        raise UsageError(f"--input {text!r} looks like JSON but does not parse: {one_line(error)}") from None
 
 
 def report(found: Sequence[Checked]) -> str:
-    """A line for each call, and behind it what differs."""
+    """Formats one line per call, followed by its differences."""
     lines = []
     for each in found:
         stock, ours = (1000 * seconds for seconds in each.seconds)
@@ -214,9 +215,9 @@ def _shown(value: Any, most: int = 40) -> str:
 
 
 def run(name: str, inputs: Sequence[str], entries: Sequence[str] = ()) -> int:
-    """Checks what ``module:name`` names and prints what was found. 0: all equal, 1: something differs.
+    """Checks the object named ``module:name`` and prints the report. Returns 0 if all is equal, 1 if not.
 
-    Raises UsageError for what the user can put right.
+    Raises UsageError for mistakes that the user can correct.
     """
     target = find(name)
     found = check(target, inputs, entries)
@@ -226,5 +227,5 @@ def run(name: str, inputs: Sequence[str], entries: Sequence[str] = ()) -> int:
     calls = "1 call" if len(found) == 1 else f"{len(found)} calls"
     print(f"\n{calls} compared, {different} different" if different else f"\n{calls}, all equal")
     if any(each.unsteady for each in found):
-        print("Set the temperature of models to 0, or give a function that makes the object anew, to compare the rest.")
+        print("To compare the rest, set model temperatures to 0, or name a function that makes a new object per call.")
     return 1 if different else 0

@@ -1,4 +1,4 @@
-"""The command line. Nothing large is imported before a subcommand needs it."""
+"""Command line. Subcommands import their own modules, so that nothing large is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a subcommand. Returns 0, 1 where it found something wrong, 2 for bad input, 130 when interrupted."""
+    """Runs a subcommand. Returns 0, 1 if it found something wrong, 2 for bad input, 130 when interrupted."""
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command is None:
@@ -25,14 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return {"demo": _demo, "check": _check, "profile": _profile}[args.command](args)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fineflow", description="Runs pipelines of LangChain and LlamaIndex sooner, with the same answer."
+        prog="fineflow", description="Runs LangChain and LlamaIndex pipelines faster, with the same answer."
     )
     parser.add_argument("--version", action="version", version=f"fineflow {fineflow.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -78,10 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--entry", metavar="METHOD", action="append", default=[], help="repeatable (default: all that it has)")
     profile = commands.add_parser(
         "profile",
-        help="measure what work costs on an engine of this machine",
-        description="Measures an engine on this machine (an LLM: prefill by tokens, decode by steps and by sequences "
-        "at once; embedding and reranker: batches by size) and writes a JSON profile: for fineflow.costs.load, so that "
-        "a process starts with these costs, and for emulated engines. Exit status: 0, or 2 for bad input.",
+        help="measure the costs of an engine on this machine",
+        description="Measures an engine on this machine (LLM: prefill by number of tokens, decode by steps and "
+        "concurrent sequences; embedding and reranker: batches by size) and writes a JSON profile: for "
+        "fineflow.costs.load, so that a process starts with these costs, and for emulated engines. Exit status: 0, or "
+        "2 for bad input.",
     )
     add = profile.add_argument
     add("engine", choices=("llm", "embedding", "reranker"), help="the kind of engine")
@@ -120,7 +121,7 @@ def _profile(args: argparse.Namespace) -> int:
 
 
 def _quieten() -> None:
-    """What goes wrong is said once, by us."""
+    """Silences library logs; we report errors once ourselves."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in ("sentence_transformers", "ContinuousBatchingLogger"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""What users say about their code: ``@pure`` and ``@effects(...)`` of functions, ``@external`` of component classes.
+"""Users' declarations about their code: ``@pure`` and ``@effects(...)`` of functions, ``@external`` of classes.
 
-A declaration is believed. It is kept beside the function and not on it, because ``functools.wraps`` copies a
+A declaration is trusted. It is kept in a table instead of on the function, because ``functools.wraps`` copies a
 function's attributes onto wrappers that may do more than the function does.
 """
 
@@ -23,22 +23,22 @@ _lock = threading.Lock()
 
 
 def resource_name(resource: Any) -> str:
-    """The name of a resource in ``Effects.resource``: a string is its own name, anything else is named by identity."""
+    """Returns the resource's name in ``Effects.resource``: strings name themselves, other objects go by identity."""
     return resource if isinstance(resource, str) else f"{type(resource).__name__}@{id(resource):x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What was said of one function: the resources it reads and writes, none of either where it is pure.
+    """Declaration of one function: the resources it reads and writes; no resources means pure.
 
-    Holds the resources themselves, so that their ids stay theirs.
+    Keeps the resources alive, so that their ids are not reused.
     """
 
     reads: tuple[Any, ...] = ()
     writes: tuple[Any, ...] = ()
 
     def effects(self, name: Callable[[Any], str] = resource_name) -> Effects:
-        """The same as effects of a primitive; ``name`` gives the name of a resource in the graph."""
+        """Returns the effects of a primitive; ``name`` gives the name of a resource in the graph."""
         if not self.reads and not self.writes:
             return Effects(Effect.PURE, reason="declared pure")
         written = dict.fromkeys(map(name, self.writes))
@@ -49,7 +49,7 @@ class Declaration:
         return replace(parts[0], also=tuple(parts[1:]))
 
 
-# id of the function -> the function, and what was said of it
+# id of the function -> the function and its declaration
 _declared: dict[int, tuple[weakref.ref[Any], Declaration]] = {}
 
 
@@ -66,16 +66,15 @@ def pure(func: F) -> F:
 def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[[F], F]:
     """Declares which resources a function reads and writes, and that it has no other side effects.
 
-    A resource is any object (a store, a client; compared by identity) or a name; a list, tuple or set of them means
-    each of them. Reading and writing the same resource is writing it. The function is then no guard (it is not there
-    to keep others from running, by raising), does not change what it is given, and what touches other resources need
-    not wait for it. One that writes is called by the framework alone, where and when the framework always called it.
-    One that only reads may be called as soon as its argument is there, in another thread (a coroutine function: in
-    the caller's event loop), as often as the framework would call it; it may have been called when a step before it
-    fails.
+    A resource is any object (a store, a client; compared by identity) or a name; a list, tuple or set means each of
+    its items. Reading and writing the same resource counts as writing. The function is then not a guard (it does not
+    prevent later steps by raising), does not change its argument, and steps that touch other resources need not wait
+    for it. A function that writes is called by the framework alone, where and when it always was. One that only reads
+    may be called as soon as its argument is ready, in another thread (a coroutine function: in the caller's event
+    loop), as often as the framework would call it; that call may have happened even though an earlier step fails.
 
     A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
-    given, and TypeError for positional arguments, as without parentheses.
+    given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
     """
     if misplaced:
         raise TypeError(
@@ -101,12 +100,12 @@ _external: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def external(kind: C) -> C:
-    """Declares that what a component of this class answers depends on nothing but the arguments of the call.
+    """Declares that the answer of a component of this class depends on nothing but the arguments of the call.
 
-    For classes of your own that implement one of the framework's interfaces (a chat model, an LLM, a vector store,
-    embeddings, a cross-encoder) by calling out, typically to a server. fineflow may then make a call as soon as its
-    arguments are there, beside other calls, and even if the pipeline fails before it would have been made; never before
-    an earlier opaque step has finished. Holds for the methods that the class itself defines: a subclass that overrides
+    For your own classes that implement a framework interface (a chat model, an LLM, a vector store, embeddings, a
+    cross-encoder), typically by calling a server. fineflow may then make a call as soon as its arguments are ready,
+    concurrently with other calls, and even if the pipeline fails before it would have been made; never before an
+    earlier opaque step has finished. Applies to the methods that the class itself defines: a subclass that overrides
     one of them needs its own declaration. Returns the class. Raises TypeError if ``kind`` is not a class.
     """
     if not isinstance(kind, type):
@@ -116,22 +115,22 @@ def external(kind: C) -> C:
 
 
 def declared_external(kind: type) -> bool:
-    """Whether this very class was declared ``@external``."""
+    """Returns True if this class itself was declared ``@external``; base classes do not count."""
     return kind in _external
 
 
 def declared(func: Any) -> Effects | None:
-    """The effects declared of a function, resources named by identity; None if nothing was. See ``declaration``."""
+    """Returns the declared effects of a function, resources named by identity, or None. See ``declaration``."""
     found = declaration(func)
     return None if found is None else found.effects()
 
 
 def declaration(func: Any) -> Declaration | None:
-    """What was declared about a function, a method of it, a ``functools.partial`` of it, or a runnable's ``func``.
+    """Returns the declaration of a function, a bound method, a ``functools.partial``, or a RunnableLambda's function.
 
-    None if nothing was.
+    None if there is none.
     """
-    for _ in range(16):  # a partial of a partial of ...; the bound guards against objects that point to themselves
+    for _ in range(16):  # a partial of a partial of ...; the bound guards against objects that refer to themselves
         entry = _declared.get(id(func))
         if entry is not None and entry[0]() is func:
             return entry[1]
@@ -148,7 +147,7 @@ def declaration(func: Any) -> Declaration | None:
 
 
 def _kind(value: Any) -> str:
-    """A value in a message: functions by name, plain values as they are, others by their class; never a long repr."""
+    """Formats a value for a message: functions by name, plain values by repr, others by class; never a long repr."""
     if isinstance(value, str | int | float | None):
         return repr(value)
     name = getattr(value, "__qualname__", None)
@@ -164,7 +163,7 @@ def _several(resources: Any) -> tuple[Any, ...]:
 def _declare(func: Any, found: Declaration) -> None:
     if not callable(func):
         hint = ": declare the functions that it is made of" if hasattr(func, "invoke") else ""
-        raise TypeError(f"a function is expected to declare effects of, not {_kind(func)}{hint}")
+        raise TypeError(f"expected a function to declare effects of, not {_kind(func)}{hint}")
     target = func.__func__ if isinstance(func, MethodType) else func
     key = id(target)
 

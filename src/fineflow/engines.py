@@ -1,10 +1,10 @@
 """Engines: ``from fineflow.engines import TransformersEngine, SentenceTransformerEngine``.
 
-``instances`` makes one engine of several, ``set_policy`` chooses the order in which an engine serves what waits,
-and ``limit`` bounds how many calls of a component that is no engine are at work at once.
+``instances`` combines several engines into one, ``set_policy`` sets the order in which an engine serves its queue, and
+``limit`` bounds the concurrent calls of a component that is not an engine.
 
-Components that put them into pipelines are in ``fineflow.langchain``. A name raises ImportError, saying what to
-install, when its library is missing.
+The components that put engines into pipelines are in ``fineflow.langchain`` and ``fineflow.llamaindex``. A name raises
+ImportError, with an install hint, when its library is missing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __getattr__, __dir__ = lazily(
         "SentenceTransformerEngine": _TEXT,
         "TransformersEngine": Lazy("fineflow.backends.transformers", "transformers", ("transformers", "torch")),
         "VLLMEngine": Lazy("fineflow.backends.vllm", "vllm", ("vllm",)),
-        "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # says itself which package carries it
+        "bundled_minilm": Lazy("fineflow.backends.sentence_transformers"),  # names the package that it needs itself
         "instances": Lazy("fineflow.runtime.queues.instances"),
         "limit": Lazy("fineflow.adapters.limits"),
         "set_policy": Lazy("fineflow.adapters.limits"),

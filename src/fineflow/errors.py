@@ -1,4 +1,4 @@
-"""Every exception that fineflow itself raises. What the user's pipeline raises passes through unchanged."""
+"""Exceptions that fineflow itself raises. Exceptions of the user's pipeline pass through unchanged."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class GraphError(FineflowError):
 
 
 class PlanningError(FineflowError):
-    """An object could not be planned: raised with ``strict=True`` and by ``explain``, else the object runs as stock."""
+    """An object could not be planned. Raised by ``explain`` and with ``strict=True``; else the object runs as stock."""
 
 
 class BackendError(FineflowError):
-    """An engine could not start, or died; the cause is chained."""
+    """An engine could not start, or died. Chains the cause."""
 
 
 class RequestError(BackendError):
-    """An engine refuses one request (too long, no chat template), and goes on serving others."""
+    """An engine refuses one request (too long, no chat template) and keeps serving others."""
 
 
 class Overloaded(FineflowError):
-    """More calls than a ``Runtime`` allows at once, or lets wait. Nothing of it has run: it may be tried again."""
+    """A ``Runtime`` has reached its bound of concurrent or waiting calls. The call has not run; it may be retried."""
 
 
 class FineflowWarning(UserWarning):
-    """Something was left to stock that the user may have expected to be optimized."""
+    """fineflow left something to stock that the user may have expected to be optimized."""

@@ -1,4 +1,4 @@
-"""What ``explain`` returns: the plan for one object, and its last call, as text, Mermaid, HTML and in notebooks."""
+"""Result of ``explain``: the plan of one object, and its last call, as text, Mermaid, HTML and in notebooks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
 
 @dataclass(frozen=True)
 class Explanation:
-    """The plan for one object of the user.
+    """The plan of one of the user's objects.
 
-    ``p_graph`` and ``e_graph``: before and after the passes, None where planning did not get that far. ``notes``:
-    rewrites and refusals beyond those that the graphs carry. ``fallback``: why everything is left to stock, or "".
-    ``name``: the user's object, for people. ``entries``: the methods that the plan is about. ``stock``: those of them
-    that run as stock, where others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call.
-    ``remarks``: what is done that no graph shows. ``parts``: of an object whose parts are called by themselves.
+    ``p_graph`` and ``e_graph``: before and after the passes, None if planning did not get that far. ``notes``:
+    rewrites and refusals beyond those in the graphs. ``fallback``: why everything runs as stock, or "". ``name``: of
+    the user's object, for display. ``entries``: the methods that the plan covers. ``stock``: those of them that run as
+    stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
+    gains that no graph shows. ``parts``: explanations of parts that are called by themselves.
     """
 
     p_graph: Graph | None = None
@@ -43,13 +43,13 @@ class Explanation:
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
-        """Every rewrite and refusal once, in the order in which they were made."""
+        """Returns every rewrite and refusal once, in the order in which they were made."""
         carried = (graph.notes for graph in (self.p_graph, self.e_graph) if graph is not None)
         return tuple(dict.fromkeys(note for notes in (*carried, self.notes) for note in notes))
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """What will happen, in a few plain sentences."""
+        """Summarises the plan in a few plain sentences."""
         if self.fallback:
             return (f"Runs as stock, through your own object: {self.fallback}.",)
         graph = self.e_graph or self.p_graph
@@ -72,7 +72,7 @@ class Explanation:
 
     @property
     def timing(self) -> tuple[Section, ...]:
-        """Tables of where the time goes: the predicted critical paths, and what the last call took."""
+        """Returns tables of where the time goes: the predicted critical paths, and the measured last call."""
         stock = self.entries if self.fallback else self.stock
         table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
         last = measured(self.trace, self.forecasts) if self.trace is not None else ()
@@ -80,7 +80,7 @@ class Explanation:
 
     @property
     def _marks(self) -> tuple[Marks, Marks]:
-        """What the drawings of the two graphs tell of each step: of the one that ran as measured, else as predicted."""
+        """Returns the per-step marks of both drawings; those of the e-graph are measured if there is a trace."""
         written = marks(self.forecasts.written) if self.forecasts is not None else NO_MARKS
         run = marks(self.forecasts.run) if self.forecasts is not None else NO_MARKS
         return written, run if self.trace is None else measured_marks(self.trace)
@@ -93,16 +93,16 @@ class Explanation:
         written, run = self._marks
         if self.p_graph is not None:
             yield "As written (p-graph)", self.p_graph, written
-        if self.e_graph is not None and not self.fallback:  # else it is not what runs
+        if self.e_graph is not None and not self.fallback:  # with a fallback the e-graph does not run
             yield "As run (e-graph)", self.e_graph, run
 
     def to_mermaid(self) -> str:
-        """The plan as a Mermaid flowchart; a single box when everything runs as stock."""
+        """Renders the plan as a Mermaid flowchart; a single box when everything runs as stock."""
         graphs = list(self._graphs())
         return to_mermaid(graphs[-1][1], marks=graphs[-1][2]) if graphs and not self.fallback else _STOCK
 
     def to_html(self) -> str:
-        """The plan as one self-contained HTML page."""
+        """Renders the plan as one self-contained HTML page."""
         summary = () if self.fallback else self.summary
         e_graph = None if self.fallback else self.e_graph
         reason = f"{self.fallback[:1].upper()}{self.fallback[1:]}." if self.fallback else ""
@@ -121,7 +121,7 @@ class Explanation:
         return page.replace("</body>", "".join(part._repr_html_() for part in self.parts) + "</body>")
 
     def _repr_html_(self) -> str:
-        # A frame keeps the styles of the page and those of the notebook apart.
+        # An iframe separates the styles of the page from those of the notebook.
         return (
             f'<iframe srcdoc="{escape(self.to_html())}" style="width:100%;height:720px;border:0" '
             'title="fineflow plan"></iframe>'
@@ -138,12 +138,12 @@ class Explanation:
         }
 
 
-_NOTHING = "Every step needs the one before, so nothing can start sooner than in stock."
+_NOTHING = "Every step needs the one before, so nothing can start earlier than in stock."
 _SAME = "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
 
 
 def _gains_of_lowering(notes: Sequence[Note]) -> list[str]:
-    """What a component does in another order inside of one step, which edges of a graph do not show."""
+    """Returns reorderings inside a step, which the edges of a graph do not show."""
     return [f"{note.where}: {note.reason}." for note in notes if note.done and note.source == "lower"]
 
 
@@ -185,9 +185,9 @@ def _by_entry(stock: Sequence[str]) -> Iterator[str]:
 
 
 def starts_early(graph: Graph) -> list[str]:
-    """The working primitives that wait for less than stock makes them wait for, in program order.
+    """Returns the working primitives that wait for less than stock makes them wait for, in program order.
 
-    A partial prefill is no step of stock's: whoever does not wait for one has gained nothing.
+    A partial prefill is not a stock step, so not waiting for one is no gain.
     """
     before: dict[str, set[str]] = {}
     working: list[str] = []
@@ -220,7 +220,7 @@ def _wrapped(sentence: str) -> list[str]:
     return wrap("", [sentence], hang="    ")
 
 
-_NAMED = frozenset({"pass", "why", "how", "step"})  # columns that need no heading where all of them are such
+_NAMED = frozenset({"pass", "why", "how", "step"})  # columns that need no heading if the table has no others
 
 
 def _table(heading: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:

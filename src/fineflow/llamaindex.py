@@ -1,8 +1,7 @@
 """LlamaIndex components on engines in this process: ``from fineflow.llamaindex import EngineLLM, EngineEmbedding``.
 
-They are ordinary components of LlamaIndex; the engines are those of ``fineflow.engines``, and may be the ones that
-components of ``fineflow.langchain`` use in the same process. A name raises ImportError, saying what to install, when
-LlamaIndex is missing.
+They are ordinary LlamaIndex components; the engines come from ``fineflow.engines`` and may be shared with components of
+``fineflow.langchain`` in the same process. A name raises ImportError, with an install hint, when LlamaIndex is missing.
 """
 
 from __future__ import annotations

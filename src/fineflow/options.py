@@ -1,4 +1,4 @@
-"""What a user can choose, in one immutable value."""
+"""The user's options, in one immutable value."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fineflow.passes import PASSES, Pass, checked
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an object is optimized.
+    """Options of ``optimize``.
 
     passes: the rewrites, in order; any subset of ``fineflow.PASSES``, or functions of your own.
     strict: raise PlanningError instead of falling back to stock when fineflow itself fails.
-    assume_pure: take every user function for pure, whatever the analysis says.
-    eager: run the graph ahead even where no gain is expected (for tests of fidelity).
-    timeout: seconds that a call may take; then everything of it is stopped, and it raises TimeoutError. See
-        docs/runtime.md for what blocking code in threads does then. None: no limit.
+    assume_pure: treat every user function as pure, whatever the analysis says.
+    eager: run the graph ahead even where no gain is expected (for fidelity tests).
+    timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
+        See docs/runtime.md for blocking code in threads.
 
-    Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout that is no number above 0.
+    Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout that is not a positive number.
     """
 
     passes: Sequence[Pass] = PASSES

@@ -1,7 +1,7 @@
-"""``fineflow profile``: measures what work costs on an engine of this machine, and writes it to a file.
+"""``fineflow profile``: measures the costs of an engine on this machine, and writes them to a file.
 
-The file serves both sides: ``fineflow.costs.load`` takes it as what an earlier process has learned, and emulated
-engines follow it (``fineflow.engines.llm_profile`` and ``batch_profile``).
+The file has two readers: ``fineflow.costs.load`` starts a process with these costs, and emulated engines follow it
+(``fineflow.engines.llm_profile`` and ``batch_profile``).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fineflow.protocols import BatchEngine, LLMEngine, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.loop.submission import run_sync
 
-PREFILLS = (32, 64, 128, 256)  # tokens, as far as the context of the model goes
-DECODES = (1, 2, 4)  # sequences at once
+PREFILLS = (32, 64, 128, 256)  # tokens, as far as the context of the model allows
+DECODES = (1, 2, 4)  # concurrent sequences
 STEPS = 32
 _ROUNDS = 100  # of fitting
-_RANDOM = Sampling(temperature=8.0)  # tokens at random, so that answers do not end soon
-_ENDLESS = Sampling(temperature=2.0, extra=(("ignore_eos", True),))  # the same of vLLM, which gets no hotter
-SHORT = 16  # tokens of a prompt that something is decoded from
+_RANDOM = Sampling(temperature=8.0)  # random tokens, so that answers do not end early
+_ENDLESS = Sampling(temperature=2.0, extra=(("ignore_eos", True),))  # the same for vLLM, whose maximum is 2.0
+SHORT = 16  # prompt tokens of a decode run
 BATCHES = (1, 2, 4, 8, 16, 32)
 _WORDS = ("harbour", "bridge", "tower", "market", "river", "station", "mill", "tunnel", "garden", "school", "castle")
 
@@ -44,10 +44,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Profile:
-    """What was measured of one engine, and what was fitted to it.
+    """Measurements of one engine, and the fits to them.
 
-    ``measured`` are the quickest runs, to which ``emulated`` is fitted: what else a machine does only ever adds to what
-    an engine takes. ``lines``, for the cost model, are fitted to all runs.
+    ``emulated`` is fitted to ``measured``, the fastest runs, because other load on the machine only ever adds time.
+    ``lines``, for the cost model, are fitted to all runs.
     """
 
     engine: str
@@ -57,7 +57,7 @@ class Profile:
     measured: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """The file."""
+        """Returns the content of the file."""
         known = Costs()
         for op, line in self.lines.items():
             known.know(self.engine, op, line)
@@ -68,7 +68,7 @@ class Profile:
 
 
 def machine() -> str:
-    """The processor of this machine, for people."""
+    """Returns the processor of this machine, for display."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -78,17 +78,17 @@ def machine() -> str:
 
 
 def text(words: int, rng: random.Random) -> str:
-    """Words at random, so that no prompt begins like another one."""
+    """Returns random words, so that no two prompts share a prefix."""
     return " ".join(rng.choice(_WORDS) for _ in range(words))
 
 
 @dataclass
 class _Samples:
-    """A meter (``events.Meter``) that keeps what one engine reports."""
+    """A meter (``events.Meter``) that records the reports of one engine."""
 
     engine: str
     prefills: list[tuple[float, float]] = field(default_factory=list)  # tokens, seconds
-    decodes: list[tuple[float, float, float]] = field(default_factory=list)  # steps, seconds, sequences together
+    decodes: list[tuple[float, float, float]] = field(default_factory=list)  # steps, seconds, concurrent sequences
 
     def observe(self, engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
         if engine == self.engine and size is not None:
@@ -98,7 +98,7 @@ class _Samples:
                 self.decodes.append((size - 1, seconds, together))
 
     def observe_size(self, engine: str, op: Any, name: str, size: float) -> None:
-        """Sizes are chosen here."""
+        """Ignored: the sizes are chosen here."""
 
 
 def profile_llm(
@@ -113,10 +113,11 @@ def profile_llm(
     prefills: Sequence[int] | None = None,
     decodes: Sequence[int] | None = None,
 ) -> Profile:
-    """Prefills of several lengths, alone, and decodes of several sequences at once, all in turns. Blocks.
+    """Measures prefills of several lengths, alone, and decodes of several concurrent sequences, interleaved. Blocks.
 
-    context: most tokens of prompt and answer. repeat: runs of each. sampling: with which answers do not end soon.
-    prefills, decodes: tokens of the prompts, and how many sequences at once; None: ``PREFILLS`` and ``DECODES``.
+    context: maximum tokens of prompt plus answer. repeat: runs of each. sampling: one whose answers do not end early.
+    prefills: prompt lengths in tokens (None: ``PREFILLS``). decodes: numbers of concurrent sequences (None:
+    ``DECODES``).
     """
     samples, rng = _Samples(engine.name), random.Random(seed)
     lengths = sorted({min(size, context - 8) for size in prefills or PREFILLS})
@@ -165,11 +166,11 @@ def profile_llm(
 
 
 def _llm_profile(prefills: Sequence[tuple[float, float]], steps: Sequence[tuple[float, float]]) -> LLMProfile:
-    """What (tokens, seconds) of prefills and (sequences, seconds) of steps say of an iteration."""
+    """Fits the costs of an iteration to (tokens, seconds) of prefills and (sequences, seconds) of steps."""
     (started, token), (iteration, sequence) = near(prefills), near(steps)
     if started >= iteration:
         return LLMProfile(iteration, token, sequence, prefill=started - iteration)
-    rates = [(seconds - iteration) / tokens for tokens, seconds in prefills]  # an iteration costs that at least
+    rates = [(seconds - iteration) / tokens for tokens, seconds in prefills]  # a prefill takes at least one iteration
     return LLMProfile(iteration, max((min(rates) + max(rates)) / 2, 0.0), sequence)
 
 
@@ -184,7 +185,7 @@ def profile_batches(
     seed: int = 1,
     batches: Sequence[int] | None = None,
 ) -> Profile:
-    """Batches of several sizes (None: ``BATCHES``) in turns, of texts (or pairs of them) of ``words``. Blocks."""
+    """Measures batches of several sizes (None: ``BATCHES``), interleaved, of texts or pairs of ``words``. Blocks."""
     rng = random.Random(seed)
     took: dict[int, list[float]] = {count: [] for count in batches or BATCHES}
 
@@ -213,9 +214,9 @@ def profile_batches(
 
 
 def near(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The line (seconds at 0, seconds per unit) whose largest relative error is least; neither part is negative.
+    """Returns the line (seconds at 0, seconds per unit) with the least maximum relative error; no part is negative.
 
-    Least squares of relative errors, weighted anew by these errors until the largest ones are alike (Lawson, 1961).
+    Least squares of relative errors, reweighted by these errors until the largest are alike (Lawson, 1961).
     """
     weights = [1.0] * len(points)
     best, least = (0.0, 0.0), math.inf
@@ -233,7 +234,7 @@ def near(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _least_squares(rows: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
-    """The two parts of the line, at least 0, with ``fixed * u + each * v`` near 1 for the rows (u, v)."""
+    """Returns the two parts of the line, at least 0, with ``fixed * u + each * v`` near 1 for the rows (u, v)."""
     uu, uv, vv, u1, v1 = (
         sum(w * part for w, part in zip(weights, column, strict=True))
         for column in zip(*((u * u, u * v, v * v, u, v) for u, v in rows), strict=True)
@@ -254,8 +255,8 @@ def _source(model: str, repeat: int) -> str:
 def run(kind: str, model: str | None, out: Path, repeat: int, engine: str = "transformers") -> None:
     """Measures the engine of that kind ("llm", "embedding", "reranker") and writes its profile to ``out``.
 
-    model: local folder or hub id; None is the one that comes with the demo. engine: that the LLM runs on,
-    "transformers" or "vllm". Progress goes to stderr. Raises UsageError for what cannot be measured.
+    model: local folder or hub id; None is the one bundled with the demo. engine: that runs the LLM, "transformers" or
+    "vllm". Progress goes to stderr. Raises UsageError if the engine cannot be measured.
     """
     from fineflow.demo.inputs import UsageError, one_line
 

@@ -1,9 +1,8 @@
-"""What an engine is: the narrow protocols that concrete backends implement.
+"""Engine protocols: the narrow interfaces that concrete backends implement.
 
-A backend knows one library and nothing of graphs, queries or frameworks. Methods of a backend are called on the
-runtime's event loop; a backend hands blocking work to its own owner thread. Components and the graph scheduler never
-call a backend directly but through its queue (``runtime.queues.batch_queue``) and the runtime's loop
-(``runtime.loop.runtime_loop``).
+A backend knows one library and nothing of graphs, queries or frameworks. Its methods are called on the runtime's event
+loop; it runs blocking work on its own owner thread. Components and the graph scheduler call a backend only through its
+queue (``runtime.queues.batch_queue``) on the runtime's loop (``runtime.loop.runtime_loop``).
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from fineflow.ir import Op
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to decode. ``temperature`` 0 is greedy. ``stop``: the output ends before the first occurrence of any of them.
+    """Decoding parameters. ``temperature`` 0 is greedy. ``stop``: the output ends before the first of these strings.
 
-    ``top_k`` 0 means all tokens. ``seed`` None leaves the choice to the engine. ``min_p``: least probability of a token
-    relative to the likeliest one. The penalties are those of OpenAI's interface, ``repetition_penalty`` that of
-    transformers. ``logprobs``: how many alternatives of each token come with it (0: the token's own; None: none).
-    ``min_tokens``: before so many, neither the end of the sequence nor a stop string ends the output.
-    ``schema`` (JSON text of a JSON schema), ``regex``, ``choices``: what the whole output has to be, at most one of
-    them; see ``Constrains``. ``special_tokens``: their texts are part of the output, but for the one that ends it; some
-    models mark calls of tools by them. ``extra``: arguments that only some engine knows, by name.
+    ``top_k`` 0 means all tokens. ``seed`` None leaves the choice to the engine. ``min_p``: minimum probability of a
+    token relative to the likeliest one. The penalties are those of OpenAI's API, ``repetition_penalty`` that of
+    transformers. ``logprobs``: number of alternatives reported for each token (0: only the token's own; None: off).
+    ``min_tokens``: until so many are decoded, neither end of sequence nor a stop string ends the output.
+    ``schema`` (JSON text of a JSON schema), ``regex``, ``choices``: constraint on the whole output, at most one of
+    them; see ``Constrains``. ``special_tokens``: keep their texts in the output, except the one that ends it; some
+    models mark tool calls by them. ``extra``: arguments that only some engines know, by name.
 
-    An engine that cannot follow a field that is not at its default raises RequestError, naming it. Raises: TypeError
-    for a number that is none, and for ``stop`` or ``choices`` that are not texts in a tuple.
+    An engine that does not support a field raises RequestError, naming it, if the field is not at its default. Raises:
+    TypeError for a value of the wrong type, and unless ``stop`` and ``choices`` are tuples of texts.
     """
 
     max_tokens: int = 256
@@ -62,7 +61,7 @@ class Sampling:
                 raise TypeError(f"{name} is {texts!r}; it must be a list of texts")
 
 
-# The builtin types stand first: what is an instance of one is found without asking the abstract ones.
+# The builtin types come first: isinstance() then rarely reaches the slower abstract ones.
 _KINDS: Sequence[tuple[Sequence[str], tuple[type, ...], str]] = (
     (("max_tokens", "top_k", "seed", "min_tokens", "logprobs"), (int, Integral), "a whole number"),
     (("temperature", "top_p", "min_p"), (float, int, Real), "a number"),
@@ -74,9 +73,9 @@ _OPTIONAL = frozenset({"seed", "logprobs", "schema", "regex"})
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural logarithm of a decoded token's probability, and those of the likeliest ones in its place, by text.
+    """Natural logarithm of a decoded token's probability, and of the likeliest alternatives, by text.
 
-    They are those that the model gives, before temperature, penalties and what else ``Sampling`` says.
+    These are the model's own, before temperature, penalties and the rest of ``Sampling``.
     """
 
     token: str
@@ -88,8 +87,8 @@ class TokenLogprob:
 class Delta:
     """A piece of decoded output. ``finish_reason`` is set on the last one: ``"stop"`` or ``"length"``.
 
-    ``text`` is never part of a stop string and never an incomplete character. ``logprobs``: for each of ``tokens``,
-    where they were asked for.
+    ``text`` never contains part of a stop string or an incomplete character. ``logprobs``: one for each of ``tokens``,
+    if requested.
     """
 
     text: str
@@ -102,7 +101,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that a model has asked for. ``arguments``: plain JSON data by name."""
+    """A tool call that a model requested. ``arguments``: plain JSON data by name."""
 
     id: str
     name: str
@@ -113,8 +112,8 @@ class ToolCall:
 class Message:
     """A chat message as engines see it: role and text.
 
-    name: of who speaks, or of the tool that has answered. tool_calls: what an assistant's message asks for beside its
-    text. tool_call_id: the call that a message of role ``"tool"`` answers.
+    name: of the speaker, or of the tool that answered. tool_calls: calls that an assistant's message requests besides
+    its text. tool_call_id: the call that a message of role ``"tool"`` answers.
     """
 
     role: str
@@ -124,7 +123,7 @@ class Message:
     tool_call_id: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The message as chat templates of Hugging Face read it: OpenAI's form, but arguments as an object, no text."""
+        """Returns the form that Hugging Face chat templates read: OpenAI's, but arguments are an object, not text."""
         found: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.name is not None:
             found["name"] = self.name
@@ -146,8 +145,8 @@ class Message:
 class BatchEngine(Protocol):
     """An engine that executes batches of independent items, one batch at a time.
 
-    name: the lane in plans and timelines. ops: what it serves. max_batch: the largest number of items that still
-    pays to run together (maximum efficient batch).
+    name: the lane in plans and timelines. ops: the operations it serves. max_batch: the largest number of items that
+    still pays to run together (maximum efficient batch).
     """
 
     name: str
@@ -155,9 +154,9 @@ class BatchEngine(Protocol):
     max_batch: int
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
-        """Results in the order of ``items``. EMBED items: ``(kind, text)`` with kind ``"query"`` or ``"document"``,
-        results vectors (lists of float). RERANK items: ``(query, document)`` texts, results scores (float, higher
-        is better), each independent of the other items of the batch.
+        """Returns results in the order of ``items``. EMBED items: ``(kind, text)`` with kind ``"query"`` or
+        ``"document"``, results vectors (lists of float). RERANK items: ``(query, document)`` texts, results scores
+        (float, higher is better), each independent of the other items of the batch.
         """
         ...
 
@@ -166,18 +165,18 @@ class BatchEngine(Protocol):
 
 @runtime_checkable
 class LLMEngine(Protocol):
-    """An engine that prefills prompts and decodes from them, many requests at once (continuous batching)."""
+    """An engine that prefills prompts and decodes from them, many requests concurrently (continuous batching)."""
 
     name: str
 
     @property
     def block_size(self) -> int:
-        """Tokens per key/value block: the granularity of prefix sharing."""
+        """Tokens per KV cache block: the granularity of prefix sharing."""
         ...
 
     @property
     def can_prefill(self) -> bool:
-        """Whether prefill() leaves something that generate() can use."""
+        """True if generate() can use what prefill() leaves in the cache."""
         ...
 
     def render_chat(
@@ -187,23 +186,23 @@ class LLMEngine(Protocol):
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The prompt text of a conversation, by the model's chat template. RequestError where that refuses it.
+        """Renders a conversation with the model's chat template. Raises RequestError if the template refuses it.
 
-        tools: what the model may call, each in OpenAI's form: ``{"type": "function", "function": {"name": ...,
-        "description": ..., "parameters": JSON schema}}``. A template that knows no tools leaves them out.
+        tools: the tools that the model may call, each in OpenAI's form: ``{"type": "function", "function": {"name":
+        ..., "description": ..., "parameters": JSON schema}}``. A template without tool support leaves them out.
         """
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt text (special tokens only where the text has them)."""
+        """Returns the token ids of a prompt text (special tokens only where the text has them)."""
         ...
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Computes the key/value cache of a prompt prefix so that a later request with it starts sooner.
+        """Computes the KV cache of a prompt prefix so that a later request with it starts earlier.
 
-        There is no handle to give back: what is kept belongs to the engine, which shares it with any request that
-        begins with it and takes it over when it needs the room. Cancelling it ends it; a request for a prompt that
-        begins with ``tokens`` may end it, too, and go on with what there is.
+        Returns no handle: the blocks belong to the engine, which shares them with any request that has this prefix and
+        evicts them when it needs the room. Cancelling stops the prefill. A request whose prompt begins with ``tokens``
+        may stop it, too, and continue from what is cached.
         """
         ...
 
@@ -216,18 +215,18 @@ class LLMEngine(Protocol):
 
 @runtime_checkable
 class PrefixCache(Protocol):
-    """An ``LLMEngine`` that can tell what it has kept."""
+    """An ``LLMEngine`` that can report its prefix cache."""
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt need not be computed, at this moment."""
+        """Returns the number of leading tokens of a prompt that are cached at this moment."""
         ...
 
 
 @runtime_checkable
 class ReadsCalls(Protocol):
-    """An ``LLMEngine`` whose tools and calls something behind it writes and reads, in whatever form its model wants.
+    """An ``LLMEngine`` behind which something (a server) formats tools and parses calls, in its model's own form.
 
-    tool_format: the form in which it hands on the calls, a name in ``adapters.text.tool_formats``.
+    tool_format: the form in which it returns the calls, a name in ``adapters.text.tool_formats``.
     """
 
     tool_format: str
@@ -235,9 +234,9 @@ class ReadsCalls(Protocol):
 
 @runtime_checkable
 class Constrains(Protocol):
-    """An ``LLMEngine`` that can hold its output to a form.
+    """An ``LLMEngine`` that can constrain its output.
 
-    constraints: which of ``"schema"``, ``"regex"`` and ``"choices"`` of ``Sampling`` it follows.
+    constraints: the fields of ``Sampling`` that it follows, out of ``"schema"``, ``"regex"`` and ``"choices"``.
     """
 
     constraints: frozenset[str]
@@ -245,13 +244,11 @@ class Constrains(Protocol):
 
 @runtime_checkable
 class Limited(Protocol):
-    """An ``LLMEngine`` that should not be given more than it has room for; what is beyond waits where it can be
-    reordered.
+    """An ``LLMEngine`` that should not get more requests than fit; the rest waits where it can be reordered.
 
-    capacity: tokens of prompts and longest outputs that it works on at once, or None where there is no such limit.
-    Two attributes are asked for, where an engine has them. ``context``: tokens of the longest prompt and output
-    together; longer outputs are cut. ``recovers``: whether it may be given more than it turns out to have room for, as
-    it interrupts requests then, and goes on with the same output later.
+    capacity: tokens of prompts and longest outputs that it works on concurrently, or None for no limit. Two optional
+    attributes: ``context``: maximum tokens of prompt plus output; longer outputs are cut. ``recovers``: True if it may
+    get more than fits, because it then preempts requests and continues them later with the same output.
     """
 
     capacity: int | None
@@ -259,9 +256,9 @@ class Limited(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """A key/value cache, in tokens. free: what requests under way do not hold; kept prefixes count as free.
+    """A KV cache, in tokens. free: not held by running requests; kept prefixes count as free.
 
-    queried: tokens of prompts that were looked up in the prefix cache so far; hits: those of them that were there.
+    queried: prompt tokens looked up in the prefix cache so far; hits: those of them that were cached.
     """
 
     total: int
@@ -271,29 +268,29 @@ class CacheStatistics:
 
     @property
     def usage(self) -> float:
-        """The part that requests hold, 0 to 1."""
+        """Fraction held by requests, 0 to 1."""
         return 1 - self.free / self.total if self.total else 0.0
 
     @property
     def hit_rate(self) -> float:
-        """The part of queried tokens that were there, 0 to 1."""
+        """Fraction of the queried tokens that were cached, 0 to 1."""
         return self.hits / self.queried if self.queried else 0.0
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """An ``LLMEngine`` that tells how its key/value cache stands."""
+    """An ``LLMEngine`` that reports the state of its KV cache."""
 
     def cache_statistics(self) -> CacheStatistics | None:
-        """Figures at this moment; None while it does not run."""
+        """Returns the figures at this moment, or None while the engine does not run."""
         ...
 
 
 @runtime_checkable
 class Shares(Protocol):
-    """An engine object that stands for another one, as others may. What they are asked for meets in one queue.
+    """An engine object that delegates to another one, as others may. Their requests share one queue.
 
-    shared: the engine that it stands for.
+    shared: the engine that it delegates to.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Telling fineflow of servers that run models."""
+"""Registers servers that run models."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def engine(
     vllm: bool | None = None,
     **options: Any,
 ) -> OpenAIServerEngine:
-    """An engine on an OpenAI-compatible server, for ``ChatEngine(engine=...)`` and for models that chains have already.
+    """Returns an engine on an OpenAI-compatible server, for ``ChatEngine(engine=...)``, and registers the server.
 
-    ``ChatOpenAI`` and ``OpenAI`` of langchain-openai with this ``base_url`` are recognised in chains from now on. Their
-    answers are requested by their own clients, with their own retries and time limits. What else may happen:
+    From now on ``ChatOpenAI`` and ``OpenAI`` of langchain-openai with this ``base_url`` are recognised in chains. Their
+    own clients request their answers, with their own retries and time limits. In addition:
 
-    warm: the beginning of a prompt that is known before the rest may be sent ahead, in a request for one token with
-    the model's own key and headers, so that the server has it in its prefix cache. Costs its tokens; off by default.
-    priority: requests say how urgent they are, in the field ``priority`` of vLLM (``--scheduling-policy priority``).
-    A server that refuses the field is asked again without it, and not told any more.
-    max_requests: how many requests for answers optimized objects have under way there at once, of all models (None: any
-    number); the others wait, the deepest of a query first. A stream that stock makes itself counts while it is read.
+    warm: the part of a prompt that is known early may be sent ahead, in a request for one token with the model's own
+    key and headers, so that the server has it in its prefix cache. Costs its tokens; off by default.
+    priority: requests carry their priority in vLLM's field ``priority`` (``--scheduling-policy priority``). If a server
+    refuses the field, the request is retried without it, and later ones omit it.
+    max_requests: maximum concurrent requests for answers that optimized objects send there, over all models (None: no
+    bound); the others wait, the deepest of a query first. A stream that stock makes itself counts while it is read.
 
-    model: its name there, for components on this engine (None: the only one that is served). vllm: whether the server
-    is vLLM (None: it is asked when that matters). options: of ``openai.AsyncOpenAI``, as ``api_key``, ``timeout``
-    (seconds), ``max_retries``, ``default_headers``, ``http_client``: for components and questions of its own.
+    model: its name on the server, for components on this engine (None: the only one served). vllm: True if the server
+    is vLLM (None: the server is queried when that matters). options: of ``openai.AsyncOpenAI``, such as ``api_key``,
+    ``timeout`` (seconds), ``max_retries``, ``default_headers``, ``http_client``; used for this engine's own requests.
 
-    The last call for an address counts. Raises: ValueError for an address or a bound that is none; TypeError for an
-    option that the client has not; ImportError without the library openai.
+    The last call for an address wins. Raises: ValueError for an invalid address or bound; TypeError for an option that
+    the client does not have; ImportError without the library openai.
     """
     from fineflow.engines import OpenAIServerEngine
 

@@ -96,7 +96,7 @@ def test_ranks_are_longest_paths_from_the_start() -> None:
 
 
 def test_a_circle_is_refused() -> None:
-    with pytest.raises(ValueError, match="circle through 'a'"):
+    with pytest.raises(ValueError, match="cycle through 'a'"):
         layered({"a": (9.0, 9.0), "b": (9.0, 9.0)}, [("a", "b"), ("b", "a")])
 
 

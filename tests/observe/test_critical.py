@@ -79,7 +79,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_predicted_before_and_after() -> None:
     forecasts = Forecasts.of(graph(chained=True), graph(chained=False), Costs())
     heading, columns, rows = predicted(forecasts, ENTRIES, ()) or ("", (), [])
-    assert heading.startswith("Predicted critical path, from priors, as nothing of it was measured yet")
+    assert heading.startswith("Predicted critical path, from priors, as nothing is measured yet")
     assert columns == ("graph", "entered by", "length", "path")
     assert [tuple(cell.replace("\u00a0", " ") for cell in row) for row in rows] == [
         ("as written", "any", "60 ms", "a.search 30 ms, b.search 30 ms"),

@@ -37,7 +37,7 @@ def test_tracks_share_an_axis_and_start_at_their_own_zero() -> None:
     assert lefts(page) == [0, 75, 50, 0, 0, 0]
     assert page.index("stock") < page.index("fineflow")
     assert "4.00 s" in page
-    assert "2.00 s, 0.50 times as long as stock (2.00 s sooner)" in page
+    assert "2.00 s, 0.50 times as long as stock (2.00 s earlier)" in page
 
 
 def test_lanes_follow_the_order_in_which_engines_began() -> None:

@@ -86,7 +86,7 @@ def test_before_and_after() -> None:
         "output: 4"
     )
     assert [str(note) for note in after.notes] == [
-        "duplicates: two.embed: takes what one.embed makes of the same text",
+        "duplicates: two.embed: reuses the result of one.embed for the same text",
         "duplicates: two.search: takes copies of what one.search finds",
     ]
     assert duplicates(after).primitives == after.primitives

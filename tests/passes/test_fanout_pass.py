@@ -72,7 +72,7 @@ def test_before_and_after() -> None:
         "   7  b.decode                 decode(cache=6)  on llm  shares='a.shared_prefill'\n"
         "output: 7"
     )
-    assert [note.reason for note in after.notes] == ["what a.decode and b.decode begin with is prefilled once"]
+    assert [note.reason for note in after.notes] == ["the prefix common to a.decode and b.decode is prefilled once"]
 
 
 def test_a_prefill_that_another_one_follows_is_told_in_words() -> None:
@@ -81,7 +81,7 @@ def test_a_prefill_that_another_one_follows_is_told_in_words() -> None:
     both = [prompt(n, ("text", t), ("variable", "late"), late=Ref("search")) for n, t in beginnings.items()]
     after = fanout(prefill(graph([search], *both)))
     assert [note.reason for note in after.notes if note.source == "fanout"] == [
-        "what it, b.partial_prefill and c.partial_prefill begin with is prefilled once"
+        "the prefix common to it, b.partial_prefill and c.partial_prefill is prefilled once"
     ]
 
 
@@ -266,7 +266,7 @@ def test_nobody_waits_for_a_first_token_that_never_comes() -> None:
     )
     optimized = fineflow.optimize(chain, strict=True)
     notes = [note.reason for note in fineflow.explain(optimized, input=VALUE).notes]
-    assert any("begins when the prompt of x" in reason for reason in notes)
+    assert any("starts once the prompt of x" in reason for reason in notes)
     found: list[BaseException] = []
 
     def call() -> None:

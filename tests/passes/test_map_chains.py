@@ -75,7 +75,7 @@ def test_before_and_after() -> None:
         "      gives 1.3\n"
         "output: 1"
     )
-    assert [str(note) for note in after.notes] == ["stages: second: goes on with each item when first has it"]
+    assert [str(note) for note in after.notes] == ["stages: second: starts on each item when first has finished it"]
     assert critical_path(after)[0] < critical_path(before)[0]
 
 

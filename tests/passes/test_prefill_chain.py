@@ -107,8 +107,8 @@ def test_before_and_after() -> None:
     )
     assert [note.reason for note in after.notes] == [
         "what comes before {a} is prefilled at once",
-        "what comes before {b} is prefilled when {a} is there",
-        "what comes before {c} is prefilled when {b} is there",
+        "what comes before {b} is prefilled once {a} is known",
+        "what comes before {c} is prefilled once {b} is known",
     ]
 
 

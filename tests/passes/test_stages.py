@@ -243,7 +243,7 @@ def test_documents_that_a_union_may_drop_are_not_scored_ahead() -> None:
     staged = stages(made)
     assert format_graph(staged) == format_graph(made)
     assert [note.reason for note in staged.notes] == [
-        "documents that share an id are dropped, and would be treated for nothing"
+        "documents that share an id are dropped, so work on them would be wasted"
     ]
 
 

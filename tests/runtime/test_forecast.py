@@ -137,7 +137,7 @@ def test_own_code_counts_by_what_is_known_of_it() -> None:
 
 def test_it_says_what_it_rests_on() -> None:
     graph = Graph((search("a"), *answer("a")), Ref("answer/llm.decode"))
-    assert predict(graph, Costs()).basis == "from priors, as nothing of it was measured yet"
+    assert predict(graph, Costs()).basis == "from priors, as nothing is measured yet"
     partly = Costs()
     for _ in range(3):
         partly.observe("store", Op.SEARCH, None, 0.2)

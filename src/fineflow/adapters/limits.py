@@ -1,4 +1,4 @@
-"""How often a component of the user's may be called at once, and in which order those who wait come next."""
+"""Limits and policies: concurrent calls of a user's component, and the order in which waiting ones are served."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fineflow.runtime.queues.policy import Policy
 
 
 def limit(obj: Any, *, at_once: int | None) -> None:
-    """At most ``at_once`` calls of a component are at work at the same time, over all calls of the process.
+    """Limits the concurrent calls of a component to ``at_once``, over all calls of the process.
 
-    obj: a vector store (what two store objects share is one store, and a retriever or vector index of a store stands
-    for it) or another retriever; of LangChain also a document compressor, a tool, or a function that is a step. Those
-    who wait come next by the policies of ``set_policy``. at_once None: no limit any more. May be called at any time,
-    from any thread.
+    obj: a vector store (store objects with the same contents count as one store, and a retriever or vector index of a
+    store as the store) or another retriever; in LangChain also a document compressor, a tool, or a function that is a
+    step. Waiting calls are ordered by the policies of ``set_policy``. at_once None: no limit. May be called at any
+    time, from any thread.
 
-    It bounds what optimized objects call, ahead of the framework or as the framework does. An optimized object that is
-    called from inside of a component has the component's place given away until it has answered, and a sync call on the
-    thread of a running event loop waits for nobody: so nobody can wait for himself.
+    The limit bounds what optimized objects call, ahead of the framework or as the framework does. To avoid deadlock, a
+    component that calls an optimized object gives its permit away until the answer, and a sync call on the thread of a
+    running event loop does not wait.
 
-    Raises: TypeError for an object that cannot be limited so, or if ``at_once`` is no whole number; ValueError if it
+    Raises: TypeError for an object that cannot be limited, or if ``at_once`` is not a whole number; ValueError if it
     is below 1.
     """
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int)):
@@ -36,16 +36,15 @@ def limit(obj: Any, *, at_once: int | None) -> None:
 
 
 def set_policy(obj: Any, policy: Policy | str) -> None:
-    """Has what waits for an engine, or for a component with a limit, served in another order from now on.
+    """Sets the order in which requests waiting for an engine, or for a limited component, are served from now on.
 
-    obj: an engine (one on a server with ``max_requests`` stands for what waits for that server, of all its models), or
-    what ``limit`` takes; a store of which searches of several queries are made together has a queue without a limit,
-    too. policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a
-    function as ``runtime.queues.policy`` describes. It holds as long as the object exists. May be called from
-    any thread.
+    obj: an engine (on a server with ``max_requests``, this sets the order for all requests that wait for the server,
+    of all its models), or anything that ``limit`` takes. A store with batched search has a queue even without a limit.
+    policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a function
+    as described in ``runtime.queues.policy``. It holds as long as the object exists. May be called from any thread.
 
-    Raises: ValueError for a name that is not one of these; TypeError for what is no engine and cannot be limited,
-    and for a policy that is neither.
+    Raises: ValueError for an unknown name; TypeError for an object that is not an engine and cannot be limited, and for
+    a policy that is neither a name nor a function.
     """
     registry.set_policy(obj if _is_engine(obj) else component_of(obj), policy)
     if _is_engine(obj) and (server := servers.component_of(obj)) is not None:

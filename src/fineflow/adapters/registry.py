@@ -1,4 +1,4 @@
-"""The frameworks: which there are, and which one an object belongs to.
+"""Registry of frameworks, and look-up of the framework that an object belongs to.
 
 A framework is one folder with a module that has a ``FRAMEWORK``, and one entry here (or a call of ``register``).
 """
@@ -19,7 +19,8 @@ class Registration:
     """One framework.
 
     library: dotted name of a module that is imported wherever objects of the framework exist. adapter: dotted name of
-    a module with a ``FRAMEWORK``, imported when the library is. taken: what ``optimize`` takes of it, for messages.
+    a module with a ``FRAMEWORK``, imported when the library is. taken: the objects that ``optimize`` takes, for
+    messages.
     """
 
     library: str
@@ -36,7 +37,7 @@ _REGISTERED: dict[str, Registration] = {
     "llamaindex": Registration(
         "llama_index.core",
         "fineflow.adapters.llamaindex.framework",
-        "one of the objects of LlamaIndex that are supported (docs/llamaindex.md)",
+        "a supported LlamaIndex object (docs/llamaindex.md)",
     ),
 }
 
@@ -58,13 +59,13 @@ def frameworks() -> list[Framework]:
         if sys.modules.get(each.library) is not None:
             try:
                 found.append(cast(Framework, import_module(each.adapter).FRAMEWORK))
-            except ImportError:  # a version that is laid out in another way: its objects run as stock
+            except ImportError:  # a version with another module layout: its objects run as stock
                 continue
     return found
 
 
 def framework_of(obj: Any) -> Framework | None:
-    """Returns the framework that takes an object; None if there is none."""
+    """Returns the framework that takes an object, or None."""
     return next((each for each in frameworks() if each.knows(obj)), None)
 
 
@@ -74,11 +75,11 @@ def taken() -> str:
 
 
 def component_of(obj: Any) -> LimitedComponent:
-    """Returns the entry of a component among the limited ones, whatever its framework.
+    """Returns the limited component of an object, whatever its framework.
 
     Raises: TypeError for an object that no framework can limit.
     """
-    kind = obj if isinstance(obj, type) else obj.__class__  # of an optimized object: the user's class
+    kind = obj if isinstance(obj, type) else obj.__class__  # for an optimized object: the user's class
     packages = {each.__module__.partition(".")[0] for each in kind.__mro__}
     found = frameworks()
     refusals = []

@@ -1,13 +1,13 @@
-"""What work costs: latency models in seconds, learned online, which passes, placement and ``explain`` ask.
+"""Cost model: latency models in seconds, learned online, for passes, placement and ``explain``.
 
-One model per engine and operation: ``seconds = fixed + each * size`` for what grows with its input, a constant for
-the rest (Ayo, section 4.3, profiles engines ahead of time; here the profile is learned from the batches and calls that
-run anyway, and a file of it can be kept: ``to_json``, ``from_json``). Sizes: texts of a batch (EMBED, RERANK,
-INGEST), tokens that are computed (PREFILL, PARTIAL_PREFILL), steps (DECODE, PARTIAL_DECODE). A step of an LLM takes
-longer for each sequence that is decoded in it besides: ``fixed + steps * (each + beside * (sequences - 1))`` seconds.
+One model per engine and operation: ``seconds = fixed + each * size`` where the time grows with the input, a constant
+for the rest. Ayo (section 4.3) profiles engines ahead of time; here the profile is learned from the batches and calls
+that run anyway, and can be saved (``to_json``, ``from_json``). Sizes: texts of a batch (EMBED, RERANK, INGEST),
+computed tokens (PREFILL, PARTIAL_PREFILL), steps (DECODE, PARTIAL_DECODE). An LLM step takes longer for each other
+sequence that is decoded in it: ``fixed + steps * (each + beside * (sequences - 1))`` seconds.
 
-A process starts with what an earlier one, or ``fineflow profile``, has measured by
-``fineflow.costs.load(Path("profile.json"))``, before its first call.
+``fineflow.costs.load(Path("profile.json"))`` starts a process with the measurements of an earlier one, or of
+``fineflow profile``. Call it before the first pipeline call.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from typing import Any
 from fineflow.ir import Op
 from fineflow.runtime import events
 
-SPLIT_PENALTY = 0.076  # of a whole prefill, for doing it in two parts: the middle of 3.11-12.12 % (Ayo, Table 3)
+SPLIT_PENALTY = 0.076  # of a whole prefill, for splitting it in two: the middle of 3.11-12.12 % (Ayo, Table 3)
 
-_WINDOW = 64  # measurements that count: engines get busier, warmer, or are replaced
-_ENOUGH = 3  # measurements from which on they count more than the prior: the first may have loaded the model
-_EFFICIENT = 0.9  # share of the best throughput at which a larger batch is not worth its latency
-_STALLED = 3.0  # times what calls usually take, from which on a longer one counts as no longer
+_WINDOW = 64  # latest measurements used: engines get busier, warmer, or are replaced
+_ENOUGH = 3  # measurements that outweigh the prior: the first may have loaded the model
+_EFFICIENT = 0.9  # share of the best throughput beyond which a larger batch is not worth its latency
+_STALLED = 3.0  # a call is counted as at most this many times the mean
 _REMEMBERED = 4096  # primitives whose sizes are known
-_SMOOTH = 32  # calls over which a typical size is a mean
+_SMOOTH = 32  # calls averaged for a typical size
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds for work of a size: ``fixed`` once, ``each`` per unit. ``largest``: the largest size it rests on.
+    """Seconds for work of a size: ``fixed`` once, ``each`` per unit. ``largest``: the largest size measured.
 
-    beside: seconds per unit more for each other request that is decoded together with it.
+    beside: extra seconds per unit for each other request decoded in the same batch.
     """
 
     fixed: float
@@ -51,7 +51,7 @@ class Line:
         return self.fixed + (self.each + self.beside * (together - 1)) * size
 
 
-# What is believed of an operation as long as nothing was measured: a small model on a GPU, or one behind a network.
+# Estimates of an operation until it is measured: for a small model on a GPU, or one behind a network.
 PRIORS: Mapping[Op, Line] = {
     Op.EMBED: Line(0.010, 0.002),
     Op.RERANK: Line(0.010, 0.008),
@@ -63,7 +63,7 @@ PRIORS: Mapping[Op, Line] = {
     Op.SEARCH: Line(0.030),
     Op.TOOL: Line(0.500),
 }
-SIZES: Mapping[Op, float] = {  # typical ones, as long as none was seen
+SIZES: Mapping[Op, float] = {  # typical sizes until some are observed
     Op.EMBED: 1,
     Op.RERANK: 16,
     Op.INGEST: 16,
@@ -73,12 +73,12 @@ SIZES: Mapping[Op, float] = {  # typical ones, as long as none was seen
     Op.PARTIAL_DECODE: 100,
     Op.MAP: 4,
 }
-# Whole and partial work of one kind is one model: it is the same code of the engine.
+# Whole and partial work of one kind share a model: the engine runs the same code.
 _SAME: Mapping[Op, Op] = {Op.PARTIAL_PREFILL: Op.PREFILL, Op.PARTIAL_DECODE: Op.DECODE}
 
 
 _Means = dict[tuple[str, Op, str], tuple[int, float]]
-"""By engine, operation and place: how many values (up to ``_SMOOTH``), and their mean."""
+"""By engine, operation and place: number of values (up to ``_SMOOTH``), and their mean."""
 
 
 class _Model:
@@ -88,8 +88,8 @@ class _Model:
 
     def __init__(self, op: Op, known: Line | None = None) -> None:
         self.op = op
-        self.known = known  # of a profile that was loaded: counts as measured
-        self.samples: deque[tuple[float, float, float]] = deque(maxlen=_WINDOW)  # size, seconds, how many together
+        self.known = known  # from a loaded profile: counts as measured
+        self.samples: deque[tuple[float, float, float]] = deque(maxlen=_WINDOW)  # size, seconds, concurrent requests
         self.seen = 0
         self.line = known or PRIORS.get(op, Line(0.0))
         self._due = _ENOUGH
@@ -99,7 +99,7 @@ class _Model:
         self.seen += 1
 
     def fitted(self) -> Line:
-        """The line, fitted anew when an eighth of the measurements is new: prediction may be asked for often."""
+        """Returns the line, refitted only when an eighth of the measurements is new: predictions are frequent."""
         if self.seen >= self._due:
             self.line = fit_together(self.samples, self.known or PRIORS.get(self.op, Line(0.0)))
             self._due = self.seen + max(1, len(self.samples) // 8)
@@ -111,10 +111,10 @@ class _Model:
 
 
 def fit(samples: Iterable[tuple[float, float]], prior: Line) -> Line:
-    """The line through (size, seconds) pairs by the method of Theil and Sen: up to 29 % of them may be outliers.
+    """Fits a line to (size, seconds) pairs by the Theil-Sen estimator: up to 29 % of them may be outliers.
 
-    Where the prior is constant, the median. Where the sizes are too much alike for a slope, the prior's shape, scaled
-    to what was measured. Neither part is negative. Raises ValueError without samples.
+    Returns the median if the prior is constant. If the sizes are too similar for a slope, returns the prior scaled to
+    the measurements. Neither part is negative. Raises ValueError without samples.
     """
     points = list(samples)
     if not points:
@@ -124,7 +124,7 @@ def fit(samples: Iterable[tuple[float, float]], prior: Line) -> Line:
     if not prior.each:
         return Line(middle, 0.0, largest)
     slopes = [(t - s) / (y - x) for i, (x, s) in enumerate(points) for y, t in points[i + 1 :] if x != y]
-    # A third of all pairs: with fewer of different size, a few outliers would decide.
+    # A third of all pairs must differ in size: with fewer, a few outliers would decide.
     if largest < 2 * min(sizes) or len(slopes) < len(points) * (len(points) - 1) / 6:
         scale = middle / prior.at(usual)
         return Line(prior.fixed * scale, prior.each * scale, largest)
@@ -138,9 +138,9 @@ def fit(samples: Iterable[tuple[float, float]], prior: Line) -> Line:
 
 
 def fit_together(samples: Iterable[tuple[float, float, float]], prior: Line) -> Line:
-    """``fit`` of (size, seconds, how many were decoded together), whose ``beside`` is the slope of seconds per unit.
+    """Fits (size, seconds, concurrent requests) like ``fit``; ``beside`` is the slope of seconds per unit.
 
-    That slope is the median of those between measurements of different company; with too few of them, the prior's.
+    That slope is the median over pairs of measurements with different concurrency; with too few of them, the prior's.
     """
     points = list(samples)
     rates = [(together, seconds / size) for size, seconds, together in points if size]
@@ -152,25 +152,25 @@ def fit_together(samples: Iterable[tuple[float, float, float]], prior: Line) -> 
 
 
 class Costs:
-    """Latency models of engines, by name, and the typical sizes of what primitives give them. Thread-safe.
+    """Latency models of engines, by name, and the typical sizes of the work that primitives give them. Thread-safe.
 
-    Engines are told apart by name: two of one name are taken for instances of the same.
+    Engines are identified by name: two engines of one name count as instances of the same.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end is measured, too
+        self._lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, which reports its end
         self._models: dict[tuple[str, Op], _Model] = {}
-        self._sizes: _Means = {}  # (how many, mean); "" is all of the engine
-        self._took: _Means = {}  # seconds, of work whose size nobody knows
+        self._sizes: _Means = {}  # (count, mean); "" is the whole engine
+        self._took: _Means = {}  # seconds, of work of unknown size
 
     def observe(
         self, engine: str, op: Op, size: float | None, seconds: float, name: str = "", *, together: float = 1.0
     ) -> None:
-        """Something took so long. About a microsecond.
+        """Records a duration. Takes about a microsecond.
 
-        size None: as large as the work of the primitive ``name`` usually is, where nobody knows how large. Own code
-        (CALL) says nothing of other code: it is known by name only. together: how many requests the engine decoded
-        in the same steps, on average, this one included.
+        size None: unknown; counts as typical of the operation, and the duration is also averaged under ``name``. User
+        code (CALL) is recorded by name only, because it says nothing about other code. together: mean number of
+        requests decoded in the same steps, this one included.
         """
         key = engine, _SAME.get(op, op)
         with self._lock:
@@ -187,20 +187,20 @@ class Costs:
             model.add(size, seconds, together)
 
     def observe_size(self, engine: str, op: Op, name: str, size: float) -> None:
-        """The primitive ``name`` ("" where nobody knows which) had work of this size."""
-        op = Op.DECODE if op is Op.PARTIAL_DECODE else op  # but how much is prefilled early is a size of its own
+        """Records the size of work of the primitive ``name`` ("" if it is not known)."""
+        op = Op.DECODE if op is Op.PARTIAL_DECODE else op  # PARTIAL_PREFILL keeps sizes of its own
         with self._lock:
             _learn(self._sizes, (engine, op, ""), size)
             if name:
                 _learn(self._sizes, (engine, op, place(name)), size)
 
     def know(self, engine: str, op: Op, line: Line) -> None:
-        """Takes a line as measured, until three new measurements say otherwise."""
+        """Takes a line as measured, until three new measurements replace it."""
         with self._lock:
             self._models[engine, _SAME.get(op, op)] = _Model(_SAME.get(op, op), line)
 
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
-        """The typical size of the work of a primitive: what was seen of it, of others on its engine, or the prior."""
+        """Returns the typical size of a primitive's work: of its own, of others on its engine, or the prior."""
         op = Op.DECODE if op is Op.PARTIAL_DECODE else op
         for key in ((engine or "", op, place(name)), (engine or "", op, "")):
             if found := self._sizes.get(key):
@@ -208,7 +208,7 @@ class Costs:
         return SIZES.get(op, 1)
 
     def line(self, engine: str | None, op: Op) -> Line:
-        """The model in use: fitted, or of a loaded profile, or the operation's prior."""
+        """Returns the model in use: fitted, from a loaded profile, or the operation's prior."""
         op = _SAME.get(op, op)
         with self._lock:
             model = self._models.get((engine or "", op))
@@ -217,9 +217,9 @@ class Costs:
     def predict(
         self, engine: str | None, op: Op, *, size: float | None = None, name: str = "", together: float = 1.0
     ) -> float:
-        """Seconds that work of this size would take; of the typical size of the primitive ``name`` where None.
+        """Predicts the seconds of work of this size; None means the typical size of the primitive ``name``.
 
-        together: how many requests are decoded in the same steps, this one included.
+        together: number of requests decoded in the same steps, this one included.
         """
         took = self._took.get((engine or "", _SAME.get(op, op), place(name))) if size is None and name else None
         if took is not None and self.measured(engine, op, name):
@@ -227,9 +227,9 @@ class Costs:
         return self.line(engine, op).at(self.size(engine, op, name) if size is None else size, together)
 
     def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
-        """Whether ``predict`` rests on measurements (three at least, or a loaded profile) instead of a prior.
+        """Returns True if ``predict`` uses measurements (at least three, or a loaded profile) instead of a prior.
 
-        Of own code, whether the primitive ``name`` was ever measured.
+        For user code (CALL): if the primitive ``name`` was ever measured.
         """
         if op is Op.CALL:
             return (engine or "", op, place(name)) in self._took
@@ -237,9 +237,9 @@ class Costs:
         return model is not None and model.measured
 
     def efficient_batch(self, engine: str, op: Op) -> int | None:
-        """The batch size at which 90 % of the best throughput is reached, a power of two; None where not measured.
+        """Returns the batch size, a power of two, that reaches 90 % of the best throughput; None if not measured.
 
-        At most twice the largest batch seen: what lies beyond is a guess.
+        Limited to about twice the largest batch seen, because anything beyond is extrapolation.
         """
         line = self.line(engine, op)
         if not self.measured(engine, op) or line.largest < 2:
@@ -248,22 +248,22 @@ class Costs:
         return 1 << (max(1, ceil(min(wanted, 2 * line.largest))) - 1).bit_length()
 
     def split_penalty(self, engine: str | None, tokens: float) -> float:
-        """Seconds that a prefill of ``tokens`` costs more in two parts than in one.
+        """Returns the extra seconds of a prefill of ``tokens`` in two parts instead of one.
 
-        As measured: the second time that a prefill's fixed costs fall due. Before: a share of it (Ayo, Table 3).
+        If measured, the fixed costs of a prefill, which fall due twice; before that, a share of it (Ayo, Table 3).
         """
         line = self.line(engine, Op.PREFILL)
         return line.fixed if self.measured(engine, Op.PREFILL) else SPLIT_PENALTY * line.at(tokens)
 
     def forget(self) -> None:
-        """Back to the priors."""
+        """Forgets everything: back to the priors."""
         with self._lock:
             self._models.clear()
             self._sizes.clear()
             self._took.clear()
 
     def to_json(self) -> str:
-        """What was learned, to be kept for the next process or shipped as a profile."""
+        """Returns what was learned as JSON, to start the next process with or to ship as a profile."""
         with self._lock:
             lines = [
                 {"engine": engine, "op": op.value, **_plain(model.fitted())}
@@ -275,16 +275,16 @@ class Costs:
 
     @classmethod
     def from_json(cls, text: str) -> Costs:
-        """What ``to_json`` wrote; counts as measured, until three new measurements say otherwise. ValueError else."""
+        """Reads ``to_json`` output; it counts as measured. Raises ValueError if it is not a profile."""
         made = cls()
         made.load(text)
         return made
 
     def load(self, profile: str | Path) -> None:
-        """Takes over what ``to_json`` or ``fineflow profile`` wrote, in place of what is known of the same engines.
+        """Loads the output of ``to_json`` or ``fineflow profile``, replacing what is known of the same engines.
 
-        profile: the JSON text, or the path of a file with it. Raises ValueError if it is not such a profile, OSError
-        if the file cannot be read.
+        profile: the JSON text, or the path of a file. Raises ValueError if it is not a profile, OSError if the file
+        cannot be read.
         """
         text = profile.read_text(encoding="utf-8") if isinstance(profile, Path) else profile
         try:
@@ -309,7 +309,7 @@ class Costs:
 
 
 def _learn(means: _Means, key: tuple[str, Op, str], value: float) -> None:
-    """Takes a value into a running mean."""
+    """Updates a running mean."""
     count, mean = means.get(key, (0, 0.0))
     if count or len(means) < _REMEMBERED:
         count = min(count + 1, _SMOOTH)
@@ -324,7 +324,7 @@ def _rows(means: _Means) -> list[dict[str, Any]]:
 
 
 def place(name: str) -> str:
-    """What the primitives of one step of the user's have in common: their names without the operation."""
+    """Returns the common name of the primitives of one user step: a primitive's name without the operation."""
     return name.rpartition(".")[0] or name
 
 
@@ -340,6 +340,6 @@ def _number(value: Any) -> float:
 
 
 costs = Costs()
-"""What this process knows; everything that runs teaches it."""
+"""The process's cost model; every measured piece of work updates it."""
 
 events.meters.append(costs)

@@ -1,4 +1,4 @@
-"""How long a graph is expected to take: its longest path in seconds, by the cost model."""
+"""Predicted duration of a graph: its longest path in seconds, by the cost model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
 
 _MODELS = frozenset({Op.DECODE, Op.PARTIAL_DECODE})
-_TOUCHING = {Effect.READ: Op.SEARCH, Effect.WRITE: Op.SEARCH, Effect.EXTERNAL: Op.TOOL}  # what such a function is like
+_TOUCHING = {Effect.READ: Op.SEARCH, Effect.WRITE: Op.SEARCH, Effect.EXTERNAL: Op.TOOL}  # stand-ins for user functions
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """The predicted critical path of a graph.
 
-    seconds: its length. names: the primitives on it that take time, in order; those in bodies by ``inside``. each:
-    predicted seconds of every primitive that takes time. measured, believed: the engines whose seconds come from
-    measurements, and those for which there are only priors.
+    seconds: its length. names: the primitives on it that take time, in order; those in bodies named by ``inside``.
+    each: predicted seconds of every primitive that takes time. measured, believed: engines predicted from
+    measurements, and engines predicted from priors only.
     """
 
     seconds: float = 0.0
@@ -31,22 +31,21 @@ class Forecast:
 
     @property
     def basis(self) -> str:
-        """Where the seconds come from, for people."""
+        """Source of the predicted seconds, for display."""
         if not self.believed:
             return "from measurements" if self.measured else "nothing in it takes time of an engine"
         if not self.measured:
-            return "from priors, as nothing of it was measured yet"
+            return "from priors, as nothing is measured yet"
         return f"from measurements; from priors for {', '.join(self.believed)}"
 
 
 def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Forecast:
-    """The longest path by predicted seconds, over data and order edges, bodies included.
+    """Predicts the longest path in seconds, over data and order edges, bodies included.
 
-    A CONDITION takes as long as its tests up to the arm that takes longest; a MAP as long as its body, or with
-    ``serial``, which is what stock's sync methods do, as often as it usually has items, and so does what makes
-    several requests. A stage handles a part of the
-    documents (half of them), and what remains for the primitive that it was taken from counts as nothing. Engines
-    are taken to be free; user code counts as nothing until it was measured.
+    A CONDITION takes as long as its tests up to the slowest arm. A MAP takes as long as its body; with ``serial``, as
+    in stock's sync methods, a MAP and a step that makes several requests are multiplied by their usual number of
+    items. A stage handles a part of the documents (half of them), and the rest of the primitive that it was split from
+    counts as nothing. Engines are assumed idle; user code counts as nothing until it is measured.
     """
     found = _Path(known, serial)
     seconds, names = found.of(graph, "")
@@ -61,9 +60,9 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
 
 
 def remaining(graph: Graph, known: Costs = costs) -> dict[str, tuple[float, float]]:
-    """Predicted seconds to the end of the graph, for each primitive: from its start, and from its end.
+    """Predicts the seconds to the end of the graph for each primitive: from its start, and from its end.
 
-    The longest path over data and order edges, as ``predict`` counts it: what ``by_path`` orders requests by.
+    This is the longest path over data and order edges, as in ``predict``; ``by_path`` orders requests by it.
     """
     walked = _Path(known, serial=False)
     walked.of(graph, "")
@@ -79,14 +78,14 @@ def remaining(graph: Graph, known: Costs = costs) -> dict[str, tuple[float, floa
 
 
 class _Path:
-    """Collects, while it walks the graph, what every primitive takes and which engines are asked about."""
+    """Walks a graph and collects the duration of every primitive, and the engines behind the predictions."""
 
     def __init__(self, known: Costs, serial: bool) -> None:
         self.known = known
         self.serial = serial
         self.each: dict[str, float] = {}
-        self.asked: list[tuple[Primitive, Op]] = []  # what takes time, and as which operation
-        self.foreign: set[str] = set()  # places of models that do a whole request in one call
+        self.asked: list[tuple[Primitive, Op]] = []  # primitives that take time, with the operation they were costed as
+        self.foreign: set[str] = set()  # places of models that handle a whole request in one call
 
     def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
         begun = {place(p.name): p for p in graph if p.op is Op.PARTIAL_PREFILL}
@@ -109,7 +108,7 @@ class _Path:
             items = self.known.size(None, Op.MAP, p.name) if p.op is Op.MAP and self.serial else 1.0
             return seconds * items, path
         if p.op is Op.PREFILL and place(prefix + p.name) in self.foreign:
-            return 0.0, ()  # part of the one call that its DECODE is
+            return 0.0, ()  # included in the single call of its DECODE
         return self._work(p, begun), ()
 
     def _work(self, p: Primitive, begun: Mapping[str, Primitive]) -> float:
@@ -133,7 +132,7 @@ class _Path:
 def _ways(
     arms: list[tuple[str, float, tuple[str, ...]]],
 ) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """Every way through the bodies of a primitive: the tests (``if ...``) one after the other, up to each arm."""
+    """Yields every path through the bodies of a primitive: the tests (``if ...``) in sequence, up to each arm."""
     tested: float = 0.0
     path: tuple[str, ...] = ()
     for heading, seconds, names in arms:

@@ -1,4 +1,4 @@
-"""The intermediate representation: primitives, graphs, their text and their pictures."""
+"""Intermediate representation: primitives, graphs and their text."""
 
 from fineflow.ir.graph import Graph, Note
 from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive, Ref

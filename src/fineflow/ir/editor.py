@@ -1,4 +1,4 @@
-"""The one way in which passes change a graph: replace, insert and remove primitives, and leave notes."""
+"""Editor that passes use to change a graph: replaces, inserts and removes primitives, and leaves notes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fineflow.ir.traverse import fresh
 
 
 class GraphEditor:
-    """A graph under edit: its primitives as they are by now, in program order, and the notes of one pass.
+    """A graph under edit: its current primitives, in program order, and the notes of one pass.
 
-    The original graph does not change. ``graph`` returns the result, or the original where nothing was changed.
+    The original graph does not change. ``graph`` returns the result, or the original if nothing was changed.
     """
 
     def __init__(self, graph: Graph, source: str) -> None:
@@ -22,7 +22,7 @@ class GraphEditor:
         self._source = source
         self._earlier = list(graph.notes)
         self._now = dict(graph.by_name)
-        self._inserted: dict[str, list[str]] = {}  # primitive -> those inserted in front of it, in order
+        self._inserted: dict[str, list[str]] = {}  # primitive -> those inserted before it, in order
         self._taken = {*graph.by_name, *graph.inputs}
         self._changed = False
 
@@ -30,11 +30,11 @@ class GraphEditor:
         return name in self._now
 
     def __getitem__(self, name: str) -> Primitive:
-        """The primitive of that name as it is by now. Raises KeyError if it was removed or never there."""
+        """Returns the current primitive of that name. Raises KeyError if it was removed or never existed."""
         return self._now[name]
 
     def __iter__(self) -> Iterator[Primitive]:
-        """All primitives as they are by now, in program order."""
+        """Yields the current primitives in program order."""
         for name in self.original.by_name:
             for each in (*self._inserted.get(name, ()), name):
                 if each in self._now:
@@ -52,7 +52,7 @@ class GraphEditor:
         return self.put(self._now[name].with_(**changes))
 
     def insert(self, p: Primitive, *, before: str) -> Primitive:
-        """Inserts a primitive in front of one of the original graph, behind what was inserted there earlier."""
+        """Inserts a primitive before one of the original graph, after those inserted there earlier."""
         self._inserted.setdefault(before, []).append(p.name)
         self._now[p.name] = p
         self._taken.add(p.name)
@@ -60,12 +60,12 @@ class GraphEditor:
         return p
 
     def remove(self, name: str) -> None:
-        """Removes a primitive; its references are the caller's to redirect."""
+        """Removes a primitive. The caller redirects references to it."""
         del self._now[name]
         self._changed = True
 
     def fresh(self, name: str) -> str:
-        """The name, with a number behind it where it is taken; reserved from now on."""
+        """Returns the name, numbered if it is taken, and reserves it."""
         found = fresh(name, self._taken)
         self._taken.add(found)
         return found
@@ -75,11 +75,11 @@ class GraphEditor:
         self.notes.append(Note(self._source, where, True, reason))
 
     def refused(self, where: str, reason: str) -> None:
-        """Notes that the primitive ``where`` was left as it is."""
+        """Notes why the primitive ``where`` was not rewritten."""
         self.notes.append(Note(self._source, where, False, reason))
 
     def retract(self, notes: Iterable[Note]) -> None:
-        """Removes notes of the original graph, which are not true any more."""
+        """Removes notes of the original graph that no longer hold."""
         for note in notes:
             self._earlier.remove(note)
             self._changed = True
@@ -90,7 +90,7 @@ class GraphEditor:
         return tuple(self._earlier)
 
     def graph(self) -> Graph:
-        """The edited graph; the original object if there were neither changes nor notes."""
+        """Returns the edited graph; the original object if there were neither changes nor notes."""
         if not self._changed and not self.notes:
             return self.original
         made = Graph(tuple(self), self.original.output, self.original.inputs)

@@ -1,4 +1,4 @@
-"""The graph of primitives: immutable, in program order, with the notes that the passes left."""
+"""Graph of primitives: immutable, in program order, with the notes of the passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fineflow.ir.primitive import Primitive, Ref
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing a pass did, or declined to do, with the reason; shown by ``explain``.
+    """A rewrite that a pass made or refused, with the reason; shown by ``explain``.
 
     ``done`` is True for a rewrite and False for a refusal. ``where`` names the primitive.
     """
@@ -22,13 +22,13 @@ class Note:
     reason: str
 
     def __str__(self) -> str:
-        """One line: ``prune: answer/llm: reads only the question``, or ``prefill refused: ...``."""
+        """Formats one line: ``prune: answer/llm: reads only the question``, or ``prefill refused: ...``."""
         return " ".join(f"{self.source}{'' if self.done else ' refused'}: {self.where}: {self.reason}".split())
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Primitives in program order, the inputs they may refer to, and the reference that is the answer."""
+    """Primitives in program order, the inputs that they may read, and the reference to the answer."""
 
     primitives: tuple[Primitive, ...]
     output: Ref
@@ -58,7 +58,7 @@ class Graph:
         return name in self.by_name
 
     def with_primitives(self, primitives: Iterable[Primitive], notes: Iterable[Note] = ()) -> Graph:
-        """The same graph with other primitives and further notes."""
+        """Returns the same graph with other primitives and further notes."""
         return replace(self, primitives=tuple(primitives), notes=(*self.notes, *notes))
 
     def noted(self, *notes: Note) -> Graph:

@@ -1,6 +1,6 @@
-"""What adapters, passes and kernels tell each other about a primitive: the keys of ``Primitive.meta``.
+"""Keys of ``Primitive.meta``, by which adapters, passes and kernels exchange facts about a primitive.
 
-No key changes what a primitive computes for its user; a pass that makes a primitive out of another one hands them on.
+No key changes what a primitive computes for its user. A pass that derives a primitive from another one copies them.
 """
 
 from __future__ import annotations
@@ -8,56 +8,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 META: Mapping[str, str] = {
-    # where it comes from
-    "where": "place of the user's function, as file.py:12",
-    "called": "name of the user's function, for people",
-    "handed": "what stock hands to a component, of which the graph is told; no function of anybody's",
+    # origin
+    "where": "location of the user's function, as file.py:12",
+    "called": "name of the user's function, for display",
+    "handed": "a value that stock hands to a component and feeds to the graph; not a user function",
     "received": "names of the values that an opaque step was given and could change",
-    # how it runs
+    # execution
     "kernel": "runs it in place of the framework's kernel for its operation",
-    "late": "its component is made by stock during the call",
-    # how stock meets it
-    "claimed": "stock claims the result of a function, tool or embedding call that was run ahead",
+    "late": "stock creates its component during the call",
+    # stock's side
+    "claimed": "stock claims the result of a function, tool or embedding call that ran ahead",
     "invoked": "stock calls invoke here even in calls that stream",
-    "batched": "stock runs the items of the MAP side by side, also in sync calls",
-    "counted": "the name of a user's function in figures",
+    "batched": "stock runs the items of the MAP concurrently, also in sync calls",
+    "counted": "name of a user's function in statistics",
     "several": "makes several requests, which stock's sync methods make one by one",
-    "foreign": "runs outside fineflow's engines, so that nothing else measures how long it takes",
-    "assumed": "assume_pure was set when it was lowered",
+    "foreign": "runs outside fineflow's engines, so nothing else measures its duration",
+    "assumed": "assume_pure was set at lowering",
     # functions
-    "verdict": "of the analysis of a pure function, to be asked again before it is called",
+    "verdict": "purity verdict on a user function, re-checked before each call",
     "keys": "keys of its argument that a declared function reads; None for any",
     "reads": "keys of the whole value in its argument 'value' that a pure function or a template reads",
     "routes": "the runnables that a routing function may return",
     # models and prompts
-    "options": "keyword arguments bound to the model; of a prompt, those that say how it is written",
-    "block": "tokens of a block of the engine's prefix cache; absent where it keeps no prefix",
+    "options": "keyword arguments bound to the model; of a prompt, its formatting options",
+    "block": "tokens per block of the engine's prefix cache; absent if it has none",
     "cache": "equal for models that share a prefix cache",
-    "remote": "that cache is a server's, to which prompts are sent ahead; answers do not wait for that",
-    "urgent": "its requests tell their server how deep it lies",
-    "whole_prompts": "why a server that could keep prefixes is sent none",
+    "remote": "the cache is on a server, to which prompts are sent ahead; answers do not wait for that",
+    "urgent": "its requests carry its depth to the server as a priority",
+    "whole_prompts": "why no prefixes are sent ahead to a server that could keep them",
     "segments": "text and variables of a template in order, as (kind, text or name)",
-    "pieces": "False for a model that writes its text in one piece",
+    "pieces": "False for a model that returns its text in one piece",
     "only_streamed": "why a decode can be consumed in pieces only in calls in which stock streams it; empty if always",
     # partial prefills
-    "templates": "those of which the beginning is prefilled",
+    "templates": "the templates whose beginning is prefilled",
     "elements": "text and values that it consists of",
     "end": "the late variable before which it ends; empty for the whole prompt",
-    "until": "the primitive that has its value when the prefill would come too late",
-    "whole": "the whole prompt is known, and marks in it need not show",
-    "leads": "a decode for the first token of which early requests wait",
+    "until": "the primitive whose completion makes the prefill too late",
+    "whole": "the whole prompt is known, so the marker of the late variable need not appear in it",
+    "leads": "a decode whose first token early requests wait for",
     # parsers and items
     "through": "a parser that passes on text in pieces",
-    "splitters": "what takes items or fields out of a text while it comes, by what an item is called",
+    "splitters": "factories of incremental splitters of items or fields, by kind of item",
     "model": "the pydantic model whose fields are released",
-    "cumulative": "a parser that, in calls that stream, gives one larger value after the other, and has no items",
-    "added": "in calls that stream, stock adds up what it streams, so nothing runs ahead behind it",
+    "cumulative": "a parser that, in calls that stream, yields ever larger values, and has no items",
+    "added": "stock sums the chunks of this step in calls that stream, so nothing runs ahead behind it",
     # retrieval
-    "by_sync": "stock asks the store by its sync method",
-    "max_batch": "texts that the engine takes at once; 0 for no limit",
+    "by_sync": "stock queries the store by its sync method",
+    "max_batch": "maximum number of texts per engine batch; 0 for no limit",
     "by_id": "a union that drops documents which share an id",
-    "same_if": "equal for two searches of one store that find the same for the same query",
-    "same": "the search that is made once for several equal ones",
+    "same_if": "equal for two searches of one store that return the same for the same query",
+    "same": "the search that runs once for several equal ones",
     # sizes
     "staged": "its stages do most of its work",
     "overlap": "weight by which steps of a fused MAP overlap",

@@ -12,13 +12,13 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Op(StrEnum):
-    """What a primitive does. A closed set: passes and validity rules enumerate it."""
+    """Operation of a primitive. A closed set: passes and validity rules enumerate it."""
 
     RENDER = "render"  # prompt template and variables -> prompt
-    PREFILL = "prefill"  # prompt -> key/value cache of the whole prompt
-    PARTIAL_PREFILL = "partial_prefill"  # known beginning of a prompt -> key/value cache of it
-    DECODE = "decode"  # key/value cache -> text or message
-    PARTIAL_DECODE = "partial_decode"  # a decode whose complete pieces are released one by one
+    PREFILL = "prefill"  # prompt -> KV cache of the whole prompt
+    PARTIAL_PREFILL = "partial_prefill"  # known beginning of a prompt -> its KV cache
+    DECODE = "decode"  # KV cache -> text or message
+    PARTIAL_DECODE = "partial_decode"  # a decode that releases complete pieces one by one
     PARSE = "parse"  # text or message -> value
     EMBED = "embed"  # texts -> vectors
     INGEST = "ingest"  # vectors and documents -> store
@@ -30,15 +30,15 @@ class Op(StrEnum):
     CONDITION = "condition"  # a body graph per arm
     AGGREGATE = "aggregate"  # many results -> one
     TOOL = "tool"  # a tool call
-    CALL = "call"  # opaque user code, run by stock and fed to the graph
+    CALL = "call"  # user function or unrecognised step; stock runs it and feeds the graph, unless it may run ahead
 
 
 FED = (Op.CALL, Op.INGEST)
-"""What stock runs alone and feeds the graph, where it is marked ``by_stock=True``."""
+"""Operations that stock alone runs, feeding the graph, if marked ``by_stock=True``."""
 
 
 class Effect(StrEnum):
-    """How a primitive touches the world (docs/design.md, section 4)."""
+    """Effect of a primitive on the world (docs/design.md, section 4)."""
 
     PURE = "pure"
     READ = "read"
@@ -49,10 +49,10 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The effect of a primitive, the resource it touches, and why we believe so.
+    """The effect of a primitive, the resource it touches, and the evidence for it.
 
     ``resource`` names the store or object that READ and WRITE refer to; ``reason`` is shown by ``explain``. ``also``:
-    the effects on further resources, of what touches several.
+    effects on further resources.
     """
 
     kind: Effect
@@ -62,12 +62,12 @@ class Effects:
 
     @property
     def touched(self) -> tuple[tuple[str, bool], ...]:
-        """Every resource, and whether it is written."""
+        """Every resource, with True if it is written."""
         return tuple((e.resource, e.kind is Effect.WRITE) for e in (self, *self.also) if e.resource)
 
     @property
     def writes(self) -> bool:
-        """Whether it is known to change any resource."""
+        """True if it is known to change any resource."""
         return any(e.kind is Effect.WRITE for e in (self, *self.also))
 
     def __str__(self) -> str:
@@ -99,13 +99,13 @@ class Primitive:
     """One node.
 
     name: identity, stable from run to run (the path in the user's object). args: data edges, by parameter name, in
-    order. params: what ``explain`` shows of it. effects: what it touches. leaf: path of the user's object whose call
-    on stock's side it corresponds to; claims and feeds find it by that. by_stock: stock runs it, and feeds its value
-    to the graph (``FED``); otherwise the graph runs it ahead of stock. engine: name of the engine that executes it.
-    depth: longest path to the output, in primitives; -1 before the bind pass. after: order edges, names of primitives
-    that have to finish first. component: the user's object that does the work; passes use it only through
-    ``fineflow.protocols``. meta: what adapters, passes and kernels exchange (``ir.meta`` lists the keys). body: of a
-    MAP a graph with the input ``item``; of a CONDITION a graph by label ("if 1", "then 1", ..., "else").
+    order. params: values that ``explain`` shows. effects: what it touches. leaf: path of the user's object whose call
+    it corresponds to on stock's side; claims and feeds use it to find the primitive. by_stock: stock runs it and feeds
+    its value to the graph (``FED``); otherwise the graph runs it ahead of stock. engine: name of the engine that
+    executes it. depth: longest path to the output, in primitives; -1 before the bind pass. after: order edges, names
+    of primitives that must finish first. component: the user's object that does the work; passes use it only through
+    ``fineflow.protocols``. meta: facts that adapters, passes and kernels exchange (keys: ``ir.meta``). body: for a
+    MAP, a graph with the input ``item``; for a CONDITION, a graph by label ("if 1", "then 1", ..., "else").
     """
 
     name: str
@@ -120,8 +120,8 @@ class Primitive:
     after: tuple[str, ...] = ()
     component: Any = field(default=None, compare=False, repr=False)
     meta: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, compare=False, repr=False)
-    body: Any = None  # declared Any to keep this module and that of Graph acyclic
+    body: Any = None  # typed Any to keep this module and that of Graph acyclic
 
     def with_(self, **changes: Any) -> Primitive:
-        """A copy with some fields changed."""
+        """Returns a copy with some fields changed."""
         return replace(self, **changes)

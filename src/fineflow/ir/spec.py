@@ -1,6 +1,6 @@
-"""What makes a graph valid: rules as tables, and ``verify``, which passes and tests run after every rewrite.
+"""Validity rules of graphs, as tables, and ``verify``, which passes and tests run after every rewrite.
 
-A rule is a sentence and a function that yields what breaks it. Adding a rule is adding a row to ``RULES``.
+A rule is a sentence and a function that yields violations. To add a rule, add a row to ``RULES``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fineflow.ir.primitive import Effect, Op, Primitive
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Arguments that an op cannot do without: all of ``every``, one of ``any_of``, and ``least`` in number."""
+    """Required arguments of an op: all of ``every``, one of ``any_of``, and ``least`` in number."""
 
     every: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     least: int = 0
 
     def missing(self, args: Mapping[str, object]) -> str:
-        """What is lacking, in words; empty when nothing is."""
+        """Returns the missing arguments in words, or ""."""
         lacking = [name for name in self.every if name not in args]
         if lacking:
             return "argument " + " and ".join(repr(name) for name in lacking)
@@ -78,11 +78,11 @@ STREAMS: Mapping[Op, Callable[[Primitive], bool]] = {
     Op.EMBED: _in_stages,
     Op.SEARCH: _in_stages,
 }
-"""Which primitives release items one by one; every other value arrives as a whole."""
+"""Primitives that release items one by one, by op and condition; every other value arrives as a whole."""
 
 
 def bodies(primitive: Primitive) -> tuple[tuple[str, Graph], ...]:
-    """The graphs inside a primitive with their headings: one for MAP, one per arm for CONDITION, else none."""
+    """Returns the graphs inside a primitive with headings: one for MAP, tests and arms for CONDITION, else none."""
     if isinstance(primitive.body, Graph):
         return (("for each item" if primitive.op is Op.MAP else "body", primitive.body),)
     if isinstance(primitive.body, Mapping):
@@ -91,7 +91,7 @@ def bodies(primitive: Primitive) -> tuple[tuple[str, Graph], ...]:
 
 
 def everything(graph: Graph) -> Iterator[Primitive]:
-    """The primitives of a graph, each followed by those in its bodies."""
+    """Yields the primitives of a graph, each followed by those in its bodies."""
     for p in graph:
         yield p
         for _, body in bodies(p):
@@ -99,9 +99,10 @@ def everything(graph: Graph) -> Iterator[Primitive]:
 
 
 def longest_paths(graph: Graph) -> dict[str, int]:
-    """For each primitive, the number of edges (data, order, ``shares``) on its longest path to the end of the graph.
+    """Returns for each primitive the number of edges (data, order, ``shares``) on its longest path to the graph's end.
 
-    The output, and whatever nothing waits for, has 0. Bodies are graphs of their own and count from their own output.
+    The output, and primitives that nothing waits for, have 0. Bodies are separate graphs, counted from their own
+    output.
     """
     depth = dict.fromkeys((p.name for p in graph), 0)
     for p in reversed(graph.primitives):
@@ -112,7 +113,7 @@ def longest_paths(graph: Graph) -> dict[str, int]:
 
 
 Broken = Iterator[tuple[Primitive | None, str]]
-"""What breaks a rule: the primitive (None for the graph as a whole) and what was found."""
+"""Violations of a rule: the primitive (None for the graph as a whole) and a description."""
 
 
 def _names(graph: Graph) -> Broken:
@@ -189,7 +190,7 @@ def _bodies(graph: Graph) -> Broken:
 
 
 def arms(number: int) -> tuple[str, ...]:
-    """The labels of a condition's bodies with so many tests, in the order in which they are got to."""
+    """Returns the labels of a condition's bodies with that number of tests, in order of evaluation."""
     return (*(f"{word} {i}" for i in range(1, number + 1) for word in ("if", "then")), "else")
 
 
@@ -223,7 +224,7 @@ def _rewritten(graph: Graph) -> Broken:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A sentence that holds for every valid graph, or for what the pass ``stage`` has made ("lower": the p-graph)."""
+    """A sentence that holds for every valid graph, or for the result of the pass ``stage`` ("lower": the p-graph)."""
 
     text: str
     broken: Callable[[Graph], Broken]
@@ -251,7 +252,7 @@ RULES: tuple[Rule, ...] = (
 def verify(graph: Graph, *, after: str) -> None:
     """Checks every rule, bodies included. ``after`` is the pass that produced the graph, ``"lower"`` for none.
 
-    Raises GraphError at the first rule broken: the message names the pass, the primitive, its inputs and the rule.
+    Raises GraphError at the first violation: the message names the pass, the primitive, its inputs and the rule.
     """
     _verify(graph, after, within="")
 

@@ -1,10 +1,10 @@
-"""Graphs as text: one primitive per line, the same from run to run, 120 columns wide.
+"""Graphs as text: one primitive per line, deterministic, 120 columns wide.
 
-Primitives are numbered in program order and referred to by number, as names are paths and often long:
+Primitives are numbered in program order and referred to by number, because names are paths and often long:
 
      2  category/llm.decode   3   decode(cache=1)   on llm   external   after 1   max_tokens=256
 
-``...`` behind a reference says that its items are consumed one by one.
+``...`` after a reference means that its items are consumed one by one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fineflow.ir.primitive import Effect, Primitive, Ref
 from fineflow.ir.spec import bodies
 
 WIDTH = 120
-_LIMITS = (58, 5)  # the columns for name and depth grow with their content up to these widths
-_INTERNAL = frozenset({"how", "key", "pairwise", "received", "unread", "verdict"})  # for programs only
+_LIMITS = (58, 5)  # maximum widths of the columns for name and depth, which grow with their content
+_INTERNAL = frozenset({"how", "key", "pairwise", "received", "unread", "verdict"})  # not for display
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
 _HEADINGS = ("name", "depth")
@@ -28,16 +28,16 @@ _HEADINGS = ("name", "depth")
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a drawing tells of primitives besides what they are, by full name (see ``inside``).
+    """Timing marks of primitives in a drawing, by full name (see ``inside``).
 
-    seconds: how long each takes. critical: those on the critical path.
+    seconds: duration of each. critical: those on the critical path.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     critical: frozenset[str] = frozenset()
 
     def of(self, name: str) -> str:
-        """How long it takes, for people; "" where that is not known."""
+        """Returns the duration for display, or "" if it is not known."""
         return duration(self.seconds[name]) if name in self.seconds else ""
 
 
@@ -45,25 +45,24 @@ NO_MARKS = Marks()
 
 
 def inside(outer: str, heading: str, name: str = "") -> str:
-    """The full name of a primitive in a body: of the primitive that has the body, the body's heading, its own name."""
+    """Returns the full name of a primitive in a body: name of the outer primitive, heading of the body, own name."""
     return f"{outer} > {heading} > {name}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``1.52 s``, ``30 ms``, ``0.4 ms``."""
+    """Formats seconds: ``1.52 s``, ``30 ms``, ``0.4 ms``."""
     if seconds >= 0.9995:
         return f"{seconds:.2f} s" if seconds < 99.995 else f"{seconds:.0f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 or not seconds else f"{seconds * 1e3:.1f} ms"
 
 
 def format_graph(graph: Graph, *, title: str = "", marks: Marks | None = None) -> str:
-    """The graph for people: name, depth, operation with its inputs, engine, effects (unless pure), order edges.
+    """Formats a graph: name, depth, operation with its inputs, engine, effects (unless pure), order edges.
 
-    With ``marks`` also what each takes, and of user functions where they are and whether they are pure.
+    With ``marks`` also durations, and for user functions their location and whether they are pure.
 
-    Bodies of maps and conditions are indented below their primitive. A line that would exceed 120 columns goes on
-    indented below itself. Of the parameters it shows those that are short plain
-    values; ``stock`` marks what stock runs itself.
+    Bodies of maps and conditions are indented below their primitive. A line over 120 columns continues indented on
+    the next. Of the parameters only short plain values are shown; ``stock`` marks steps that stock runs itself.
     """
     count = len(graph.primitives)
     heading = f"{count} primitive{'' if count == 1 else 's'}, reads {', '.join(graph.inputs) or 'nothing'}"
@@ -79,7 +78,7 @@ def format_graph(graph: Graph, *, title: str = "", marks: Marks | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line to be: its number (or a heading), the cells of the table, and what follows them."""
+    """One row: its number (or a heading), the cells of the table, and the text after them."""
 
     indent: int
     label: str
@@ -87,7 +86,7 @@ class _Row:
     more: tuple[str, ...] = ()
 
     def columns(self) -> tuple[str, ...]:
-        """The cells; the first with number and indentation in front, so that the columns behind it are aligned."""
+        """Returns the cells, the first prefixed by indentation and number, so that the next columns are aligned."""
         label = f"{'  ' * (1 + 2 * self.indent)}{self.label:>2}"
         return (f"{label}  {self.cells[0]}", *self.cells[1:]) if self.cells else (label,)
 
@@ -100,7 +99,7 @@ class _Row:
 
 
 def wrap(line: str, more: Iterable[str], hang: str) -> list[str]:
-    """``line`` and the pieces behind it, two blanks apart, broken between words where they exceed the width."""
+    """Appends the pieces to ``line``, two spaces apart, breaking between words at the maximum width."""
     lines, room = [], line
     for piece in more:
         if len(room) + 2 + len(piece) > WIDTH and room.strip():
@@ -163,16 +162,16 @@ def _marked(p: Primitive, marks: Marks, name: str) -> Iterator[str]:
 
 
 def format_value(value: object, room: int = 40) -> str:
-    """A parameter for people: plain values as they are, clipped to ``room`` characters, others by their type.
+    """Formats a parameter: plain values as they are, clipped to ``room`` characters, others by their type.
 
-    Never an address, so that the text is the same from run to run.
+    Never contains an address, so that the text is deterministic.
     """
     text = _plain(value)
     return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def tidy(text: str) -> str:
-    """Without the addresses that tell resources of one class apart: they differ from run to run."""
+    """Removes the addresses that tell resources of one class apart: they differ from run to run."""
     return re.sub(r"@(0x)?[0-9a-f]{6,}\b", "", text)
 
 

@@ -10,7 +10,7 @@ from fineflow.ir.primitive import PURE, Effect, Effects, Op, Primitive, Ref
 
 
 def first_args(p: Primitive) -> Mapping[str, Ref]:
-    """The data edges that a primitive waits for before it starts: of a CONDITION, what its first test reads."""
+    """Returns the data edges that a primitive waits for before it starts; for a CONDITION, those of its first test."""
     if p.op is not Op.CONDITION:
         return p.args
     test: Graph = p.body["if 1"]
@@ -18,7 +18,7 @@ def first_args(p: Primitive) -> Mapping[str, Ref]:
 
 
 def ancestors(graph: Graph, *, order: bool) -> dict[str, frozenset[str]]:
-    """For each primitive all that come before it along data edges (and order edges, with ``order``)."""
+    """Returns for each primitive all that precede it along data edges (and order edges, with ``order``)."""
     found: dict[str, frozenset[str]] = {}
     for p in graph:
         near = [r.name for r in p.args.values()] + (list(p.after) if order else [])
@@ -26,12 +26,12 @@ def ancestors(graph: Graph, *, order: bool) -> dict[str, frozenset[str]]:
     return found
 
 
-# Operations whose value holds no object that was in their inputs: text, vectors, or documents fresh from a store.
+# Operations whose value contains no object from their inputs: text, vectors, or documents fresh from a store.
 _FRESH = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.PARTIAL_PREFILL, Op.EMBED, Op.INGEST, Op.SEARCH, Op.TOOL})
 
 
 def origins(graph: Graph) -> dict[str, frozenset[str]]:
-    """For each primitive, whose objects its value may hold: its own and, where it passes them on, those of inputs.
+    """Returns for each primitive the primitives and inputs whose objects its value may contain, itself included.
 
     Two values without a common origin share no object, so that changing one in place cannot change the other.
     """
@@ -46,13 +46,13 @@ def origins(graph: Graph) -> dict[str, frozenset[str]]:
 
 
 def ending(graph: Graph) -> frozenset[str]:
-    """What has to be over before a graph inside a primitive is: its output, and what later steps may wait for."""
+    """Returns the primitives that must finish before a body does: its output, and those later steps may wait for."""
     marked = (p.name for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.touched)
     return frozenset((graph.output.name, *marked)) - set(graph.inputs)
 
 
 def in_bodies(rewrite: Callable[[Graph], Graph], graph: Graph) -> Graph:
-    """The graph with every body (of a MAP, of the arms of a CONDITION) rewritten; their notes become the graph's."""
+    """Rewrites every body (of a MAP, of the arms of a CONDITION); notes of the bodies become notes of the graph."""
 
     def rewritten(body: Graph) -> Graph:
         changed = rewrite(body)
@@ -71,7 +71,7 @@ def in_bodies(rewrite: Callable[[Graph], Graph], graph: Graph) -> Graph:
 
 
 def fresh(name: str, taken: Container[str]) -> str:
-    """The name, with a number where it is taken."""
+    """Returns the name, numbered if it is taken."""
     number, found = 2, name
     while found in taken:
         found, number = f"{name}~{number}", number + 1
@@ -79,13 +79,13 @@ def fresh(name: str, taken: Container[str]) -> str:
 
 
 def pointed(ref: Ref, instead: Mapping[str, Ref]) -> Ref:
-    """The reference to what stands instead of what it names; a key that is read of the one is read of the other."""
+    """Redirects a reference to its replacement, if it has one; keeps the key that it reads, if any."""
     new = instead.get(ref.name)
     return ref if new is None else replace(ref, name=new.name, key=new.key if ref.key is None else ref.key)
 
 
 def redirected(p: Primitive, instead: Mapping[str, Ref]) -> Primitive:
-    """The primitive reading, waiting for, and having received others instead of those named."""
+    """Redirects what a primitive reads, waits for and has received, by the replacements."""
 
     def named(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(instead[name].name if name in instead else name for name in names))
@@ -102,7 +102,7 @@ _STRENGTH = (Effect.OPAQUE, Effect.WRITE, Effect.EXTERNAL, Effect.READ, Effect.P
 
 
 def combined(found: Iterable[Effects]) -> Effects:
-    """The effects of several primitives as those of one: the strongest, and ``also`` those on other resources."""
+    """Merges effects of several primitives: the strongest, and in ``also`` those on other resources."""
     parts = [replace(part, also=()) for each in found for part in (each, *each.also)]
     parts.sort(key=lambda each: _STRENGTH.index(each.kind))
     if not parts:

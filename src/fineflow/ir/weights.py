@@ -1,4 +1,4 @@
-"""Relative costs of operations, and critical paths by them, for decisions that must not depend on what was measured."""
+"""Fixed relative costs of operations and critical paths by them, for decisions independent of measurements."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fineflow.ir.primitive import Effect, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.traverse import first_args
 
-# What the operations cost relative to each other, as long as no cost model knows better: a decode takes many steps
-# of a large model, the others one pass through a small one or a look-up; data plumbing is free.
+# Relative costs of operations where no cost model knows better: a decode takes many steps of a large model, the
+# others one pass through a small model or a look-up; data plumbing is free.
 WEIGHTS: Mapping[Op, float] = {
     Op.DECODE: 10.0,
     Op.PARTIAL_DECODE: 10.0,
@@ -19,24 +19,24 @@ WEIGHTS: Mapping[Op, float] = {
     Op.SEARCH: 2.0,
     Op.EMBED: 1.0,
     Op.INGEST: 1.0,
-    Op.CALL: 0.0,  # unless it is declared to touch something, see ``cost``
+    Op.CALL: 0.0,  # unless it is declared to touch a resource, see ``cost``
 }
 
 
 def cost(p: Primitive) -> float:
-    """The relative cost of an operation by itself: a function that reads or writes something is taken for a search."""
+    """Returns the relative cost of an operation by itself. A function that reads or writes counts as a search."""
     touches = p.op is Op.CALL and p.effects.kind in (Effect.READ, Effect.WRITE)
     return WEIGHTS[Op.SEARCH] if touches else WEIGHTS.get(p.op, 0.0)
 
 
 def weight(p: Primitive) -> float:
-    """The relative cost of one primitive; of a MAP, that of its body (elements run side by side).
+    """Returns the relative cost of a primitive; of a MAP, that of its body (items run concurrently).
 
-    Of a CONDITION it is that of the tests up to an arm, on average. A stage handles only a part of the documents, and
-    what remains for the primitive that it was taken from is small.
+    Of a CONDITION it is the cost of the tests up to an arm plus the arm, averaged over the arms. A stage handles only
+    part of the documents, and little work remains for the primitive that it was split from.
     """
     if p.op is Op.MAP and p.body is not None:
-        overlap: float = p.meta.get("overlap", 0.0)  # of maps in a row, through which each item goes by itself
+        overlap: float = p.meta.get("overlap", 0.0)  # of fused maps, which each item passes independently
         return critical_path(p.body)[0] - overlap
     if p.op is Op.CONDITION:
         return _arms_end(p, 0.0, {})
@@ -46,13 +46,13 @@ def weight(p: Primitive) -> float:
 
 
 def takes_time(p: Primitive) -> bool:
-    """Whether a value may come late because of this primitive: an engine works, or user code of unknown length."""
+    """Returns True if this primitive may delay its value: an engine works, or user code of unknown duration."""
     inner = [q for _, body in bodies(p) for q in body]
     return cost(p) > 0 or p.effects.kind is Effect.OPAQUE or any(map(takes_time, inner))
 
 
 def _arms_end(p: Primitive, start: float, there: Mapping[str, float]) -> float:
-    """When a CONDITION ends, on average over its arms. there: when its arguments are known."""
+    """Returns the mean end time of a CONDITION over its arms. there: times at which its arguments are known."""
     ends = []
     for label, body in bodies(p):
         end = critical_path(body, start, there)[0]
@@ -66,9 +66,9 @@ def _arms_end(p: Primitive, start: float, there: Mapping[str, float]) -> float:
 def critical_path(
     graph: Graph, start: float = 0.0, there: Mapping[str, float] | None = None
 ) -> tuple[float, tuple[str, ...]]:
-    """Weight and names of the longest chain of primitives, over data and order edges.
+    """Returns weight and names of the longest chain of primitives, over data and order edges.
 
-    start: when the graph starts. there: which of its inputs are known only later, and when.
+    start: when the graph starts. there: times of inputs that are known only later.
     """
     late = there or {}
     best: dict[str, tuple[float, str | None]] = {}

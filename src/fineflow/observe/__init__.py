@@ -1,4 +1,4 @@
-"""Seeing what ran when: ``record`` collects intervals, ``timeline_html`` and ``chrome_trace`` show them."""
+"""Timelines: ``record`` collects intervals, ``timeline_html`` and ``chrome_trace`` show them."""
 
 from fineflow.observe.timeline import Track, chrome_trace, timeline_html
 from fineflow.runtime.events import Interval, labelled, record

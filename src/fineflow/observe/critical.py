@@ -1,4 +1,4 @@
-"""Where the time of a chain goes: its critical path as predicted, and what a call of it took, as tables and marks."""
+"""Tables and marks of where a chain spends its time: its predicted critical path, and the last call as measured."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fineflow.ir.text import Marks, duration
 from fineflow.observe.plan_page import Section, works
 from fineflow.runtime.call.trace import Step, Trace, measured_path, steps
 
-_LEAST = 0.0005  # seconds that a step of plumbing must have taken to be told of
+_LEAST = 0.0005  # minimum seconds of a plumbing step in the tables
 
 
 @dataclass(frozen=True, slots=True)
 class Forecasts:
-    """The predicted critical paths of one plan: of the graph as written (entered async and sync), and as run."""
+    """Predicted critical paths of one plan: of the graph as written (called async and sync), and as run."""
 
     written: Forecast = field(default_factory=Forecast)
     written_sync: Forecast = field(default_factory=Forecast)
@@ -31,20 +31,20 @@ class Forecasts:
 
 
 def marks(forecast: Forecast) -> Marks:
-    """For drawings: what every step is expected to take, and which are on the path."""
+    """Returns the drawing marks of a forecast: predicted seconds of each step, and the critical ones."""
     return Marks(forecast.each, frozenset(forecast.names))
 
 
 def measured_marks(trace: Trace) -> Marks:
-    """For drawings: what every step of a call took, and which decided when it ended."""
+    """Returns the drawing marks of a call: measured seconds of each step, and those that determined its end."""
     took = {step.name: step.ran for step in steps(trace) if _tells(step)}
     return Marks(took, frozenset(name for name, _ in measured_path(trace) if name in took))
 
 
 def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]) -> Section | None:
-    """The table of predicted critical paths; None where nothing takes time.
+    """Returns the table of predicted critical paths, or None if nothing takes time.
 
-    entries: the methods that there are; the names of async ones begin with "a". stock: those that run as stock.
+    entries: the methods of the plan; names of async ones begin with "a". stock: those that run as stock.
     """
     written, run = forecasts.written, forecasts.run
     if not written.seconds and not run.seconds:
@@ -58,9 +58,7 @@ def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]
     if ahead := [entry for entry in entries if entry not in stock]:
         rows.append(_row("as run", ahead if stock else ("any",), run))
     basis = run.basis if ahead else written.basis
-    heading = (
-        f"Predicted critical path, {basis}; engines are taken to be free, your own code counts once it was measured"
-    )
+    heading = f"Predicted critical path, {basis}; engines are assumed idle, your own code counts once measured"
     return heading, ("graph", "entered by", "length", "path"), rows
 
 
@@ -70,7 +68,7 @@ def _row(graph: str, entries: Sequence[str], forecast: Forecast) -> tuple[str, .
 
 
 def told(names: Sequence[str], seconds: Mapping[str, float]) -> str:
-    """A path in words: the steps with their seconds, what is inside of one in brackets behind it."""
+    """Formats a path: the steps with their seconds, inner steps in brackets after the outer one."""
     parts: list[str] = []
     left = list(names)
     while left:
@@ -83,7 +81,7 @@ def told(names: Sequence[str], seconds: Mapping[str, float]) -> str:
 
 
 def measured(trace: Trace, forecasts: Forecasts | None) -> Iterator[Section]:
-    """What a call took: its critical path, and every step of it that took time or that stock could claim."""
+    """Yields the tables of a call: its critical path, and every step that took time or that stock could claim."""
     path = [(name, seconds) for name, seconds in measured_path(trace) if seconds >= _LEAST]
     believed = forecasts.run.each if forecasts is not None else {}
     yield (
@@ -95,7 +93,7 @@ def measured(trace: Trace, forecasts: Forecasts | None) -> Iterator[Section]:
         ],
     )
     yield (
-        "Last run: when the inputs of each step were there, how long it waited for its engine, and ran",
+        "Last run: when the inputs of each step were ready, how long it waited for its engine, and ran",
         ("inputs at", "waited", "ran", "for stock", "step"),
         [
             (

@@ -1,7 +1,7 @@
 """Layered layout of a directed acyclic graph (Sugiyama, Tagawa and Toda 1981): ranks, order in ranks, positions.
 
-Knows nothing of primitives: boxes with sizes in, positions out. Edges run downwards; an edge over several ranks passes
-through a bend in each of them, so that no edge crosses a box.
+Knows nothing of primitives: boxes with sizes in, positions out. Edges run downwards; an edge over several ranks gets a
+bend in each of them, so that no edge crosses a box.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A placed edge: points from top to bottom, pairwise a straight way through a rank, bent ways between pairs."""
+    """A placed edge: points from top to bottom, pairwise a straight line across a rank, curves between pairs."""
 
     source: str
     target: str
@@ -37,7 +37,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Boxes by name and edges in the order given, within ``width`` times ``height``."""
+    """Boxes by name and edges in the given order, within ``width`` times ``height``."""
 
     width: float
     height: float
@@ -46,9 +46,9 @@ class Layout:
 
 
 def ranks(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """For each node the number of edges on the longest path that leads to it.
+    """Returns for each node the number of edges on the longest path to it.
 
-    Raises ValueError when the edges form a circle.
+    Raises ValueError if the edges form a cycle.
     """
     parents: dict[str, list[str]] = {name: [] for name in nodes}
     children: dict[str, list[str]] = {name: [] for name in nodes}
@@ -65,14 +65,14 @@ def ranks(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, i
             if not waiting[child]:
                 ready.append(child)
     if len(rank) < len(parents):
-        raise ValueError(f"edges form a circle through {sorted(set(parents) - set(rank))[0]!r}; expected none")
+        raise ValueError(f"edges form a cycle through {sorted(set(parents) - set(rank))[0]!r}; expected none")
     return rank
 
 
 def layered(sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, str]]) -> Layout:
     """Places boxes of the given (width, height) so that none overlap and every edge runs downwards.
 
-    Nodes of one rank keep the order of ``sizes`` where edges do not ask for another. Raises ValueError on a circle.
+    Nodes of one rank keep the order of ``sizes`` unless edges require another. Raises ValueError on a cycle.
     """
     net = _Net(sizes, edges)
     net.order()
@@ -81,7 +81,7 @@ def layered(sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str,
 
 @dataclass(slots=True)
 class _Net:
-    """The graph while it is laid out. Bends are nodes too, named by number, with no height."""
+    """The graph during layout. Bends are nodes of zero height, named by edge number and rank."""
 
     sizes: Mapping[str, tuple[float, float]]
     edges: Sequence[tuple[str, str]]
@@ -112,7 +112,7 @@ class _Net:
         return name
 
     def order(self, sweeps: int = 12) -> None:
-        """Barycentre heuristic: sorts each rank by the mean position of its neighbours, down and up; keeps the best."""
+        """Barycentre heuristic: sorts each rank by its neighbours' mean position, down and up; keeps the best order."""
         best, fewest = [list(layer) for layer in self.layers], self._crossings()
         for sweep in range(sweeps):
             if not fewest:
@@ -171,7 +171,7 @@ class _Net:
         return tops, heights
 
     def _place_across(self, sweeps: int = 24) -> None:
-        """Draws every node towards its neighbours, as far as the order in its rank allows."""
+        """Pulls every node towards its neighbours, as far as the order in its rank allows."""
         for layer in self.layers:
             x = 0.0
             for name in layer:
@@ -193,7 +193,7 @@ class _Net:
         self.center = {name: x - shift for name, x in self.center.items()}
 
     def _gather(self, layer: Sequence[str]) -> None:
-        """Moves boxes without edges, which nothing draws anywhere, to what is beside them in their rank."""
+        """Moves boxes without edges next to their neighbours in the rank, because nothing else places them."""
         alone = [not self.above[name] and not self.below[name] for name in layer]
         first = alone.index(False) if False in alone else 0
         for i in range(first + 1, len(layer)):
@@ -203,7 +203,7 @@ class _Net:
             self.center[layer[i]] = self.center[layer[i + 1]] - self._step(layer[i], layer[i + 1])
 
     def _straighten(self) -> None:
-        """Moves long edges, and chains of boxes, to one position each, as far as their neighbours leave room."""
+        """Moves the bends of a long edge, and chains of boxes, to one x position, as far as neighbours leave room."""
         beside = {}
         for layer in self.layers:
             for left, name, right in zip([None, *layer], layer, [*layer[1:], None], strict=False):
@@ -229,7 +229,7 @@ class _Net:
             self.center.update(dict.fromkeys(run, min(max(x, low), high)))
 
     def _chains(self) -> list[list[str]]:
-        """Boxes below each other, each the only one that the one above leads to directly, and the other way round."""
+        """Returns vertical chains of boxes, each the only direct successor of the one above and vice versa."""
         down: dict[str, list[str]] = {}
         up: dict[str, list[str]] = {}
         for path in self.paths:
@@ -246,7 +246,7 @@ class _Net:
         return sorted(chains)
 
     def _wish(self, name: str, *, up: bool, low: bool) -> float:
-        """The weighted median of the neighbours' positions: unlike the mean it lets edges run straight."""
+        """Returns the weighted median of the neighbours' positions; unlike the mean it lets edges run straight."""
         near = (self.above[name] if up else []) + (self.below[name] if low else [])
         if not near:
             return self.center[name]
@@ -272,7 +272,7 @@ class _Net:
         return tuple(wires)
 
     def _ports(self, ends: Sequence[Sequence[str]], boxes: Mapping[str, Box]) -> list[float]:
-        """Where each edge touches its box: side by side, in the order of where the edges come from."""
+        """Returns the x position at which each edge touches its box: side by side, in the order of the other ends."""
         ports = [0.0] * len(ends)
         for name, box in boxes.items():
             mine = [index for index, end in enumerate(ends) if end[0] == name]
@@ -284,7 +284,7 @@ class _Net:
 
 
 def median(weighted: Sequence[tuple[float, float]]) -> float:
-    """The weighted median of (value, weight) pairs; the middle of the two values where it lies between them."""
+    """Returns the weighted median of (value, weight) pairs; the midpoint if it falls between two values."""
     ordered = sorted(weighted)
     half, total = sum(weight for _, weight in ordered) / 2, 0.0
     for index, (value, weight) in enumerate(ordered):
@@ -297,9 +297,9 @@ def median(weighted: Sequence[tuple[float, float]]) -> float:
 
 
 def spread(wished: Sequence[float], steps: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Positions nearest to ``wished`` (weighted least squares) with at least ``steps[i]`` between i and i + 1.
+    """Returns the positions nearest to ``wished`` (weighted least squares), at least ``steps[i]`` from i to i + 1.
 
-    Isotonic regression by pooling adjacent violators, after taking the steps out.
+    Isotonic regression by pooling adjacent violators, with the steps subtracted.
     """
     offsets = [0.0]
     for step in steps:

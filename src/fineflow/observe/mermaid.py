@@ -1,6 +1,4 @@
-"""Graphs as pictures: Mermaid source here, SVG from ``observe/plan_svg.py``, the page around them from
-``observe/plan_page.py``.
-"""
+"""Drawings of graphs: Mermaid source here, SVG in ``observe/plan_svg.py``, the page in ``observe/plan_page.py``."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ _ARROWS = {"data": "-->", "stream": "==>", "order": "-.->"}
 
 
 def to_mermaid(graph: Graph, *, marks: Marks = NO_MARKS) -> str:
-    """A Mermaid flowchart (as Markdown renderers draw it), bodies as subgraphs; the same from run to run.
+    """Renders a Mermaid flowchart (for Markdown renderers), bodies as subgraphs; deterministic.
 
-    What ``marks`` says is critical has a heavy frame.
+    Critical primitives of ``marks`` get a heavy frame.
     """
     heavy: list[str] = []
     inner: list[str] = []
@@ -39,9 +37,9 @@ def to_mermaid(graph: Graph, *, marks: Marks = NO_MARKS) -> str:
 
 @dataclass(slots=True)
 class _Flow:
-    """Writes graphs into each other; nodes are numbered through.
+    """Writes nested graphs with consecutive node numbers.
 
-    ``heavy`` collects those on the critical path, ``bodies`` the subgraphs.
+    ``heavy`` collects the nodes on the critical path, ``bodies`` the subgraphs.
     """
 
     marks: Marks
@@ -83,7 +81,7 @@ class _Flow:
 
 
 def _quoted(*lines: str) -> str:
-    """A label: every character that Mermaid, Markdown or HTML could take as its own becomes an entity."""
+    """Quotes a label: every character that has a meaning in Mermaid, Markdown or HTML becomes an entity."""
 
     def safe(text: str) -> str:
         return "".join(c if c.isalnum() or c in " /.-:,()[]·…" else f"#{ord(c)};" for c in text)

@@ -1,4 +1,4 @@
-"""A plan as one HTML page: both graphs, what was rewritten, what was not, and why. Needs nothing from the network."""
+"""A plan as one self-contained HTML page: both graphs, the rewrites and refusals, and their reasons."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _STYLE = (
     ".stock{border-left:4px solid var(--code);padding:8px 14px;margin:14px 0}"
     "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}.e{order:-1}}"
 )
-_BESIDE = 60  # primitives that both graphs together may have to be shown side by side at first
+_BESIDE = 60  # maximum primitives in both graphs together to show them side by side initially
 AS_WRITTEN = ("As written", "p-graph: the order of the stock framework")
-AS_RUN = ("As run", "e-graph: each step starts as soon as its inputs are there")
+AS_RUN = ("As run", "e-graph: each step starts as soon as its inputs are ready")
 
 
 def to_html(
@@ -57,10 +57,10 @@ def to_html(
     marks: tuple[Marks, Marks] = (NO_MARKS, NO_MARKS),
     critical: str = "",
 ) -> str:
-    """One self-contained page. ``summary``: sentences for people. ``fallback``: why everything is left to stock.
+    """Renders one self-contained page. ``summary``: sentences to show. ``fallback``: why everything runs as stock.
 
-    tables: further ones, behind the pictures. marks: what the two pictures tell besides; critical: what their heavy
-    frames mean.
+    tables: further ones, after the pictures. marks: timing marks of the two pictures. critical: legend of their heavy
+    frames.
     """
     heading = escape(title or "Plan")
     parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
@@ -106,28 +106,28 @@ def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Mar
 
 
 def calls(graph: Graph) -> Iterator[Primitive]:
-    """The steps of user code, and of components not recognised, bodies included."""
+    """Yields the steps of user code and of unrecognised components, bodies included."""
     return (p for p in everything(graph) if p.op is Op.CALL)
 
 
 def opaque(graph: Graph) -> list[Primitive]:
-    """Those of them that stock runs, because nothing is known about what they do."""
+    """Returns those of them that stock runs, because nothing is known about their effects."""
     return [p for p in calls(graph) if p.effects.kind is Effect.OPAQUE]
 
 
 def stays(p: Primitive) -> bool:
-    """Whether stock alone runs it, whatever could be gained by running it early."""
+    """Returns True if stock alone runs it, whatever could be gained by running it early."""
     return p.effects.kind is Effect.OPAQUE or (p.effects.kind is not Effect.PURE and p.by_stock)
 
 
 Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
-"""A table: heading, columns, rows; the last column holds what is longest."""
+"""A table: heading, columns, rows; the last column holds the longest texts."""
 
 
 def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -> list[Section]:
-    """The tables below a plan: heading, columns, rows. Without empty tables, and without saying a thing twice.
+    """Returns the non-empty tables below a plan: heading, columns, rows. States nothing twice.
 
-    gain: whether the plan is used at all; if not, there is nothing that starts earlier to be told of.
+    gain: True if the plan is used; if not, nothing starts earlier.
     """
     found = [] if graph is None else list(calls(graph))
     held = [p for p in found if stays(p)]
@@ -145,7 +145,7 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
         ),
         (
             "Your functions without side effects, or declared to read, which may run early",
-            ("step", "at", "how that is known"),
+            ("step", "at", "evidence"),
             [(p.name, _at(p), p.effects.reason or "found pure") for p in free if gain],
         ),
     ]
@@ -153,7 +153,7 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
 
 
 def _told(notes: Iterable[Note]) -> list[tuple[str, ...]]:
-    """Rows of notes; what is said of several steps in the same words is said once."""
+    """Returns rows of notes; steps with the same note share a row."""
     said: dict[tuple[str, str], list[str]] = {}
     for note in notes:
         said.setdefault((note.source, tidy(note.reason)), []).append(note.where)
@@ -171,7 +171,7 @@ def _at(p: Primitive) -> str:
 
 
 def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
-    """The reason, and what it costs: how many steps could start earlier if it were known to be harmless."""
+    """Returns the reason, and its cost: the number of steps that could start earlier without this one's effects."""
     reason = tidy(p.effects.reason) or "is not known to be without side effects"
     if where := _at(p):
         reason = f"kept in order: `{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}"
@@ -180,7 +180,7 @@ def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
 
 
 def _waiting(graph: Graph, name: str) -> int:
-    """How many models, searches and the like come after a step, by data or order."""
+    """Returns the number of models, searches and the like that come after a step, by data or order."""
     behind = {name}
     for p in graph:
         if not behind.isdisjoint((*(ref.name for ref in p.args.values()), *p.after)):
@@ -194,7 +194,7 @@ _PLUMBING = frozenset(
 
 
 def works(p: Primitive) -> bool:
-    """Whether a primitive takes time of its own: a model, a search, reranking, a tool."""
+    """Returns True if a primitive takes time of its own: a model, a search, reranking, a tool."""
     return p.op not in _PLUMBING or any(works(inner) for _, body in bodies(p) for inner in body)
 
 

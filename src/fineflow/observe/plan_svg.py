@@ -1,7 +1,7 @@
-"""Graphs as SVG that stands alone and adapts to light and dark.
+"""Graphs as standalone SVG that adapts to light and dark mode.
 
-Top to bottom is the order in which primitives can start; side by side means at the same time. Thin solid edges carry
-values, thick ones items one by one, dashed ones only say which primitive waits for which.
+Vertical position is the order in which primitives can start; primitives side by side can run concurrently. Thin solid
+edges carry values, thick ones items one by one, dashed ones mark order only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fineflow.ir.spec import bodies, everything
 from fineflow.ir.text import NO_MARKS, Marks, format_value, inside, tidy
 from fineflow.observe.graph_layout import Box, Layout, Wire, layered
 
-FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {  # of operations; user functions that are pure are PURE
+FAMILIES: dict[str, tuple[str, frozenset[Op]]] = {  # of operations; user functions that are not opaque are OWN
     "llm": ("language model", frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE})),
     "find": ("retrieval", frozenset({Op.EMBED, Op.INGEST, Op.SEARCH, Op.RERANK})),
     "text": ("prompts and parsers", frozenset({Op.RENDER, Op.PARSE})),
@@ -38,7 +38,7 @@ COLOURS = {  # light, dark
 EDGES = {"data": "a value", "stream": "items, one by one", "order": "waits for, reads nothing"}
 
 _MONO, _SANS = 6.65, 6.6  # width of a character in pixels, at the sizes below
-_LETTERS = 38  # of a name; longer ones lose their beginning, as the end tells them apart
+_LETTERS = 38  # of a name; longer ones lose their beginning, because the end tells them apart
 _ROW = 15.0
 
 STYLE = (
@@ -67,16 +67,16 @@ STYLE = (
 
 
 def family(p: Primitive) -> str:
-    """The key in ``COLOURS`` of the family that a primitive belongs to."""
+    """Returns the key in ``COLOURS`` of a primitive's family."""
     if p.op is Op.CALL and p.effects.kind is not Effect.OPAQUE:
         return "flow" if p.meta.get("handed") else OWN[0]
     return next(key for key, (_, ops) in FAMILIES.items() if p.op in ops)
 
 
 def to_svg(graph: Graph, *, title: str = "", marks: Marks = NO_MARKS) -> str:
-    """One self-contained SVG; hovering a box or an edge tells everything about it.
+    """Renders one self-contained SVG; the tooltip of a box or an edge shows all details.
 
-    What ``marks`` says is critical has a heavy frame, and so has the edge between two of them.
+    Critical primitives of ``marks`` get a heavy frame, and so do the edges between them.
     """
     picture = _picture(graph, marks)
     margin = 12
@@ -105,7 +105,7 @@ class _Edge:
 
 
 def edges(graph: Graph) -> dict[tuple[str, str], _Edge]:
-    """What to draw between which names: data edges, and the order edges that no other path implies."""
+    """Returns the edges to draw, by names: data edges, and the order edges that no other path implies."""
     found: dict[tuple[str, str], _Edge] = {}
     waits_for: dict[str, set[str]] = {}
     for p in graph:
@@ -124,18 +124,18 @@ def edges(graph: Graph) -> dict[tuple[str, str], _Edge]:
 
 
 def critical_edges(graph: Graph, marks: Marks, prefix: str = "") -> set[tuple[str, str]]:
-    """The edges between primitives that follow each other on the critical path."""
+    """Returns the edges between consecutive primitives of the critical path."""
     on = [p.name for p in graph if prefix + p.name in marks.critical]
     found = set()
     for before, after in pairwise(on):
-        # What takes no time lies between them, and is not on the path itself.
+        # Steps between them that take no time are not on the path itself.
         between = _between(graph, before, after)
         found |= {(a, b) for a, b in edges(graph) if a in between and b in between}
     return found
 
 
 def _between(graph: Graph, first: str, last: str) -> set[str]:
-    """One chain of primitives from the first to the last, over data and order edges: the shortest."""
+    """Returns a shortest chain of primitives from the first to the last, over data and order edges."""
     before = {p.name: [*(ref.name for ref in p.args.values()), *p.after] for p in graph}
     came, front = {last: ""}, [last]
     while front and first not in came:
@@ -148,7 +148,7 @@ def _between(graph: Graph, first: str, last: str) -> set[str]:
 
 
 def describe(p: Primitive) -> str:
-    """Everything about a primitive, a line each: for tooltips."""
+    """Returns a tooltip: everything about a primitive, one fact per line."""
     lines = [f"{p.op}: {p.name}"]
     lines += [f"{arg} = {ref}" for arg, ref in p.args.items()]
     lines += [f"after {name}" for name in p.after]
@@ -179,7 +179,7 @@ def _picture(graph: Graph, marks: Marks, prefix: str = "") -> _Picture:
 
 
 def _sorted_wires(placed: Layout, kinds: dict[tuple[str, str], _Edge]) -> list[Wire]:
-    """Streams last, so that they lie on top."""
+    """Returns the wires, streams last, so that they are drawn on top."""
     return sorted(placed.wires, key=lambda wire: kinds[wire.source, wire.target].kind == "stream")
 
 
@@ -263,9 +263,9 @@ def _node(p: Primitive, marks: Marks, prefix: str) -> _Picture:
 
 
 def legend(graphs: Sequence[Graph], *, critical: str = "") -> Iterator[str]:
-    """Small HTML pieces that explain the colours in use and the edges; they need ``STYLE``.
+    """Yields HTML snippets that explain the colours in use and the edges; they need ``STYLE``.
 
-    critical: what the heavy frames mean, where there are any.
+    critical: meaning of the heavy frames, if there are any.
     """
     used = {family(p) for graph in graphs for p in everything(graph)}
     for key, name in (*((key, name) for key, (name, _) in FAMILIES.items()), OWN):

@@ -1,4 +1,4 @@
-"""What ran when: recorded intervals as one HTML file that needs nothing else, or as a trace for Perfetto."""
+"""Timelines of recorded intervals: a self-contained HTML file, or a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PALETTE = (  # light, dark
     ("#7e22ce", "#c084fc"),
     ("#475569", "#94a3b8"),
 )
-_LABELLED = 1.2  # percent of the plot that a bar must fill to carry its label
-_ROWS = 8  # rows of a lane that have room for labels; with more, all are drawn thin
+_LABELLED = 1.2  # minimum width of a bar with a label, in percent of the plot
+_ROWS = 8  # maximum rows of a lane with labels; with more, all are drawn thin
 
 _STYLE = (
     "*{box-sizing:border-box}:root{color-scheme:light dark;--ink:#1e293b;--dim:#64748b;--paper:#fff;--grid:#e2e8f0;"
@@ -55,11 +55,10 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One run to be shown: its intervals, counted from its own beginning.
+    """One recorded run, with its own time zero.
 
-    ``began`` and ``ended``: ``time.perf_counter()`` seconds around the whole call; left out, the first time that
-    anything was queued and the last time that anything ended. ``against``: name of the track to compare its length
-    with ("" = none).
+    ``began`` and ``ended``: ``time.perf_counter()`` seconds around the whole call; defaults: when the first interval
+    was queued and the last one ended. ``against``: name of the track to compare its length with ("" = none).
     """
 
     name: str
@@ -82,7 +81,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Seconds from the zero of a track to percent of the plot."""
+    """Scale from seconds since the zero of a track to percent of the plot."""
 
     span: float
     names: tuple[str, ...]
@@ -99,10 +98,10 @@ class _Axis:
 
 
 def timeline_html(rows: Sequence[Track], *, title: str = "Timeline") -> str:
-    """One self-contained page: the tracks below each other on one time axis, in each a lane per engine.
+    """Renders one self-contained page: the tracks below each other on one time axis, each with a lane per engine.
 
-    Every track starts at its own zero. A bar is the time in which an engine worked on something, the thin line before
-    it the time it waited in the queue. Hovering tells label, times in ms, batch and number of items.
+    Every track starts at its own zero. A bar is work on an engine, the thin line before it the time in the queue.
+    Tooltips show label, times in ms, batch and number of items.
     """
     names = tuple(dict.fromkeys(i.lane for track in rows for i in sorted(track.intervals, key=lambda i: i.start)))
     span = max([track.total for track in rows] + [i.end - t.zero for t in rows for i in t.intervals], default=0.0)
@@ -135,7 +134,7 @@ def _compared(track: Track, first: Track | None) -> str:
     if first is None or not track.total or not first.total:
         return ""
     ratio = track.total / first.total
-    gap = f"{duration(abs(first.total - track.total))} {'sooner' if ratio <= 1 else 'later'}"
+    gap = f"{duration(abs(first.total - track.total))} {'earlier' if ratio <= 1 else 'later'}"
     return f", {ratio:.2f} times as long as {escape(first.name.partition(':')[0])} ({gap})"
 
 
@@ -183,7 +182,7 @@ def _told(i: Interval, zero: float) -> str:
 
 
 def pack(intervals: Sequence[Interval]) -> list[tuple[Interval, int]]:
-    """Each interval with the first row in which it overlaps no other, queue time included."""
+    """Returns each interval with the first row in which it overlaps no other, queue time included."""
     ends: list[float] = []
     packed = []
     for i in sorted(intervals, key=lambda i: (i.queued, i.start, i.end)):
@@ -194,7 +193,7 @@ def pack(intervals: Sequence[Interval]) -> list[tuple[Interval, int]]:
 
 
 def nice_step(span: float, most: int = 10) -> float:
-    """The smallest of 1, 2 or 5 times a power of ten that divides ``span`` seconds into at most ``most`` steps."""
+    """Returns the smallest of 1, 2 or 5 times a power of ten that splits ``span`` seconds into at most ``most``."""
     power = 1e-6
     while True:
         for step in (power, 2 * power, 5 * power):
@@ -204,7 +203,7 @@ def nice_step(span: float, most: int = 10) -> float:
 
 
 def duration(seconds: float, scale: float | None = None) -> str:
-    """Seconds for people, in the unit that suits ``scale`` (the seconds themselves where left out)."""
+    """Formats seconds in the unit that suits ``scale`` (default: the seconds themselves)."""
     size = abs(seconds if scale is None else scale)
     if size >= 1:
         return f"{seconds:.2f} s" if scale is None else f"{seconds:g} s"
@@ -212,9 +211,9 @@ def duration(seconds: float, scale: float | None = None) -> str:
 
 
 def chrome_trace(rows: Sequence[Track]) -> dict[str, Any]:
-    """The same as a Chrome trace (JSON object format; opens in Perfetto): a process per track, a thread per lane row.
+    """Renders a Chrome trace (JSON object format; opens in Perfetto): a process per track, a thread per lane row.
 
-    Times are microseconds from the zero of each track. Waiting is an event of category ``queue`` before the work.
+    Times are microseconds from the zero of each track. Queueing is an event of category ``queue`` before the work.
     """
     events: list[dict[str, Any]] = []
     for pid, track in enumerate(rows, start=1):

@@ -1,6 +1,6 @@
-"""The passes, in the order in which they run: each a pure function from graph to graph.
+"""Passes, in the order in which they run. Each is a pure function from graph to graph.
 
-Any subset can be given to ``fineflow.optimize(..., passes=...)``, and functions of your own; ``bind`` always runs last.
+``fineflow.optimize(..., passes=...)`` takes any subset, and functions of your own; ``bind`` always runs last.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PASSES: tuple[Pass, ...] = (prune, duplicates, stages, prefill, fanout, decode)
 
 
 def checked(passes: Any) -> tuple[Pass, ...]:
-    """What a user gave as ``passes``, as a tuple. Raises TypeError if it is not a sequence of functions."""
-    expected = "passes is expected to be a sequence of functions from graph to graph, such as [*fineflow.PASSES, mine]"
+    """Returns the user's ``passes`` as a tuple. Raises TypeError if they are not a sequence of functions."""
+    expected = "passes must be a sequence of functions from graph to graph, such as [*fineflow.PASSES, mine]"
     if isinstance(passes, str) or not isinstance(passes, Iterable):
         hint = f" (one pass is given as [{_name(passes)}])" if callable(passes) else ""
         raise TypeError(f"{expected}, not {_kind(passes)}{hint}")
@@ -40,8 +40,8 @@ def checked(passes: Any) -> tuple[Pass, ...]:
 def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:
     """Runs the passes and binds. Verifies the graph after each, with ``check`` and whenever they are not ``PASSES``.
 
-    Raises: PlanningError, naming the pass, when one of the user's raises or returns no valid graph; GraphError when
-    one of fineflow's breaks a rule.
+    Raises: PlanningError, naming the pass, if a user's pass raises or returns an invalid graph; GraphError if one of
+    fineflow's breaks a rule.
     """
     check = check or tuple(passes) != PASSES
     if check:
@@ -57,7 +57,7 @@ def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = Fals
 
 
 def _users(each: Pass, graph: Graph) -> Graph:
-    """The graph that a pass of the user's makes. Raises PlanningError if that fails, or it is not a valid graph."""
+    """Runs a user's pass. Raises PlanningError if it fails or does not return a valid graph."""
     name = _name(each)
     try:
         made: Any = each(graph)
@@ -72,7 +72,7 @@ def _users(each: Pass, graph: Graph) -> Graph:
         verify(made, after=f"your own pass {name}")
     except GraphError as error:
         raise PlanningError(str(error)) from error
-    except Exception as error:  # what is not even made of primitives
+    except Exception as error:  # e.g. its members are not primitives
         raise PlanningError(
             f"your own pass {name!r} returned an invalid graph, which could not be verified "
             f"({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""What of a prompt is known when: for the passes that have the beginning of a prompt prefilled."""
+"""Beginnings of prompts that are known early: analysis for the passes that prefill them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fineflow.ir.spec import bodies
 from fineflow.ir.traverse import ancestors, origins
 from fineflow.ir.weights import takes_time
 
-_SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of a half
+_SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of one half
 CHARACTERS = 4  # per token, about
-VALUE = 32  # tokens of a value that nobody has seen, as a guess
+VALUE = 32  # estimated tokens of a value that is not known yet
 
 
 class Ready:
-    """When the values of a graph are there: after which slow primitives, and how long after others, as predicted."""
+    """Predicted readiness of the values of a graph: the slow primitives before each, and the seconds between them."""
 
     def __init__(self, graph: Graph) -> None:
         self._behind = ancestors(graph, order=True)
@@ -26,15 +26,15 @@ class Ready:
         self._ends: dict[str, float] = {}
 
     def waits(self, *names: str) -> frozenset[str]:
-        """The slow primitives that have to end before all of these (primitives or inputs) have."""
+        """Returns the slow primitives that must end before all of these (primitives or inputs) are ready."""
         found = frozenset(names).union(*(self._behind.get(name, frozenset()) for name in names))
         return found & self._slow
 
     def wait(self, names: Set[str], later: Set[str]) -> float:
-        """Seconds that ``later`` are expected to end after ``names``.
+        """Returns the expected seconds from the end of ``names`` to the end of ``later``.
 
-        What is expected at the same time does not come at the same time: how long a model writes is spread as widely
-        as it is long, and of two such values one is there a good quarter of its time before the other.
+        Values with equal predictions do not arrive together: decode times vary about as much as they are long, so one
+        of two such values leads by a good quarter of its time.
         """
         own = later - names
         gap = self._end(own) - self._end(names)
@@ -50,9 +50,9 @@ class Ready:
 
 
 def seconds(p: Primitive) -> float:
-    """How long a primitive is expected to run.
+    """Returns the expected duration of a primitive.
 
-    User code counts nothing: it may be over at once, and then a prefill would be in the way of its own request.
+    User code counts as 0: it may return at once, and a prefill would then delay the request it was meant for.
     """
     if p.effects.kind is Effect.OPAQUE:
         return 0.0
@@ -62,11 +62,11 @@ def seconds(p: Primitive) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that is written and prefilled, seen from the graph in which a beginning of it could be prefilled.
+    """A prompt that is rendered and prefilled, seen from the graph in which its beginning could be prefilled.
 
-    sources: where its variables (by argument of ``rendered``) come from in that graph; a variable that is not among
-    them is known only where the prompt is decoded. after: what its prefill must not overtake. until: the primitive
-    that has its value when the whole prompt is there. name: of the primitives made for it, without the operation.
+    sources: origin of its variables (by argument of ``rendered``) in that graph; other variables are known only where
+    the prompt is decoded. after: steps that its prefill must not overtake. until: the primitive that ends when the
+    whole prompt is known. name: prefix of the names of primitives made for it.
     """
 
     prefill: Primitive
@@ -78,31 +78,31 @@ class Prompt:
 
     @property
     def segments(self) -> tuple[tuple[str, str], ...]:
-        """Text and variables as they stand in the prompt, as (kind, text or name); empty where that is not known."""
+        """Text and variables in prompt order, as (kind, text or name); empty if not known."""
         found: tuple[tuple[str, str], ...] = self.rendered.meta.get("segments", ())
         return found
 
     @property
     def block(self) -> int:
-        """Tokens of a key/value block of the engine; 0 where it takes whole prompts only."""
+        """Tokens per KV cache block of the engine; 0 if it takes whole prompts only."""
         return int(self.prefill.meta.get("block", 0))
 
     def argument(self, variable: str) -> str:
-        """The argument of ``rendered`` that brings a variable; "" for one that the template fills in by itself."""
+        """Returns the argument of ``rendered`` that provides a variable; "" if the template fills it in by itself."""
         return next((arg for arg in (f"key:{variable}", "value", "rest") if arg in self.rendered.args), "")
 
 
 Element = tuple[str, Ref | None]
-"""A part of a prompt that is known: text, and None; or the argument that brings a variable, and where it comes from."""
+"""A known part of a prompt: text, and None; or the argument that provides a variable, and its origin."""
 
 
 def names(prompt: Prompt, args: Iterable[str]) -> frozenset[str]:
-    """The variables of a prompt that come by these arguments."""
+    """Returns the variables of a prompt that these arguments provide."""
     return frozenset(text for kind, text in prompt.segments if kind != "text" and prompt.argument(text) in args)
 
 
 def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
-    """What a prompt consists of up to the variable ``end`` ("" for all of it), as far as it can be told."""
+    """Returns the known parts of a prompt up to the variable ``end`` ("" for the whole prompt)."""
     found: list[Element] = []
     several = len({text for kind, text in prompt.segments if kind != "text"}) > 1
     for kind, text in prompt.segments:
@@ -111,7 +111,7 @@ def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
             found.append((text, None))
         elif text == end:
             break
-        elif arg == "value":  # a dict, unless there is but one variable: then it may be just that
+        elif arg == "value":  # a dict, unless there is only one variable: then possibly its plain value
             if not several or prompt.sources[arg].key is not None:
                 break
             found.append((f"key:{text}", Ref(prompt.sources[arg].name, text)))
@@ -124,9 +124,9 @@ def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
 class Beginning:
     """A beginning of a prompt, up to the variable ``end`` ("" for the whole prompt).
 
-    known: the arguments in it. characters: of the text in it. waits: the slow primitives before it is known. newest:
-    the late variable that came last. formatted: whether the value of ``end`` is written with a format, so that where
-    it begins depends on it. later: the slow primitives before a longer beginning is known.
+    known: the arguments in it. characters: of its fixed text. waits: the slow primitives before it is known. newest:
+    the late variable that arrived last. formatted: True if the value of ``end`` has a format spec, which moves its
+    start. later: the slow primitives before a longer beginning is known.
     """
 
     end: str
@@ -139,12 +139,12 @@ class Beginning:
 
     @property
     def tokens(self) -> float:
-        """A guess at its length; of values only that there are some."""
+        """Estimated length; unknown values count as ``VALUE`` tokens each."""
         return self.characters / CHARACTERS + VALUE * len(self.known)
 
 
 def prompts_of(graph: Graph) -> Iterable[Prompt]:
-    """The prompts of a graph that are written in one primitive and prefilled in the next."""
+    """Yields the prompts of a graph that are rendered in one primitive and prefilled in the next."""
     for p in graph:
         rendered = graph.by_name.get(p.args["prompt"].name) if p.op is Op.PREFILL else None
         if rendered is not None and rendered.op is Op.RENDER:
@@ -153,10 +153,10 @@ def prompts_of(graph: Graph) -> Iterable[Prompt]:
 
 
 def beginnings(prompt: Prompt, ready: Ready, decoded: Set[str] = frozenset()) -> list[Beginning]:
-    """The beginnings that are known before more of the prompt is, the shortest first.
+    """Returns the beginnings that are known before more of the prompt is, shortest first.
 
-    decoded: the slow primitives that have to end besides before it is decoded. A value that comes from where an
-    earlier one came, or from before that, is there when that one is, and ends no beginning of its own.
+    decoded: further slow primitives that must end before the prompt is decoded. A value that depends on no more slow
+    primitives than the values before it is ready with them, and ends no beginning of its own.
     """
     waits = ready.waits(*prompt.after)
     found: list[Beginning] = []
@@ -184,7 +184,7 @@ def beginnings(prompt: Prompt, ready: Ready, decoded: Set[str] = frozenset()) ->
 
 
 def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primitive:
-    """The primitive that prefills a beginning."""
+    """Returns the primitive that prefills a beginning."""
     rest = prompt.rendered.args.keys() - each.known
     sources, p = prompt.sources, prompt.prefill
     late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
@@ -193,7 +193,7 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
         name,
         Op.PARTIAL_PREFILL,
         {arg: sources[arg] for arg in prompt.rendered.args if arg in each.known},
-        # What is known, but not needed for the beginning, is left out as well.
+        # Also omits arguments that are known already but not part of the beginning.
         {"late": tuple(sorted(names(prompt, late))), "unread": tuple(sorted(names(prompt, rest - late)))},
         p.effects,
         leaf=p.leaf,
@@ -205,16 +205,16 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
 
 
 def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
-    """Whether what is behind a beginning is expected to come so much later that two prefills are worth it.
+    """Returns True if the rest is expected so much later than a beginning that two prefills are worth it.
 
-    The price is what splitting a prefill costs: measured, or before that the 3-12 % of Ayo, Table 3.
+    The price is the cost of splitting a prefill: measured, or initially the 3-12 % of Ayo, Table 3.
     """
     wait = ready.wait(beginning.waits, beginning.later)
     return wait > costs.split_penalty(prompt.prefill.engine, beginning.tokens)
 
 
 def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
-    """The prompts in the bodies of a primitive, as seen from the graph around it."""
+    """Yields the prompts in the bodies of a primitive, as seen from the graph around it."""
     for label, body in bodies(p):
         outer = {name: ref for name, ref in p.args.items() if p.op is not Op.MAP or name != "items"}
         for prompt in prompts_of(body):
@@ -226,7 +226,7 @@ def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
 
 
 def _outside(ref: Ref, body: Graph, outer: Mapping[str, Ref]) -> Ref | None:
-    """What a value of a body is in the graph around it; None where it is made in the body."""
+    """Returns the outer reference for a value of a body; None if it is made in the body."""
     inner = body.by_name.get(ref.name)
     if inner is not None and inner.op is Op.PICK and ref.key is None:
         record = inner.args["record"]
@@ -240,8 +240,9 @@ def _outside(ref: Ref, body: Graph, outer: Mapping[str, Ref]) -> Ref | None:
 
 
 def _order(p: Primitive, graph: Graph, read: set[str]) -> tuple[str, ...]:
-    """What a prefill in front of ``p`` must not overtake: the order of ``p``, but of user code only what may change
-    a value that is read. That it may be a guard, or write what an arm reads, does not matter to a prefill.
+    """Returns the primitives that a prefill before ``p`` must not overtake: those that ``p`` waits for, but of user
+    code only steps that may change a value it reads. That they may be guards, or write what an arm reads, does not
+    matter to a prefill.
     """
     opaque = {q.name for q in graph if q.effects.kind is Effect.OPAQUE}
     held = origins(graph)

@@ -1,4 +1,4 @@
-"""Last pass: who runs each primitive, and how deep it lies."""
+"""Last pass: marks the primitives that stock runs, and sets depths."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fineflow.ir.weights import cost
 
 
 def bind(graph: Graph) -> Graph:
-    """Sets depths, and marks as ``by: stock`` what nothing that runs ahead needs.
+    """Sets depths, and ``by_stock`` on primitives that nothing running ahead needs.
 
-    The graph runs ahead what stock can claim (decodes, searches, reranking) and what leads to it. The rest, such as
-    the parsers at the ends, is stock's: it runs there anyway.
+    The graph runs ahead what stock can claim (decodes, searches, reranking) and the steps that lead to it. The rest,
+    such as the final parsers, is left to stock, which runs it anyway.
     """
     return _deep(_marked(graph, answer=False))
 
 
 def _marked(graph: Graph, *, answer: bool) -> Graph:
-    """The graph with what is stock's marked, bodies included. answer: whether its output is needed."""
+    """Marks the primitives that stock runs, bodies included. answer: True if the graph's output is needed."""
     needed, values = _needed(graph, answer)
     return graph.with_primitives(
         _with_bodies(p, answer=p.name in values) if p.name in needed else p.with_(by_stock=True) for p in graph
@@ -28,19 +28,19 @@ def _marked(graph: Graph, *, answer: bool) -> Graph:
 
 
 def _with_bodies(p: Primitive, *, answer: bool) -> Primitive:
-    if isinstance(p.body, Mapping):  # what its tests say is always needed
+    if isinstance(p.body, Mapping):  # the results of its tests are always needed
         arms = {at: _marked(body, answer=answer or at.startswith("if ")) for at, body in p.body.items()}
         return p.with_(body=arms)
     return p.with_(body=_marked(p.body, answer=answer)) if isinstance(p.body, Graph) else p
 
 
 def _needed(graph: Graph, answer: bool) -> tuple[set[str], set[str]]:
-    """What has to run ahead, and those whose value or end somebody waits for."""
+    """Returns the primitives that must run ahead, and those whose value or end is awaited."""
     needed: set[str] = set()
     values = set(ending(graph)) if answer else set()
     for p in reversed(graph.primitives):
         if p.by_stock:
-            continue  # stock runs it, on inputs that stock has made
+            continue  # stock runs it, on inputs of its own
         if p.name in values or _claimed(p):
             needed.add(p.name)
             values.update(ref.name for ref in p.args.values())
@@ -49,7 +49,7 @@ def _needed(graph: Graph, answer: bool) -> tuple[set[str], set[str]]:
 
 
 def _claimed(p: Primitive) -> bool:
-    """Whether there is anything in it that stock can claim, or that has to be done before it is due."""
+    """Returns True if stock can claim something in it, or it contains an early prefill."""
     inner = [q for _, body in bodies(p) for q in body]
     return cost(p) > 0 or p.op is Op.PARTIAL_PREFILL or any(map(_claimed, inner))
 

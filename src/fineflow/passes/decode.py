@@ -1,8 +1,8 @@
-"""Pass 4, decode pipelining (Ayo, section 4.3): what a model generates is consumed while it is being generated.
+"""Pass 4, decode pipelining (Ayo, section 4.3): consumers read a model's output while it is being generated.
 
 Two rewrites. Each item of a generated list goes to the MAP that consumes the list, and each field of a generated object
-to those who read just this field, as soon as no later token can change it. Whoever reads the list or the object as a
-whole gets it when it is complete, as before.
+to the steps that read only this field, as soon as no later token can change it. Steps that read the whole list or
+object still get it when it is complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fineflow.ir.weights import weight
 
 
 def decode(graph: Graph) -> Graph:
-    """DECODE → PARSE → consumers becomes PARTIAL_DECODE → PARSE ... → consumers of its items or fields."""
+    """Rewrites DECODE → PARSE → consumers to PARTIAL_DECODE → PARSE ... → consumers of items or fields."""
     graph = in_bodies(decode, graph)
     pipelining = _Pipelining(graph)
     for p in graph:
@@ -28,7 +28,7 @@ def decode(graph: Graph) -> Graph:
 
 
 class _Pipelining:
-    """Lets consumers in a graph start on items and fields while they are written."""
+    """Lets consumers in a graph start on items and fields while they are generated."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -36,7 +36,7 @@ class _Pipelining:
         self._useful, self._writing = _downstream(graph)
 
     def refuse(self, consumer: Primitive) -> None:
-        """Says why a MAP has to wait for all of its items."""
+        """Notes why a MAP must wait for all of its items."""
         parse = self.graph.by_name.get(consumer.args["items"].name)
         source = self._source(parse) if parse is not None else ()
         if parse is not None and source:
@@ -46,7 +46,7 @@ class _Pipelining:
             self.edit.refused(consumer.name, "its items are not parsed from what a model writes")
 
     def consume(self, parse: Primitive) -> None:
-        """Lets those who read items or fields of ``parse`` have them while its text is written."""
+        """Streams items or fields of ``parse`` to the steps that read them."""
         readers = [self.graph[name] for name in self.graph.users.get(parse.name, ())]
         items = [p for p in readers if p.op is Op.MAP and p.args["items"] == Ref(parse.name)]
         splitters = parse.meta.get("splitters", ())
@@ -91,7 +91,7 @@ class _Pipelining:
         self.edit.done(written.name, self._told(parse, written, early, fields, unit.removesuffix("s")))
 
     def _reads_fields(self, reader: Primitive, parse: Primitive, keys: frozenset[str]) -> None:
-        """Has a reader wait only for the fields that it reads."""
+        """Makes a reader wait only for the fields that it reads."""
         now = self.edit[reader.name]
         args = {n: replace(r, stream=True) if r.name == parse.name and r.key else r for n, r in now.args.items()}
         if now.args.get("value") == Ref(parse.name):
@@ -105,7 +105,7 @@ class _Pipelining:
         self.edit.change(reader.name, args=args)
 
     def _source(self, parse: Primitive) -> list[Primitive]:
-        """What the text comes through on its way from a DECODE, and that at last; [] if it comes from elsewhere."""
+        """Returns the steps from ``parse`` back to the DECODE, which is last; [] if the text comes from elsewhere."""
         found: list[Primitive] = []
         ref = _only(parse)
         while ref is not None and ref.key is None and (made := self.graph.by_name.get(ref.name)):
@@ -138,13 +138,13 @@ class _Pipelining:
 
 
 def _only(p: Primitive) -> Ref | None:
-    """The one thing that a primitive reads."""
+    """Returns the only reference that a primitive reads, or None if there are more or none."""
     refs = tuple(p.args.values())
     return refs[0] if len(refs) == 1 else None
 
 
 def _fields(reader: Primitive, parse: Primitive) -> frozenset[str]:
-    """The fields that a primitive reads of the object; empty if it may read anything, or is run by stock."""
+    """Returns the fields that a primitive reads of the object; empty if it may read anything, or is opaque."""
     if reader.effects.kind is Effect.OPAQUE:
         return frozenset()
     refs = [(arg, ref) for arg, ref in reader.args.items() if ref.name == parse.name]
@@ -158,7 +158,7 @@ def _fields(reader: Primitive, parse: Primitive) -> frozenset[str]:
 
 
 def _downstream(graph: Graph) -> tuple[set[str], set[str]]:
-    """The primitives that take time or lead to some that do; and those that write or lead to some that do."""
+    """Returns the primitives that take time or lead to some that do, and those that write or lead to writes."""
     useful: set[str] = set()
     writing: set[str] = set()
     for p in reversed(graph.primitives):

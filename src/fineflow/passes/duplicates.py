@@ -1,8 +1,8 @@
-"""Duplicate work: what is the same twice in one graph is done once.
+"""Duplicate work: equal work in one graph is done once.
 
-Two equal PURE primitives become one. Two equal searches stay two, as stock makes two calls and may change the documents
-of one in place; but where the store is known to make new documents in every search, one of them searches, and the
-other is given copies. What a model generates is never shared: it may be sampled.
+Two equal PURE primitives become one. Two equal searches stay two, because stock makes two calls and may change the
+documents of one in place. If the store is known to return new documents from every search, one of them searches and
+the other gets copies. Decodes are never shared: they may be sampled.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SHARED = frozenset({Op.EMBED, Op.PICK, Op.RECORD, Op.RENDER})
 
 
 def duplicates(graph: Graph) -> Graph:
-    """Keeps the first of equal PURE primitives for all who read one, and marks equal searches (``same``)."""
+    """Keeps the first of equal PURE primitives for all readers, and marks equal searches (``same``)."""
     graph = in_bodies(duplicates, graph)
     edit, before = GraphEditor(graph, "duplicates"), _between(graph)
-    instead: dict[str, Ref] = {}  # a primitive that is removed -> the one that stays
+    instead: dict[str, Ref] = {}  # a removed primitive -> the one that stays
     first: dict[Any, Primitive] = {}
     for p in graph:
         if instead:
@@ -38,18 +38,18 @@ def duplicates(graph: Graph) -> Graph:
             edit.remove(p.name)
             instead[p.name] = Ref(kept.name)
             if p.op is Op.EMBED:  # the others are data plumbing
-                edit.done(p.name, f"takes what {kept.name} makes of the same text")
+                edit.done(p.name, f"reuses the result of {kept.name} for the same text")
     return replace(edit.graph(), output=pointed(graph.output, instead))
 
 
 def _between(graph: Graph) -> Mapping[str, frozenset[str]]:
-    """For each primitive, which opaque steps and writes have ended before it starts."""
+    """Returns for each primitive the opaque steps and writes that have ended before it starts."""
     telling = {p.name for p in graph if p.effects.kind is Effect.OPAQUE or p.effects.writes}
     return {name: found & telling for name, found in ancestors(graph, order=True).items()}
 
 
 def _key(p: Primitive, graph: Graph, before: frozenset[str]) -> Any:
-    """Equal for primitives that do the same work; None for those whose work is not to be shared."""
+    """Returns a key that is equal for primitives that do the same work; None if the work must not be shared."""
     args = tuple(p.args.items())
     if p.by_stock or any(ref.stream for _, ref in args):
         return None
@@ -59,5 +59,5 @@ def _key(p: Primitive, graph: Graph, before: frozenset[str]) -> Any:
     if p.op not in _SHARED or p.effects.kind is not Effect.PURE:
         return None
     if p.op is Op.RENDER and not all(graph[name].effects.kind is Effect.PURE for name in graph.users.get(p.name, ())):
-        return None  # a model that is not ours gets a prompt of its own, as in stock: it may change the messages
+        return None  # a model outside our engines gets its own prompt, as in stock: it may change the messages
     return p.op, args, repr(sorted(p.params.items())), id(p.component), before

@@ -1,4 +1,4 @@
-"""Shared prefixes (Parrot, section 5.3): what several requests begin with is prefilled once, and then they fork."""
+"""Shared prefixes (Parrot, section 5.3): the common prefix of several requests is prefilled once, then they fork."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _DECODES = (Op.DECODE, Op.PARTIAL_DECODE)
 
 
 def fanout(graph: Graph) -> Graph:
-    """Has what decodes of one engine have in common that are ready at the same time prefilled once.
+    """Prefills the common prefix of decodes once if they use the same engine and are ready at the same time.
 
-    The decodes, also those of the elements of a MAP, are marked with ``shares`` and wait for that PARTIAL_PREFILL while
-    it is under way. It is no order edge: where stock makes a request before the graph, or the prefill fails, nobody
-    waits. Not done for fewer than two requests, nor where what they share is shorter than a block or saves less than
-    it costs.
+    The decodes, including those of the items of a MAP, are marked with ``shares`` and wait for that PARTIAL_PREFILL
+    while it is running. It is not an order edge: if stock makes a request before the graph does, or the prefill fails,
+    nothing waits. Not done for fewer than two requests, nor if the prefix is shorter than a block or saves less than it
+    costs.
     """
     graph = in_bodies(fanout, graph)
     if not any(p.op in (Op.PREFILL, Op.MAP) for p in graph):
@@ -53,9 +53,9 @@ def fanout(graph: Graph) -> Graph:
 
 
 def early(graph: Graph) -> Graph:
-    """Has what the PARTIAL_PREFILLs of a graph have in common prefilled once, by a decode if one begins alike.
+    """Prefills the common prefix of PARTIAL_PREFILLs once, by a decode if one has the same prefix.
 
-    That decode does not wait for the good of requests that are made early: they wait for its first token.
+    That decode does not wait for the early requests: they wait for its first token.
     """
     sharing = _Sharing(graph)
     for alike in sharing.groups():
@@ -74,10 +74,10 @@ def early(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Request:
-    """A request for an engine: what makes it (a decode or a PARTIAL_PREFILL), and what it is known to begin with.
+    """A request to an engine: its primitive (a decode or a PARTIAL_PREFILL) and the known beginning of its prompt.
 
-    variables: of its template. key: equal for requests that may share, as they go to one cache and are ready at the
-    same time.
+    variables: of its template. key: equal for requests that may share: they use one cache and are ready at the same
+    time.
     """
 
     target: Primitive
@@ -99,7 +99,7 @@ def _requests(graph: Graph, ready: Ready) -> Iterable[_Request]:
             yield _Request(p, p, p.meta["templates"][0], told, p.meta["elements"], _key(p, waits))
         elif p.op in _DECODES and "cache" in p.args and (prompt := whole.get(p.args["cache"].name)):
             if prompt.prefill.meta.get("remote"):
-                continue  # what a server does first is for it to decide, and answers wait for nothing
+                continue  # the server schedules its own prefills, and answers wait for nothing
             waits = ready.waits(prompt.rendered.name, prompt.prefill.name, *p.after)
             told = names(prompt, prompt.rendered.args)
             key = _key(prompt.prefill, waits)
@@ -119,7 +119,7 @@ def _key(p: Primitive, waits: frozenset[str]) -> Any:
 
 
 def _common(requests: Sequence[_Request]) -> tuple[Element, ...]:
-    """What all begin with; of texts that differ, the beginning that they have in common."""
+    """Returns the common prefix of all requests; texts that differ contribute their common beginning."""
     found: list[Element] = []
     for parts in zip(*(request.elements for request in requests), strict=False):
         if all(part == parts[0] for part in parts):
@@ -132,7 +132,7 @@ def _common(requests: Sequence[_Request]) -> tuple[Element, ...]:
 
 
 class _Sharing:
-    """Adds prefills of what requests have in common."""
+    """Adds prefills of common prefixes."""
 
     def __init__(self, graph: Graph) -> None:
         self.edit = GraphEditor(graph, "fanout")
@@ -140,7 +140,7 @@ class _Sharing:
         self._graph = graph
 
     def worth(self, request: _Request, shared: Iterable[Element], count: float) -> bool:
-        """Whether prefilling it once for ``count`` requests saves more than a prefill of its own costs."""
+        """Returns True if prefilling it once for ``count`` requests saves more than a separate prefill costs."""
         fixed = sum(len(text) for text, ref in shared if ref is None)
         values = sum(1 for _, ref in shared if ref is not None)
         if not values and fixed < request.prefill.meta.get("block", 0):  # a token is at least one character
@@ -151,7 +151,7 @@ class _Sharing:
         return saved > costs.split_penalty(engine, tokens)
 
     def groups(self) -> Iterable[list[_Request]]:
-        """Requests that are ready at the same time and begin alike, two or more."""
+        """Yields groups of two or more requests that are ready at the same time and have a common prefix."""
         found: dict[Any, list[_Request]] = {}
         for request in _requests(self._graph, self.ready):
             found.setdefault(request.key, []).append(request)
@@ -164,13 +164,13 @@ class _Sharing:
                 group = [each for each in others if each not in alike]
 
     def lead(self, leader: str, first: str) -> None:
-        """The PARTIAL_PREFILL ``first`` begins when the decode ``leader`` has its first token."""
+        """Starts the PARTIAL_PREFILL ``first`` when the decode ``leader`` has its first token."""
         self.edit.change(leader, meta={**self.edit[leader].meta, "leads": True})
         self.edit.put(_sharing(self.edit[first], leader))
-        self.edit.done(first, f"begins when the prompt of {leader}, which begins alike, is prefilled")
+        self.edit.done(first, f"starts once the prompt of {leader}, which has the same prefix, is prefilled")
 
     def share(self, requests: Sequence[_Request]) -> str:
-        """One prefill for requests of one group: the shortest of them, if it is one, or one of its own."""
+        """Adds one prefill for the requests of a group, or keeps the shortest request if it is exactly that."""
         shared = _common(requests)
         kept = next((r.target for r in requests if r.target.op is Op.PARTIAL_PREFILL and r.elements == shared), None)
         if kept is None:
@@ -187,7 +187,7 @@ class _Sharing:
                 self.edit.put(_sharing(self.edit[name], kept.name))
         if any(request.target.name == kept.name for request in requests):
             alike.insert(0, "it")
-        self.edit.done(kept.name, f"what {', '.join(alike[:-1])} and {alike[-1]} begin with is prefilled once")
+        self.edit.done(kept.name, f"the prefix common to {', '.join(alike[:-1])} and {alike[-1]} is prefilled once")
         return kept.name
 
     def _shared(self, requests: Sequence[_Request], shared: tuple[Element, ...]) -> Primitive:
@@ -211,7 +211,7 @@ class _Sharing:
         )
 
     def share_in_map(self, p: Primitive, prompt: Prompt) -> None:
-        """What the prompts of all elements of a MAP begin with, prefilled in front of it if that is not so already."""
+        """Prefills the common prefix of the prompts of all items of a MAP before it, unless that is done already."""
         ahead = [q.name for q in self._graph if q.op is Op.PARTIAL_PREFILL and q.name.startswith(f"{prompt.name}.")]
         if ahead:
             name = ahead[-1]
@@ -224,10 +224,10 @@ class _Sharing:
             request = _Request(made, made, None, frozenset(), made.meta["elements"], None)
             if not self.worth(request, request.elements, costs.size(p.engine, Op.MAP, p.name)):
                 return
-            # With the items, as it shows at run time whether there are several.
+            # Reads the items, because only at run time is it known whether there are several.
             made = made.with_(args={**made.args, "items": p.args["items"]})
             self.edit.insert(made, before=p.name)
-            self.edit.done(made.name, f"what the prompts of {p.name} begin with is prefilled once for all items")
+            self.edit.done(made.name, f"the common prefix of the prompts of {p.name} is prefilled once for all items")
             name = made.name
         body: Graph = p.body
         own = f"{prompt.prefill.name.removesuffix('.prefill')}."
@@ -237,7 +237,7 @@ class _Sharing:
         self.edit.put(_sharing(p.with_(body=sharing), name))
 
     def _drop(self, name: str, kept: str) -> None:
-        """Leaves out a PARTIAL_PREFILL that another one makes superfluous."""
+        """Removes a PARTIAL_PREFILL that another one makes redundant."""
         self.edit.remove(name)
         for p in tuple(self.edit):
             if name in p.after:

@@ -1,7 +1,7 @@
-"""Part of pass 2: of two maps in a row, the second one's work on an item starts when the first one's is done.
+"""Part of pass 2: of two consecutive maps, the second starts on an item as soon as the first has finished it.
 
-Stock has all items of the first before any of the second: fused, each item flows by itself, and the slowest of one
-step does not hold up the others in the next.
+Stock finishes all items of the first before any of the second. Fused, each item flows independently, and the slowest
+item of one step does not hold up the others in the next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fineflow.ir.weights import weight
 
 
 def chained(graph: Graph) -> Graph:
-    """MAP → MAP becomes one MAP with both bodies, in a row, wherever nobody else reads what is in between."""
+    """Fuses MAP → MAP into one MAP with both bodies in sequence, unless another step reads the value in between."""
     edit = GraphEditor(graph, "stages")
     behind = ancestors(graph, order=True)
     for p in graph:
@@ -27,7 +27,7 @@ def chained(graph: Graph) -> Graph:
             else:
                 edit.remove(first.name)
                 edit.put(_fused(first, p))
-                edit.done(p.name, f"goes on with each item when {first.name} has it")
+                edit.done(p.name, f"starts on each item when {first.name} has finished it")
     return edit.graph()
 
 
@@ -50,14 +50,14 @@ def _refusal(first: Primitive, second: Primitive, graph: Graph, behind: Mapping[
 
 
 def _fused(first: Primitive, second: Primitive) -> Primitive:
-    """The second map, over the items of the first, with the body of the first in front of its own."""
+    """Returns the second map, over the items of the first, with the body of the first before its own."""
     one: Graph = first.body
     two: Graph = second.body
     args = dict(first.args)
     renamed: dict[str, Ref] = {"item": one.output}
     for name, ref in second.args.items():
         if name != "items":
-            other = {n for n, there in args.items() if there != ref}  # one name for one value
+            other = {n for n, there in args.items() if there != ref}  # one name per value
             given = fresh(name, {"item", *other, *(q.name for q in one)})
             renamed[name], args[given] = Ref(given), ref
     taken = {*one.inputs, *args, *(q.name for q in one)}

@@ -23,12 +23,12 @@ from fineflow.passes.fanout import early
 
 
 def prefill(graph: Graph) -> Graph:
-    """Adds a PARTIAL_PREFILL of what comes before each late variable of a prompt: a chain, each after the one before.
+    """Adds a PARTIAL_PREFILL of the text before each late variable of a prompt, as a chain.
 
-    A variable is late when its value depends on an engine or on user code. Not done where the engine cannot use it,
-    where there is nothing to wait for, where the beginning is shorter than a block, and where what comes next is
-    expected so soon that a split costs more than the wait (Ayo, Table 3: 3-12 %). Prompts in the body of a MAP or in
-    the arms of a CONDITION are prefilled in front of it as far as they are known by then, whichever arm will be taken.
+    A variable is late if its value depends on an engine or on user code. Not done if the engine cannot use it, if
+    there is nothing to wait for, if the beginning is shorter than a block, or if the next value is expected so soon
+    that a split costs more than the wait (Ayo, Table 3: 3-12 %). Prompts in the body of a MAP or in the arms of a
+    CONDITION are prefilled before it as far as they are known by then, whichever arm will be taken.
     """
     graph = in_bodies(prefill, graph)
     if not any(p.op is Op.PREFILL or p.body is not None for p in graph):
@@ -43,12 +43,12 @@ def prefill(graph: Graph) -> Graph:
     for p in graph:
         for prompt in inside(p, graph):
             if prompt.block and p.op is Op.CONDITION and prompt.prefill.meta.get("remote"):
-                splits.refuse(prompt, f"nothing of it is sent to {prompt.prefill.engine} before its arm is taken")
+                splits.refuse(prompt, f"no part of it is sent to {prompt.prefill.engine} before its arm is chosen")
             elif prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
                 found = beginnings(prompt, ready, end)
                 if p.op is Op.CONDITION and not _elsewhere(p, graph, prompt.prefill.engine, end):
-                    splits.refuse(prompt, f"{prompt.prefill.engine} is at work until it shows which arm is taken")
+                    splits.refuse(prompt, f"{prompt.prefill.engine} is busy until the arm is chosen")
                     continue
                 splits.add(prompt, found, ready, before=p.name)
                 splits.once(p, prompt)
@@ -62,7 +62,7 @@ class _Splits:
         self.edit = GraphEditor(graph, "prefill")
 
     def add(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, *, before: str) -> None:
-        """Adds a primitive for each beginning that is worth one; says why, if it is none of them."""
+        """Adds a primitive for each beginning that is worth one; notes a refusal if none is."""
         last, refusals = "", []
         for each in found:
             if why := _not_worth(each, prompt, ready):
@@ -76,7 +76,7 @@ class _Splits:
             self.refuse(prompt, refusals[0])
 
     def once(self, p: Primitive, prompt: Prompt) -> None:
-        """Leaves out of the bodies of ``p`` what is prefilled in front of it by now."""
+        """Removes from the bodies of ``p`` the beginnings that are now prefilled before it."""
         ahead = [q for q in self.edit if q.name.startswith(f"{prompt.name}.partial_prefill")]
         if not ahead:
             return
@@ -102,10 +102,10 @@ class _Splits:
 
 
 def _elsewhere(p: Primitive, graph: Graph, engine: str | None, end: Collection[str]) -> bool:
-    """Whether anybody but the engine itself is at work until it shows which arm is taken.
+    """Returns True if anything other than the engine itself is working until the arm is chosen.
 
-    What an engine prefills while it decodes takes as much from the one as it saves of the other; for an arm that is
-    not taken it is lost.
+    A prefill during a decode of the same engine slows the decode by as much as it saves later; for an arm that is not
+    taken it is wasted.
     """
     tests = [q for label, body in bodies(p) if label.startswith("if ") for q in body]
     return any(takes_time(q) and q.engine != engine for q in (*(graph[n] for n in end if n != p.name), *tests))
@@ -129,12 +129,12 @@ def _before(end: str) -> str:
 
 def _what(each: Beginning, prompt: Prompt) -> str:
     text = _before(each.end)
-    when = f"when {{{each.newest}}} is there" if each.newest else "at once"
+    when = f"once {{{each.newest}}} is known" if each.newest else "at once"
     return f"{text} is prefilled {when}" + (f", in front of {prompt.until}" * (prompt.until != prompt.rendered.name))
 
 
 def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
-    """Why nothing of a prompt can be prefilled ahead; "" if it can, or if it is known as soon as anything is."""
+    """Returns why nothing of a prompt can be prefilled ahead; "" if it can, or if the prompt waits for nothing."""
     late = {arg: ready.waits(ref.name) for arg, ref in prompt.sources.items() if ready.waits(ref.name)}
     if not late:
         return ""
@@ -142,14 +142,14 @@ def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
         why = prompt.prefill.meta.get("whole_prompts")
         return why or f"{prompt.prefill.engine} takes whole prompts only, so that nothing can be prefilled ahead"
     if not prompt.segments:
-        return "it is not known where its variables stand"
+        return "the positions of its variables are not known"
     if not frozenset().union(*late.values()) - ready.waits(*prompt.after):
         return f"it may not begin before {prompt.after[0]} has ended, and then all of the prompt is known"
     return "" if found else f"{min(late).removeprefix('key:')} is not where the template says"
 
 
 def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
-    """Why a beginning is not prefilled by itself; "" if it is. What is fixed is known here, the rest at run time."""
+    """Returns why a beginning is not prefilled separately, or "". Judges fixed text; values are judged at run time."""
     if each.formatted:
         return f"{each.end} is formatted, so where it begins depends on its value"
     place = f"come before {{{each.end}}}" if each.end else "are in it"
@@ -164,6 +164,6 @@ def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
 
 
 def _tests(p: Primitive) -> frozenset[str]:
-    """A CONDITION itself, if its tests take time: its arms begin after them."""
+    """Returns a set of the CONDITION itself if its tests take time (its arms start after them), else an empty set."""
     tests = (q for label, body in bodies(p) if label.startswith("if ") for q in body)
     return frozenset({p.name} if any(map(takes_time, tests)) else ())

@@ -1,4 +1,4 @@
-"""Pass 1, dependency pruning (Ayo, section 4.3): drop the order edges that effects do not require."""
+"""Pass 1, dependency pruning (Ayo, section 4.3): drops the order edges that effects do not require."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL, Effect.OPAQUE)
 def prune(graph: Graph) -> Graph:
     """Keeps an order edge only where the effects of the two primitives do not commute.
 
-    Program order is what the p-graph's data and order edges say. Opaque steps keep all their edges: stock runs them.
+    The data and order edges of the p-graph define program order. Opaque steps keep all their edges: stock runs them.
     """
     graph = in_bodies(prune, graph)
     before = ancestors(graph, order=True)
     held = origins(graph)
-    # Only these can conflict with anything that comes later, and there are few of them.
+    # Only these can conflict with later primitives, and there are few of them.
     awaited = [q for q in graph if q.effects.kind is Effect.OPAQUE or q.effects.touched]
-    # What a function of the user's has read may be the thing itself, such as the list that a history is kept in.
+    # A user function that reads a resource may return the live object, such as the list that a history is kept in.
     reading = {q.name: {name for name, _ in q.effects.touched} for q in awaited if q.op is Op.CALL}
-    waits: dict[str, frozenset[str]] = {}  # in the graph that is made: what has finished before a primitive starts
+    waits: dict[str, frozenset[str]] = {}  # in the new graph: primitives that end before this one starts
     primitives, notes = [], []
     for p in graph:
         first = [ref.name for ref in first_args(p).values()]
@@ -43,7 +43,7 @@ def prune(graph: Graph) -> Graph:
 
 
 def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[str, frozenset[str]]) -> str:
-    """Why two primitives must keep their order; "" if they need not. ``read``: whose objects the later one reads."""
+    """Returns why two primitives must keep their order, or "". ``read``: origins of the objects the later one reads."""
     first, second = earlier.effects, later.effects
     if first.kind is Effect.OPAQUE:
         if second.kind in _READY:
@@ -57,18 +57,18 @@ def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[s
 
 
 def _borrowed(earlier: Primitive, resources: Set[str]) -> str:
-    """Why what was read from one of these resources is not used beside an earlier primitive; "" if it may be."""
+    """Returns why an earlier write conflicts with values read from one of these resources, or ""."""
     written = next((name for name, writes in earlier.effects.touched if writes and name in resources), None)
     return "" if written is None else f"it writes {written}, from which this was read"
 
 
 def _nearest(names: Sequence[str], before: dict[str, frozenset[str]]) -> tuple[str, ...]:
-    """Without those that another one of them already waits for."""
+    """Drops names that another one of them already waits for."""
     return tuple(n for n in names if not any(n in before[m] for m in names if m != n))
 
 
 def _kept(p: Primitive, earlier: Primitive, why: str) -> Note:
-    """Why an order edge stays: for user code with its place, and what it was found to do there."""
+    """Notes why an order edge stays; for user code with its location and what the analysis found."""
     told = f"kept in order after {earlier.name}: {why}"
     if earlier.meta.get("where"):
         told = f"kept in order: `{earlier.meta['called']}` at {earlier.meta['where']} {earlier.effects.reason}; {why}"
@@ -76,7 +76,7 @@ def _kept(p: Primitive, earlier: Primitive, why: str) -> Note:
 
 
 def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozenset[str]]) -> list[Note]:
-    """What primitives that take time have stopped to wait for; said once, not again of all that depend on them."""
+    """Notes what slow primitives no longer wait for; not repeated for their dependents."""
     freed = {p.name: old[p.name] - new[p.name] for p in graph}
     notes = []
     for p in graph:

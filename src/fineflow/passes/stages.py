@@ -1,9 +1,9 @@
-"""Pass 2, stage decomposition (Ayo, section 4.3): large batches flow in stages of the engine's efficient batch size.
+"""Pass 2, stage decomposition (Ayo, section 4.3): large batches run in stages of the engine's efficient batch size.
 
-Three rewrites. A batch operation on many texts is submitted in stages of the efficient batch, so that the engine can
-take more urgent work of other queries in between. Work that treats each document by itself (pairwise reranking,
-embedding documents) starts for the documents of one search as soon as that search is back, instead of when all are.
-And of maps in a row, each item goes through by itself (``map_chains``).
+Three rewrites. A batch operation on many texts is submitted in stages of the efficient batch size, so that the engine
+can take more urgent work of other queries in between. Work on each document separately (pairwise reranking, embedding
+documents) starts on the documents of one search as soon as that search returns, instead of when all have. Items flow
+through consecutive maps independently (``map_chains``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fineflow.ir.traverse import ancestors, fresh, in_bodies
 from fineflow.passes.map_chains import chained
 
 _UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
-_LEAST = 8  # texts: smaller stages cost more in submissions than they give others of an engine's time
-_TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument that holds what is treated one by one
+_LEAST = 8  # texts: smaller stages cost more in submissions than they free up on the engine for others
+_TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument whose elements are processed separately
 
 
 def stages(graph: Graph) -> Graph:
-    """Each stage is a primitive of its own; the one it was taken from stays, and finds the results of its stages."""
+    """Splits off stages as primitives; the original primitive stays and collects their results."""
     graph = chained(in_bodies(stages, graph))
     staging = _Staging(graph)
     for p in graph:
@@ -43,7 +43,7 @@ def _unites(p: Primitive) -> bool:
 
 
 def _size(p: Primitive) -> int:
-    """Texts of a stage: the engine's efficient batch as far as it was measured, at most its largest; 0 for no limit."""
+    """Returns the texts per stage: the measured efficient batch, at most the engine's maximum; 0 for no limit."""
     largest: int = p.meta.get("max_batch") or 0
     learned = costs.efficient_batch(p.engine or "", p.op) if largest else None
     return largest if learned is None else min(largest, max(learned, _LEAST))
@@ -59,7 +59,7 @@ class _Staging:
         self._data = ancestors(graph, order=False)
 
     def stage(self, p: Primitive) -> None:
-        """Runs ``p`` in stages: of the efficient batch size, and one for each search that can begin earlier."""
+        """Runs ``p`` in stages of the efficient batch size, and in one per united search, which can start earlier."""
         if size := _size(p):
             p = self.edit.change(p.name, params={**p.params, "stages": size})
             self.edit.done(p.name, f"runs in stages of {size}, the engine's maximum efficient batch")
@@ -67,20 +67,20 @@ class _Staging:
         if union is None or not _unites(union):
             self.edit.refused(p.name, "its documents come from one place, all at once")
         elif union.meta.get("by_id"):
-            self.edit.refused(p.name, "documents that share an id are dropped, and would be treated for nothing")
+            self.edit.refused(p.name, "documents that share an id are dropped, so work on them would be wasted")
         else:
             parts = list(dict.fromkeys(self._parts(union)))
             own: list[str] = []
             refusals = [why for ref in parts if (why := self._stage(p, ref, own))]
             if len(refusals) < len(parts):
-                # It waits for its stages anyway; the edges give them its urgency.
+                # It waits for its stages anyway; the edges pass its priority on to them.
                 self.edit.change(p.name, after=(*p.after, *own), meta={**p.meta, "staged": True})
-                self.edit.done(p.name, "starts on the documents of each search when that search is back")
+                self.edit.done(p.name, "starts on the documents of each search when that search returns")
             for why in dict.fromkeys(refusals):
                 self.edit.refused(p.name, why)
 
     def _parts(self, union: Primitive) -> Iterator[Ref]:
-        """What is united, also by unions of unions."""
+        """Yields the references that are united, unions of unions included."""
         for ref in union.args.values():
             inner = self._graph.by_name.get(ref.name)
             if inner is not None and _unites(inner) and not inner.meta.get("by_id"):
@@ -89,15 +89,15 @@ class _Staging:
                 yield ref
 
     def _stage(self, p: Primitive, found: Ref, own: list[str]) -> str:
-        """Puts a stage of ``p`` behind one of the searches whose results are united; the refusal, or "".
+        """Inserts a stage of ``p`` after one of the united searches. Returns the refusal, or "".
 
-        Adds the stage's name to ``own`` where it stands in the same graph.
+        Adds the stage's name to ``own`` if it is in the same graph.
         """
         source = self._graph.by_name.get(found.name)
         if source is None or source.op not in (Op.SEARCH, Op.MAP):
             return f"{found.name} is not a search"
         others = {name: ref for name, ref in p.args.items() if name != _TEXTS[p.op]}
-        # Along with its documents go the steps that lead to them; for all else it waits as before.
+        # Order edges to data ancestors of ``p`` are dropped: the stage waits for its own documents only. Others stay.
         after = tuple(name for name in p.after if name not in self._data[p.name])
         if source.op is Op.SEARCH:
             name = self.edit.fresh(f"{source.name}.{p.op}")
@@ -112,14 +112,14 @@ class _Staging:
         return ""
 
     def _there(self, name: str, source: Primitive) -> bool:
-        """Whether the value is there when ``source`` starts, without making it wait."""
+        """Returns True if the value is ready when ``source`` starts, without making it wait."""
         return name in self._graph.inputs or name in self._behind[source.name]
 
     def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref]) -> Primitive:
         body: Graph = source.body
         inner, outer = {_TEXTS[p.op]: body.output}, dict(source.args)
         for name, ref in others.items():
-            # One name for one value: another stage in this body may read something else by the same name.
+            # One name per value: another stage in this body may read a different value by the same name.
             given = fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
             inner[name], outer[given] = Ref(given), ref
         name = fresh(f"{body.output.name}.{p.op}", {q.name for q in body})

@@ -456,5 +456,5 @@ def test_a_lone_stop_string_is_one(model: ChatEngine) -> None:
 @pytest.mark.parametrize("made", [ChatEngine, EngineLLM])
 @pytest.mark.parametrize("given", ["x", None, TransformersEngine])
 def test_what_is_no_engine_is_refused(made: type[Any], given: Any) -> None:
-    with pytest.raises(ValueError, match=r"expected an engine that decodes, as TransformersEngine\(...\) is, got"):
+    with pytest.raises(ValueError, match=r"expected an engine that decodes, such as TransformersEngine\(...\), got"):
         made(engine=given)

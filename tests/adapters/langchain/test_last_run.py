@@ -84,7 +84,7 @@ def test_the_text_of_it() -> None:
     shown = str(fineflow.explain(mine, last_run=True))
     assert (
         """\
-Predicted critical path, from measurements; engines are taken to be free, your own code counts once it was measured
+Predicted critical path, from measurements; engines are assumed idle, your own code counts once measured
   graph       entered by                        length  path
   as written  any                               1.75 s  category/llm.decode 500 ms, context/retriever.search 250 ms,
                                                         llm.decode 1.00 s
@@ -99,7 +99,7 @@ Last run: ainvoke took 1.50 s; its critical path, as measured
   500 ms    500 ms     category/llm.decode
   1.00 s    1.00 s     llm.decode
 
-Last run: when the inputs of each step were there, how long it waited for its engine, and ran
+Last run: when the inputs of each step were ready, how long it waited for its engine, and ran
   inputs at  waited  ran     for stock     step
   0 ms       0 ms    500 ms  claimed       category/llm.decode
   0 ms       0 ms    250 ms  claimed       context/retriever.search

@@ -181,7 +181,7 @@ def test_the_plan_says_why_nothing_is_sent_ahead(server: OpenAIServer) -> None:
     chain = answers(chat(server))
     assert "takes whole prompts only" in shown(chain)
     fineflow.engine(server.url)
-    assert "fineflow.engine was not told warm=True for tiny@" in shown(chain)
+    assert "fineflow.engine was not given warm=True for tiny@" in shown(chain)
     fineflow.engine(server.url, warm=True)
     assert "what comes before {found} is prefilled at once" in shown(chain)
 
@@ -363,7 +363,7 @@ async def test_nothing_is_sent_ahead_for_an_arm_that_may_not_be_taken(server: Op
     local = ask("{question} {judge}") | FakeChat(default="ok")
     routed = RunnableBranch((lambda x: "secret" in x["judge"], local), remote)
     chain = RunnablePassthrough.assign(judge=ask("judge {question}") | FakeChat(default="secret") | StrOutputParser())
-    assert "before its arm is taken" in shown(chain | routed)
+    assert "before its arm is chosen" in shown(chain | routed)
     assert (await fineflow.optimize(chain | routed, strict=True, eager=True).ainvoke(VALUE)).content == "ok"
     assert not server.paths
 
@@ -546,7 +546,7 @@ OTHERS: dict[str, tuple[Callable[[OpenAIServer], Any], str]] = {
     "another client": (patched, "takes whole prompts only"),
     "another server": (lambda s: chat(s, base_url="http://127.0.0.1:1/v1"), "takes whole prompts only"),
     "an HTTP client": (lambda s: chat(s, http_async_client=httpx2.AsyncClient()), "HTTP client or proxy of its own"),
-    "a key that is made": (lambda s: chat(s, api_key=lambda: "x"), "key is made by a function"),
+    "a key that is made": (lambda s: chat(s, api_key=lambda: "x"), "key comes from a function"),
     "the other API": (lambda s: chat(s, use_responses_api=True), "Responses API"),
 }
 

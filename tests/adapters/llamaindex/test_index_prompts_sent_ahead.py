@@ -267,7 +267,7 @@ OTHERS: dict[str, tuple[Callable[[OpenAIServer], Any], str]] = {
         lambda s: openai_chat(
             s.url, async_openai_client=openai.AsyncOpenAI(base_url=s.url, api_key=lambda: asyncio.sleep(0, "x"))
         ),
-        "key is made by a function",
+        "key comes from a function",
     ),
 }
 
@@ -284,7 +284,7 @@ def test_the_plan_says_why_nothing_is_sent_ahead(server: OpenAIServer) -> None:
     make = known_first(lambda: like(server.url))
     assert "takes whole prompts only" in shown(make)
     fineflow.engine(server.url)
-    assert "fineflow.engine was not told warm=True for tiny@" in shown(make)
+    assert "fineflow.engine was not given warm=True for tiny@" in shown(make)
     fineflow.engine(server.url, warm=True)
     assert "what comes before {context_str} is prefilled at once" in shown(make)
 

@@ -1,4 +1,4 @@
-"""The state of one analysis: keys read so far, closure cells, and what outside the function the verdict relies on."""
+"""State of one analysis: keys read so far, closure cells, and the outside objects that the verdict relies on."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Closure:
 
 
 class Analysis:
-    """Shared by all frames of one verdict.
+    """State shared by all frames of one verdict.
 
-    Closure cells are flow-insensitive: one abstract value for everything ever stored in a cell. As it may grow after
-    it was read, the whole analysis is repeated until it does not.
+    Closure cells are flow-insensitive: one abstract value for everything ever stored in a cell. It may grow after it
+    was read, so the analysis is repeated to a fixed point.
     """
 
     def __init__(self, returned: Iterable[Any] = ()) -> None:
-        self.returned = {id(obj) for obj in returned}  # objects that may be returned as they are
+        self.returned = {id(obj) for obj in returned}  # objects that may be returned unchanged
         self.keys: dict[str, None] = {}
         self.escaped = False
         self.raises = False
         self.notes: dict[str, None] = {}
         self.pins: dict[Key, Callable[[], bool]] = {}
         self.cells: dict[Key, Value] = {}
-        self.read: set[Key] = set()  # cells read so far: only their growth makes another round necessary
+        self.read: set[Key] = set()  # cells read so far: only their growth requires another round
         self.grown = False
         self.bodies: dict[Key, Value] = {}
         self.folded: dict[Key, tuple[Any, tuple[Any, ...]]] = {}
@@ -65,7 +65,7 @@ class Analysis:
                 return
 
     def use(self, value: Value) -> Value:
-        """A value is read as data, stored or passed on: the argument escapes, iterators and functions may not."""
+        """Uses a value: reads, stores or passes it on. The argument escapes; iterators and functions must not."""
         kind = value.kind
         if kind is Kind.ARG:
             self.escaped = True
@@ -84,7 +84,7 @@ class Analysis:
         return value
 
     def meet(self, a: Value, b: Value) -> Value:
-        """Joins values of two paths; the argument mixed with other data is no longer tracked."""
+        """Joins the values of two paths; the argument joined with other data is no longer tracked."""
         found = join(a, b)
         if found.kind is Kind.SHARED and Kind.ARG in (a.kind, b.kind):
             self.escaped = True
@@ -102,11 +102,11 @@ class Analysis:
         return self.cells.get(key, NULL)
 
     def fold(self, key: Key, values: list[Value], make: Callable[..., Any]) -> Value:
-        """The known object made from known objects, the same one whenever the instruction is met again."""
+        """Makes a known object from known objects; the same instruction yields the same object again."""
         parts = tuple(v.data for v in values)
         full = (*key, *map(id, parts))
         if full not in self.folded:
-            self.folded[full] = (make(*parts), parts)  # the parts are kept so that their ids stay theirs
+            self.folded[full] = (make(*parts), parts)  # keeps the parts alive so that their ids are not reused
         return Value(Kind.CONST, self.folded[full][0])
 
     def spend(self) -> None:
@@ -114,10 +114,10 @@ class Analysis:
         if self.budget < 0:
             raise Impure("is too large to analyse")
 
-    # --- what lies outside the function, and how to see that it is still the same -------------------------------
+    # --- objects outside the function, and checks that they are still the same ------------------------------------
 
     def known(self, obj: Any, what: str) -> Value:
-        """An object that the function refers to: data that cannot change, or something whose calls are judged."""
+        """Returns the value of an outside object: immutable data, or a callable that is judged when called."""
         if immutable(obj) or isinstance(obj, type | BuiltinFunctionType):
             return Value(Kind.CONST, obj)
         if type(obj) is functools.partial:
@@ -150,7 +150,7 @@ class Analysis:
         return self.known(obj, f"global {name}")
 
     def load_outer(self, owner: FunctionType, name: str) -> Value:
-        """A variable of the scope in which a function was defined."""
+        """Loads a variable of the scope in which a function was defined."""
         index = owner.__code__.co_freevars.index(name)
         try:
             obj = (owner.__closure__ or ())[index].cell_contents
@@ -211,18 +211,18 @@ class Analysis:
 
 
 def name_of(obj: Any) -> str:
-    """What to call an object in a reason."""
+    """Returns the name of an object for a reason text."""
     name = getattr(obj, "__name__", None)
     return name if isinstance(name, str) else f"a {type(obj).__name__}"
 
 
 def all_scalar(values: list[Value]) -> bool:
-    """Whether all of several values are immutable builtin data."""
+    """Returns True if all values are immutable builtin data."""
     return all(map(is_scalar, values))
 
 
 def _same(expected: Any) -> Callable[[Any], bool]:
-    """Compares by identity; holds functions weakly, as they may own the cache entry that holds this."""
+    """Compares by identity; holds functions weakly, because they may own the cache entry that holds this check."""
     if not immutable(expected):
         try:
             reference = weakref.ref(expected)

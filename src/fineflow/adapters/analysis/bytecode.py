@@ -1,4 +1,4 @@
-"""Reading code objects: instructions, their lines, and the exception table (Python 3.11 to 3.13)."""
+"""Decoding of code objects: instructions, their lines, and the exception table (Python 3.11 to 3.13)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Instruction(NamedTuple):
-    """One instruction. ``value`` is dis's argval: a name, a constant, or the offset that a jump goes to."""
+    """One instruction. ``value`` is dis's argval: a name, a constant, or the target offset of a jump."""
 
     name: str
     arg: int
@@ -19,7 +19,7 @@ class Instruction(NamedTuple):
 
 
 class Handler(NamedTuple):
-    """Where an exception raised in [start, end) continues, and with how much of the stack."""
+    """Target of exceptions raised in [start, end), and the stack depth kept there."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class Handler(NamedTuple):
 
 
 def decode(code: CodeType) -> list[Instruction]:
-    """The instructions of a code object in order, caches left out."""
+    """Returns the instructions of a code object in order, without caches."""
     return [
         Instruction(i.opname, i.arg or 0, i.argval, i.offset, (i.positions.lineno if i.positions else 0) or 0)
         for i in dis.get_instructions(code)
@@ -37,7 +37,7 @@ def decode(code: CodeType) -> list[Instruction]:
 
 
 def handlers(code: CodeType) -> list[Handler]:
-    """The exception table, whose entries are four numbers in chunks of six bits each."""
+    """Decodes the exception table, whose entries are four numbers in chunks of six bits each."""
     table = code.co_exceptiontable
     numbers: list[int] = []
     position = 0
@@ -57,7 +57,7 @@ def handlers(code: CodeType) -> list[Handler]:
 
 
 def location(code: CodeType, line: int = 0) -> str:
-    """``file.py:12``, or "" for code without a file."""
+    """Returns ``file.py:12``, or "" for code without a file."""
     line = line or code.co_firstlineno
     name = os.path.basename(code.co_filename)
     return f"{name}:{line}" if name and line else ""

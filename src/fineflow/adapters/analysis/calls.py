@@ -1,4 +1,4 @@
-"""What calls, attribute reads and subscripts do: known functions by identity, methods of values by name."""
+"""Calls, attribute reads and subscripts: known functions by identity, methods of values by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Keywords = dict[str, Value]
 
 
 class Site(NamedTuple):
-    """Where a call stands: what identifies the instruction, None for a call made by a trusted function."""
+    """Location of a call. place: key of the instruction; None for a call made by a trusted function."""
 
     analysis: Analysis
     place: Key | None
@@ -27,7 +27,7 @@ class Site(NamedTuple):
 
 
 def attribute(analysis: Analysis, value: Value, name: str) -> Value:
-    """``value.name``: a known attribute, or a method that is judged when it is called."""
+    """Returns ``value.name``: a known attribute, or a method that is judged when it is called."""
     if value.kind is Kind.CONST:
         obj = value.data
         if type(obj) is ModuleType:
@@ -49,7 +49,7 @@ def attribute(analysis: Analysis, value: Value, name: str) -> Value:
 
 
 def subscript(analysis: Analysis, container: Value, key: Value, sliced: bool = False) -> Value:
-    """``container[key]``; a constant string key of the argument is one key read."""
+    """Returns ``container[key]``; a constant string key of the argument counts as one key read."""
     if container.kind is Kind.ARG and key.kind is Kind.CONST and type(key.data) is str:
         analysis.keys[key.data] = None
         return SHARED
@@ -63,7 +63,7 @@ def subscript(analysis: Analysis, container: Value, key: Value, sliced: bool = F
 
 
 def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Value:
-    """The value of a call. Raises Impure unless everything that it may do is known."""
+    """Returns the value of a call. Raises Impure unless all of its possible effects are known."""
     if func.kind is Kind.BOUND:
         owner, name = func.data
         if owner.kind is Kind.CONST and isinstance(owner.data, type):
@@ -78,7 +78,7 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
 
 
 def call_unpacked(site: Site, func: Value, named: bool) -> Value:
-    """``func(*values)``, ``func(**values)``: any number of values that nothing is known about."""
+    """Calls ``func(*values)`` or ``func(**values)``: any number of unknown values."""
     analysis = site.analysis
     if func.kind is Kind.CONST:
         obj = func.data
@@ -153,7 +153,7 @@ def _data(keywords: Keywords) -> list[Value]:
 
 
 def callback(site: Site, func: Value, arity: int) -> None:
-    """A function handed to a trusted one, which calls it with elements."""
+    """Calls a function that was passed to a trusted one, which calls it with elements."""
     if func.kind is Kind.CONST and func.data is None:
         return
     if func.kind not in (Kind.CONST, Kind.FUNC, Kind.BOUND):
@@ -162,7 +162,7 @@ def callback(site: Site, func: Value, arity: int) -> None:
 
 
 def _local(site: Site, closure: Closure, args: list[Value], keywords: Keywords) -> Value:
-    """A function that the analysed one defined. Its parameters may be anything but an iterator or the argument."""
+    """Calls a function that the analysed one defined. Its parameters may be anything but iterators or the argument."""
     from fineflow.adapters.analysis.frame import Frame
 
     analysis, code = site.analysis, closure.code
@@ -172,7 +172,7 @@ def _local(site: Site, closure: Closure, args: list[Value], keywords: Keywords) 
             analysis.use(value)
     key = (id(code), closure.path, tuple(cell.data for cell in closure.cells))
     if key not in analysis.bodies:
-        # What a recursive call returns: data, since nothing else may be returned, or a generator.
+        # Result of a recursive call: data, because nothing else may be returned, or a generator.
         analysis.bodies[key] = LAZY if code.co_flags & 0x20 else SHARED
         outer = dict(zip(code.co_freevars, closure.cells, strict=True))
         frame = Frame(analysis, code, closure.owner, (*closure.path, id(code)), outer)
@@ -187,7 +187,7 @@ def _parameters(code: CodeType) -> dict[str, Value]:
 
 
 def _function(analysis: Analysis, func: FunctionType) -> Value:
-    """A plain function from outside: analysed in its turn, with parameters that may be anything."""
+    """Calls a plain function from outside: analyses it in turn, with arbitrary data as parameters."""
     from fineflow.adapters.analysis.frame import Frame
 
     promise = declared(func)
@@ -213,7 +213,7 @@ def _function(analysis: Analysis, func: FunctionType) -> Value:
 
 
 def _made(site: Site, cls: Any, args: list[Value], keywords: Keywords) -> Value:
-    """``itemgetter("a")``, ``partial(f, 1)``: made from known objects, hence known itself."""
+    """Makes ``itemgetter("a")``, ``partial(f, 1)``: made from known objects, hence known itself."""
     first = 1 if cls is functools.partial else 0
     values = [*args, *keywords.values()]
     known = all(v.kind is Kind.CONST for v in values) and all(map(is_scalar, values[first:]))
@@ -228,7 +228,7 @@ def _made(site: Site, cls: Any, args: list[Value], keywords: Keywords) -> Value:
 
 
 def _getter(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value:
-    """Calls of ``itemgetter``, ``attrgetter``, ``methodcaller`` and ``partial`` objects."""
+    """Calls ``itemgetter``, ``attrgetter``, ``methodcaller`` and ``partial`` objects."""
     analysis = site.analysis
     if type(obj) is functools.partial:
         bound = [_constant(value) for value in obj.args]
@@ -248,7 +248,7 @@ def _getter(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Valu
             found.append(value)
     else:
         named = {}
-        if type(made) is functools.partial:  # how a methodcaller with keywords describes itself
+        if type(made) is functools.partial:  # the __reduce__ form of a methodcaller with keywords
             parts, named = (*made.args, *parts), {k: _constant(v) for k, v in made.keywords.items()}
         return call(site, attribute(analysis, args[0], parts[0]), [_constant(part) for part in parts[1:]], named)
     used = [analysis.use(value) for value in found]
@@ -261,7 +261,7 @@ def _constant(value: Any) -> Value:
     return Value(Kind.CONST, value)
 
 
-# --- builtins that need a closer look --------------------------------------------------------------------------------
+# --- builtins with special rules ------------------------------------------------------------------------------------
 
 
 def _isinstance(site: Site, args: list[Value], keywords: Keywords) -> Value:

@@ -81,7 +81,7 @@ def _store_load(f: Frame, ins: Instruction) -> bool:
 def _delete_fast(f: Frame, ins: Instruction) -> None:
     before = f.instructions[f.index - 1]
     if before.name not in ("STORE_FAST", "STORE_DEREF") or before.value != ins.value:
-        raise Impure("deletes a variable")  # only the end of ``except ... as name`` is let through
+        raise Impure("deletes a variable")  # only the end of ``except ... as name`` is allowed
     f.slots[ins.arg] = NULL
 
 
@@ -206,7 +206,7 @@ def _for_iter(f: Frame, ins: Instruction) -> None:
         iterator = f.pop()
         f.jump(ins)
         f.push(iterator)
-    else:  # END_FOR at the target takes the value away again
+    else:  # END_FOR at the target pops the value again
         f.push(NULL)
         f.jump(ins)
         f.pop()

@@ -1,7 +1,7 @@
-"""Abstract interpretation of one code object: every path, with values that say who owns what.
+"""Abstract interpretation of one code object: all paths, with values that track ownership.
 
-An instruction that has no rule here makes the function not pure, so a bytecode of a later Python can only cost
-precision. Each rule is named after the instruction.
+An instruction without a rule makes the function not pure, so the bytecode of a later Python can only cost precision.
+Each rule is named after the instruction.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _REFUSED = {
 }
 
 
-# All that may be done while a value that may only be returned is at hand.
+# The only instructions allowed while a value that may only be returned is on the stack.
 _HANDING_ON = frozenset({"RETURN_VALUE", "STORE_FAST", "JUMP_FORWARD", "NOP"})
 
 
 class Frame:
-    """Runs one code object. ``owner`` is the function whose globals and closure it sees."""
+    """Interprets one code object. ``owner`` is the function whose globals and closure it sees."""
 
     def __init__(
         self, analysis: Analysis, code: CodeType, owner: FunctionType, path: Key, outer: dict[str, Value] | None = None
@@ -55,7 +55,7 @@ class Frame:
         self.pending: list[int] = []
 
     def run(self, parameters: dict[str, Value]) -> Value:
-        """What the code returns, given the values of parameters. Raises Impure with the place filled in."""
+        """Returns the result value, given the values of parameters. Raises Impure with its location set."""
         code = self.code
         names = code.co_varnames
         slots = [NULL] * (len(names) + len(code.co_cellvars) + len(code.co_freevars))
@@ -70,7 +70,7 @@ class Frame:
             raise
         if code.co_flags & _GENERATOR:
             return LAZY
-        return SHARED if self.returned is NULL else self.returned  # code that always raises returns nothing
+        return SHARED if self.returned is NULL else self.returned  # NULL: code that always raises
 
     def _run(self, slots: tuple[Value, ...]) -> None:
         self.instructions = decode(self.code)
@@ -153,7 +153,7 @@ class Frame:
             self.analysis.use(value)
 
     def fresh(self, depth: int) -> None:
-        """The container that an instruction adds to is one that this code created."""
+        """Checks that the container that an instruction adds to was created by this code."""
         if self.stack[-depth].kind is not Kind.FRESH:
             raise Impure("unsupported bytecode: adds to a container that is not new")
 
@@ -171,10 +171,10 @@ class Frame:
         return self.analysis.read_cell(cell.data)
 
     def load(self, index: int, name: str) -> bool:
-        """Pushes a local; True (this path ends) if it is unbound, since reading it raises."""
+        """Pushes a local; returns True (this path ends) if it is unbound, because reading it raises."""
         value = self.slots[index]
         if value.kind is Kind.NULL:
-            if name in self.code.co_freevars:  # 3.13 loads the cells of a closure like locals
+            if name in self.code.co_freevars:  # 3.13 loads closure cells like locals
                 value = self.cell(index, name)
             else:
                 return True

@@ -1,9 +1,9 @@
-"""Functions that make a list of a text, recognised exactly: then the items can be had while the text still comes.
+"""Functions that make a list of a text, recognised exactly: their items can be consumed while the text is generated.
 
-A function is recognised when its bytecode is that of one of a closed list of expressions, such as
-``lambda x: x.split("\\n")`` or ``[line.strip() for line in x.split("\\n") if line.strip()]``. The expressions are
-compiled by the running interpreter and compared instruction by instruction, so that it does not matter how the source
-is written or whether it is there, and nothing is taken for what it only resembles.
+A function is recognised if its bytecode equals that of one of a closed list of expressions, such as
+``lambda x: x.split("\\n")`` or ``[line.strip() for line in x.split("\\n") if line.strip()]``. The running interpreter
+compiles the expressions, and instructions are compared one by one. So source formatting does not matter, the source
+need not be available, and a merely similar function never matches.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fineflow.adapters.text.items import Each, Split, SplitLines, Splitter
 
 TEXT, CONTENT = "text", "content"
 
-_SEPARATOR = "\x00separator\x00"  # stands for any text in the expressions below
+_SEPARATOR = "\x00separator\x00"  # placeholder for any text in the expressions below
 
-# receiver -> of what the list is made, and whether white space around the whole text is taken off first
+# receiver -> source of the list, and True if white space around the whole text is stripped first
 _RECEIVERS: dict[str, tuple[str, bool]] = {
     "x": (TEXT, False),
     "x.strip()": (TEXT, True),
@@ -30,7 +30,7 @@ _RECEIVERS: dict[str, tuple[str, bool]] = {
     "x.content.strip()": (CONTENT, True),
 }
 _LISTS = (f"split({_SEPARATOR!r})", "split()", "splitlines()")
-# expression -> which items stay, and what becomes of them
+# expression -> filter of the items, and mapping of the items
 _ITEMS: dict[str, tuple[Callable[[str], Any] | None, Callable[[str], str] | None]] = {
     "{0}": (None, None),
     "[i for i in {0}]": (None, None),
@@ -43,7 +43,7 @@ _ITEMS: dict[str, tuple[Callable[[str], Any] | None, Callable[[str], str] | None
 }
 _FORMS = ("lambda x: {items}", "def f(x):\n    y = {list}\n    return {items}")
 _BUILTINS = {"list": list, "filter": filter}
-_OTHERWISE = (  # flags of functions that take more arguments, or return something to be run first
+_OTHERWISE = (  # flags of functions that take more arguments, or return a generator or coroutine
     inspect.CO_VARARGS
     | inspect.CO_VARKEYWORDS
     | inspect.CO_GENERATOR
@@ -54,9 +54,9 @@ _OTHERWISE = (  # flags of functions that take more arguments, or return somethi
 
 
 class ListIdiom(NamedTuple):
-    """What a recognised function does.
+    """Behaviour of a recognised function.
 
-    of: "text" or "content", the argument itself or that attribute of it. items: what an item is called.
+    of: "text" or "content", the argument itself or that attribute of it. items: display name of the items.
     """
 
     of: str
@@ -65,7 +65,7 @@ class ListIdiom(NamedTuple):
 
 
 def list_idiom(func: Any) -> ListIdiom | None:
-    """How the function makes a list of a text; None unless it is exactly one of the known ones."""
+    """Returns the idiom by which the function makes a list of a text; None unless it is exactly a known one."""
     if func is str.splitlines:
         return ListIdiom(TEXT, "lines", SplitLines)
     if func is str.split:
@@ -86,7 +86,7 @@ def list_idiom(func: Any) -> ListIdiom | None:
 
 
 def attribute_idiom(func: Any) -> str:
-    """The attribute that the function returns of its argument, as ``lambda x: x.name`` does; "" if it does not."""
+    """Returns the attribute that a function like ``lambda x: x.name`` returns; "" for other functions."""
     code = _code_of(func)
     if code is None or len(code.co_names) != 1:
         return ""
@@ -95,7 +95,7 @@ def attribute_idiom(func: Any) -> str:
 
 
 def _code_of(func: Any) -> CodeType | None:
-    """The code of a plain function of one parameter, to which nothing else can be handed."""
+    """Returns the code of a plain function of exactly one parameter, else None."""
     if type(func) is not FunctionType or func.__defaults__ or func.__closure__:
         return None
     code = func.__code__
@@ -115,7 +115,7 @@ _Shape = tuple[Any, ...]
 
 @lru_cache(maxsize=64)
 def _known(names: frozenset[str]) -> tuple[tuple[_Shape, Callable[[str], ListIdiom]], ...]:
-    """The shapes that use just these names, each with what a separator makes of it."""
+    """Returns the shapes that use exactly these names, each with a function from separator to idiom."""
     found = []
     for receiver, (of, stripped) in _RECEIVERS.items():
         for made in _LISTS:
@@ -157,7 +157,7 @@ def _compiled(source: str) -> CodeType:
 
 
 def _shape(code: CodeType) -> tuple[_Shape, tuple[str, ...]]:
-    """The instructions, names of variables left out; and the texts among the constants, in order."""
+    """Returns the instructions without names of variables, and the texts among the constants, in order."""
     rows: list[Any] = [code.co_nlocals, code.co_exceptiontable]
     texts: list[str] = []
     for i in dis.get_instructions(code):

@@ -1,4 +1,4 @@
-"""Which keys of its argument a function reads, for functions that are not pure but declared to be harmless."""
+"""Keys that a function reads of its argument, for functions that are not pure but whose effects are declared."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 from fineflow.adapters.analysis.bytecode import Instruction, decode
 
-# With these a function can get at its argument without naming it.
+# These let a function access its argument without naming it.
 _FRAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
 
 
 def keys_read(func: Any, parameter: str = "") -> frozenset[str] | None:
-    """The keys that ``func`` may read of a parameter, if it does nothing else with it; None: anything.
+    """Returns the keys that ``func`` may read of a parameter, if it does nothing else with it; None: anything.
 
-    parameter: its name; the first one (of a bound method the first after ``self``) if not given. By the instructions
-    alone: each use has to be ``argument["key"]`` with a constant key, or a call of ``argument.get("key", ...)`` with
-    one.
+    parameter: its name; default: the first one (of a bound method the first after ``self``). Looks at the instructions
+    alone: each use must be ``argument["key"]`` or ``argument.get("key", ...)``, with a constant key.
     """
     skipped = 1 if isinstance(func, MethodType) else 0
     func = getattr(func, "__func__", func)
@@ -51,7 +50,7 @@ def _about(instruction: Instruction, name: str) -> bool:
 
 
 def _key(use: list[Instruction]) -> str | None:
-    """The constant key of the subscript or ``.get`` call that begins with loading the argument."""
+    """Returns the constant key of the subscript or ``.get`` call that begins by loading the argument."""
     names = [each.name for each in use]
     if names[1:3] == ["LOAD_CONST", "BINARY_SUBSCR"]:
         key = use[1].value

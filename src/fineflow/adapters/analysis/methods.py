@@ -28,7 +28,7 @@ _TAKES_ITERATOR = frozenset({"extend", "update", "difference_update", "intersect
 
 
 def method(site: Site, owner: Value, name: str, args: list[Value], keywords: Keywords) -> Value:
-    """``owner.name(...)``."""
+    """Calls ``owner.name(...)``."""
     analysis = site.analysis
     if owner.kind is Kind.CONST and type(owner.data) is re.Pattern:
         return regex(site, name, args, keywords, bound=True)
@@ -54,7 +54,7 @@ def method(site: Site, owner: Value, name: str, args: list[Value], keywords: Key
 
 
 def _mutate(site: Site, name: str, args: list[Value], keywords: Keywords) -> Value:
-    """A change of a container that the call created."""
+    """Changes a container that the call created."""
     for value in args:
         if not (name in _TAKES_ITERATOR and value.kind is Kind.LAZY):
             site.analysis.use(value)
@@ -94,7 +94,7 @@ def _read(site: Site, owner: Value, name: str, args: list[Value], keywords: Keyw
 
 
 def format_text(template: Value, values: list[Value]) -> Value:
-    """``template.format(...)``: fields such as ``{0.name}`` read attributes, which may run code."""
+    """Calls ``template.format(...)``: fields such as ``{0.name}`` read attributes, which may run code."""
     if template.kind is Kind.CONST and type(template.data) is str:
         if any(map(_reads_attribute, (template.data,))) and not all_scalar(values):
             raise Impure("formats with a template that reads attributes")
@@ -111,7 +111,7 @@ def _reads_attribute(template: str) -> bool:
 
 
 def regex(site: Site, name: str, args: list[Value], keywords: Keywords, bound: bool = False) -> Value:
-    """A function of ``re`` with a constant pattern, or (``bound``) a method of a compiled one."""
+    """Calls a function of ``re`` with a constant pattern, or (``bound``) a method of a compiled one."""
     from fineflow.adapters.analysis.calls import callback
 
     analysis, rest = site.analysis, list(args)
@@ -121,7 +121,7 @@ def regex(site: Site, name: str, args: list[Value], keywords: Keywords, bound: b
         if not rest or rest[0].kind is not Kind.CONST or type(rest[0].data) not in (str, bytes, re.Pattern):
             raise Impure(f"calls re.{name} with a pattern that is not constant")
         del rest[0]
-        # Flags by position come after the text; where other numbers come first, they are given by name.
+        # Positional flags come after the text; if other numbers come before them, flags must be keywords.
         if len(rest) > (2 if name in ("match", "search", "fullmatch", "findall", "sub", "subn") else 1):
             raise Impure(f"calls re.{name} with count or flags by position")
         if len(rest) == 2 and name not in ("sub", "subn"):

@@ -73,7 +73,7 @@ def _binary(f: Frame, ins: Instruction) -> None:
     if in_place and left.kind is not Kind.FRESH and not is_scalar(left):
         raise Impure("changes a value in place that it did not create")
     operands = [f.analysis.use(left), right]
-    # An operator of a value may return the value itself, hence SHARED; those of builtins return new objects.
+    # An operator may return its operand itself, hence SHARED; those of builtins return new objects.
     if all_scalar(operands):
         f.push(_combined_flags(f, operands, ins))
     elif all(v.kind in (Kind.FRESH, Kind.LAZY) or is_scalar(v) for v in operands):
@@ -83,7 +83,7 @@ def _binary(f: Frame, ins: Instruction) -> None:
 
 
 def _combined_flags(f: Frame, operands: list[Value], ins: Instruction) -> Value:
-    """``re.I | re.M`` stays a known constant: calls must see which flags they are given."""
+    """Keeps ``re.I | re.M`` a known constant: rules for calls must see the flags."""
     if ins.arg == 7 and all(v.kind is Kind.CONST and type(v.data).__name__ == "RegexFlag" for v in operands):
         return f.analysis.fold((*f.path, ins.offset), operands, lambda a, b: a | b)
     return SCALAR
@@ -314,7 +314,7 @@ def _call_kw(f: Frame, ins: Instruction) -> None:
 
 def _do_call(f: Frame, args: list[Value], names: tuple[Any, ...]) -> None:
     first, second = f.pops(2)
-    # Python 3.13 swapped the marker and the function; a function without a marker has its first argument there.
+    # Python 3.13 swapped the marker and the function; without a marker that slot holds the first argument.
     if first.kind is Kind.NULL:
         func = second
     elif second.kind is Kind.NULL:

@@ -1,4 +1,4 @@
-"""The registry of rules: what each instruction does to the abstract stack and locals.
+"""Registry of rules: the effect of each instruction on the abstract stack and locals.
 
 An instruction without a rule makes the function not pure, so the bytecode of a later Python can only cost precision.
 """
@@ -13,7 +13,7 @@ from fineflow.adapters.analysis.bytecode import Instruction
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
 
-# A rule returns True if the path ends (or continues elsewhere) and the next instruction is not reached from here.
+# A rule returns True if the path ends (or continues elsewhere), so that the next instruction is not reached from here.
 Rule = Callable[["Frame", Instruction], bool | None]
 
 RULES: dict[str, Rule] = {}

@@ -1,9 +1,9 @@
-"""What is trusted: builtins, functions of a few standard modules, names of methods and attributes.
+"""Trusted names: builtins, functions of a few standard modules, methods and attributes.
 
-Builtins and module functions are recognised by identity, taken when this module is imported; a shadowed or patched one
-is unknown. Methods and attributes of *values* can only be recognised by name: a value of a class of the user's may
-give ``.get`` or ``.page_content`` another meaning, and operators, iteration, ``str()`` and truth of it may run any
-code. They are trusted to mean what they mean for plain data; ``is_plain`` tells whether a given argument is that.
+Builtins and module functions are recognised by identity, as of the import of this module; a shadowed or patched one is
+unknown. Methods and attributes of *values* can only be recognised by name: a user's class may give ``.get`` or
+``.page_content`` another meaning, and its operators, iteration, ``str()`` and truth may run any code. They are trusted
+to behave as on plain data; ``is_plain`` checks if a given argument is plain data.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from fineflow.adapters.analysis.values import (
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a trusted function behaves.
+    """Behaviour of a trusted function.
 
-    result: what it returns. lazy: it consumes iterators that it is given. calls: where it takes a function, a position
-    or a keyword. arity: with how many values it calls that function (0: with one per remaining argument).
-    keywords: the names it accepts, None for any.
+    result: value that it returns. lazy: True if it consumes iterators. calls: position or keyword of a function
+    parameter. arity: number of values passed to that function (0: one per remaining argument). keywords: accepted
+    names, None for any.
     """
 
     result: Value
@@ -69,10 +69,10 @@ _TO_LIST = _words("split rsplit splitlines")
 _READ = _words(
     "get keys values items copy union intersection difference symmetric_difference issubset issuperset isdisjoint"
 )
-# On text that is certainly a builtin; elsewhere these names belong to threads, tokenizers, templates.
+# Only on text that is certainly a builtin; elsewhere these names belong to threads, tokenizers, templates.
 TEXT_ONLY = _words("join encode decode format")
 
-# Methods of values that do not change them, and what they return on builtin data that holds only such data.
+# Methods of values that do not change them, and their results on builtin data that contains only such data.
 READERS: dict[str, Value] = (
     dict.fromkeys(_TO_TEXT, SCALAR)
     | dict.fromkeys(_TO_LIST, FRESH_LIST)
@@ -81,7 +81,7 @@ READERS: dict[str, Value] = (
 )
 READER_KEYWORDS = _words("sep maxsplit keepends encoding errors tabsize")
 
-# Methods that change their object: allowed on what the call created. True: they return (part of) the contents.
+# Methods that change their object: allowed on containers that the call created. True: they return (part of) its data.
 MUTATORS: dict[str, bool] = dict.fromkeys(
     _words(
         "append extend insert remove clear sort reverse add discard update difference_update intersection_update "
@@ -93,7 +93,7 @@ MUTATORS: dict[str, bool] = dict.fromkeys(
 PATTERN_METHODS = _words("match search fullmatch split findall sub subn")
 MATCH_METHODS = _words("group groups groupdict start end span expand")
 
-# By id, with the object itself, whose id thereby stays its own.
+# By id, with the object itself to keep the id from being reused.
 RE_FUNCTIONS: dict[int, tuple[Any, str]] = {
     id(getattr(re, name)): (getattr(re, name), name) for name in PATTERN_METHODS
 }
@@ -103,7 +103,7 @@ FUNCTIONS: dict[int, tuple[Any, Signature]] = {}
 
 def _trust(module: Any, names: str, signature: Signature) -> None:
     for name in names.split():
-        function = vars(module).get(name)  # a name of a later Python is simply absent
+        function = vars(module).get(name)  # names of a later Python are absent
         if isinstance(function, BuiltinFunctionType | FunctionType | type):
             FUNCTIONS[id(function)] = (function, signature)
 
@@ -157,7 +157,7 @@ _trust(
 _trust(json, "loads", Signature(FRESH_ANY))
 _trust(re, "escape", Signature(SCALAR))
 
-# Methods reached through their class: ``str.lower``, ``dict.fromkeys``.
+# Methods accessed through their class: ``str.lower``, ``dict.fromkeys``.
 CLASS_METHODS: dict[tuple[int, str], Signature] = {
     **{(id(str), name): Signature(SHARED) for name in _TO_TEXT | _TO_LIST},
     (id(str), "maketrans"): Signature(SHARED),
@@ -177,17 +177,17 @@ _MODELS = (
 
 
 def trusted(func: Any) -> bool:
-    """Whether a function is known by identity, so that its code is not looked at."""
+    """Returns True if a function is known by identity, so that its code is not analysed."""
     return id(func) in FUNCTIONS or id(func) in RE_FUNCTIONS
 
 
 def is_error(cls: Any) -> bool:
-    """Whether a class is a builtin exception; KeyboardInterrupt and its like are not for functions to raise early."""
+    """Returns True for builtin exceptions; functions must not raise KeyboardInterrupt and the like early."""
     return id(cls) in _ERRORS
 
 
 def is_model(cls: Any) -> bool:
-    """Whether a class is one of LangChain's value classes, whose construction only validates."""
+    """Returns True for LangChain's value classes, whose constructors only validate."""
     return any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
 
 
@@ -196,10 +196,10 @@ _EXTRA = "__pydantic_extra__"
 
 
 def is_plain(value: Any, limit: int = 10_000) -> bool:
-    """Whether a run-time value is plain data: builtin scalars and containers, documents and messages, of exact types.
+    """Returns True for plain data: builtin scalars and containers, documents and messages, of exact types.
 
-    For such arguments everything that the analysis trusts by name is certain. Looks at no more than ``limit`` parts;
-    larger values count as not plain.
+    For such arguments all assumptions about names hold. Looks at no more than ``limit`` parts; larger values count as
+    not plain.
     """
     parts = [value]
     while parts:
@@ -214,7 +214,7 @@ def is_plain(value: Any, limit: int = 10_000) -> bool:
             held = [*part, *part.values()]
         elif kind.__module__.startswith(("langchain_core.documents.", "langchain_core.messages.")):
             if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
-                return False  # a class that only says it is from there
+                return False  # a class that only claims to be from there
             held = [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
         elif immutable(part):
             continue

@@ -1,7 +1,7 @@
-"""The abstract values that stand for everything a function handles while it is analysed.
+"""Abstract values of everything a function handles during its analysis.
 
-What matters is ownership: only what the call itself created may be changed by it, and only the argument itself has
-keys that are tracked.
+They track ownership: a call may change only containers that it created, and keys are tracked only of the argument
+itself.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 
 class Kind(Enum):
-    """What is known about a value."""
+    """Known facts about a value."""
 
-    NULL = auto()  # nothing there: an unbound local, or the marker that calls push
+    NULL = auto()  # empty: an unbound local, or the marker that calls push
     ARG = auto()  # the argument itself, its keys tracked
     CONST = auto()  # a known object: ``data``
-    SCALAR = auto()  # immutable builtin data through and through
-    SHARED = auto()  # anything else; may be part of the argument, hence never changed
+    SCALAR = auto()  # immutable builtin data, including all parts
+    SHARED = auto()  # anything else; may be part of the argument, hence must not be changed
     FRESH = auto()  # a container this call created; ``data`` is "list", "dict", "set" or "any"
-    LAZY = auto()  # an iterator this call created; reads later, hence never stored or returned
+    LAZY = auto()  # an iterator this call created; it reads later, hence must not be stored or returned
     MATCH = auto()  # a match of a regular expression, or None
     ERROR = auto()  # an exception this call created or caught
     FUNC = auto()  # a function this call defined; ``data`` is a ``Closure``
@@ -55,13 +55,13 @@ class Value:
 
 
 class Returned(str):
-    """Why a value is BAD that may be returned, and nothing else: what a function knows and hands to its caller."""
+    """Reason of a BAD value that may only be returned: an outside object that a function passes to its caller."""
 
     __slots__ = ()
 
 
 class Impure(Exception):
-    """The function is not known to be pure. ``where`` is filled in by the frame in which it was noticed."""
+    """The function is not known to be pure. ``where`` is set by the frame in which it was raised."""
 
     def __init__(self, reason: str, where: str = "") -> None:
         super().__init__(reason)
@@ -89,20 +89,20 @@ _DATA = frozenset({Kind.SCALAR, Kind.SHARED, Kind.FRESH, Kind.MATCH, Kind.ERROR}
 
 
 def immutable(obj: Any) -> bool:
-    """Whether an object can never change: exact builtin types only, since a subclass may carry state."""
+    """Returns True if an object can never change: exact builtin types only, because a subclass may carry state."""
     kind = type(obj)
     return kind in _ATOMS or (kind in (tuple, frozenset) and all(map(immutable, obj)))
 
 
 def is_scalar(value: Value) -> bool:
-    """Whether a value is immutable builtin data, known or not."""
+    """Returns True if a value is immutable builtin data, known or not."""
     return value.kind is Kind.SCALAR or (value.kind is Kind.CONST and immutable(value.data))
 
 
 def join(a: Value, b: Value) -> Value:
-    """What is known where two paths meet. An unbound local adds nothing: reading it would raise.
+    """Joins the values of two paths. An unbound local adds nothing: reading it would raise.
 
-    The argument joined with other data must be treated as read as a whole; the frame sees to it.
+    The caller must treat the argument joined with other data as read as a whole.
     """
     if a == b or b.kind is Kind.NULL:
         return a

@@ -1,4 +1,4 @@
-"""The verdict on one callable, and its cache."""
+"""Verdict on one callable, and its cache."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CONTEXT = frozenset({"config", "run_manager", "callbacks"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a function is pure: calling it again, earlier or on another thread cannot be told apart.
+    """Verdict if a function is pure: an extra, earlier, or off-thread call makes no observable difference.
 
-    reason: why, or the first thing that speaks against it. keys: the keys of its argument that it may read, if it
-    uses the argument only by constant subscripts and ``.get``; None: anything. location: ``file.py:12`` or "".
-    assumes: checks of what outside the function the verdict relies on. raises: it has a ``raise`` or ``assert``, by
-    which it could be meant to keep others from running.
+    reason: the evidence, or the first counterexample. keys: the keys of its argument that it may read, if it uses the
+    argument only by constant subscripts and ``.get``; None: anything. location: ``file.py:12`` or "". assumes: checks
+    of the outside objects that the verdict relies on. raises: it has a ``raise`` or ``assert``, so it may be meant as a
+    guard of later steps.
     """
 
     pure: bool
@@ -43,22 +43,21 @@ class Verdict:
     raises: bool = False
 
     def still_holds(self) -> bool:
-        """Whether the globals, closure cells and functions that the verdict relies on are still the same objects."""
+        """Returns True if the globals, closure cells and functions that it relies on are still the same objects."""
         return all(check() for check in self.assumes)
 
 
 _cache: weakref.WeakKeyDictionary[FunctionType, Verdict] = weakref.WeakKeyDictionary()
-_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for verdicts
+_lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, whose end may need verdicts
 
 
 def analyse(func: Callable[..., Any], *, returned: Sequence[Any] = ()) -> Verdict:
-    """The verdict on ``func(argument)``. Never raises; whatever is not understood is not pure.
+    """Returns the verdict on ``func(argument)``. Never raises; code that is not understood is not pure.
 
-    returned: objects outside the function that may change, but that it may return as they are, and use for nothing
-    else.
+    returned: mutable objects outside the function that it may return unchanged, but not use otherwise.
 
-    A declaration (``fineflow.declare``) is believed; the keys of a function declared pure are those of the analysis
-    if it agrees, else None.
+    A declaration (``fineflow.declare``) is trusted; the keys of a function declared pure are those of the analysis if
+    it agrees, else None.
     """
     promise = declared(func)
     if returned:
@@ -83,7 +82,7 @@ def _analysed(func: Callable[..., Any]) -> Verdict:
         found = _cache.get(func)
     if found is None or not found.still_holds():
         found = _fresh(func)
-        if found.pure:  # what speaks against purity may hold on to anything, and may change
+        if found.pure:  # a negative verdict may depend on anything, so it could not be invalidated
             with _lock:
                 _cache[func] = found
     return found
@@ -110,7 +109,7 @@ def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
 
 
 def _enter(analysis: Analysis, func: Any) -> None:
-    """Calls ``func`` with the argument."""
+    """Analyses a call of ``func`` with the argument."""
     bound: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if type(func) is functools.partial:
@@ -138,7 +137,7 @@ def _kind(func: Any) -> str:
 
 
 def _parameters(func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Value]:
-    """Abstract values of the parameters when the function gets ``bound``, then the argument, and ``named``."""
+    """Returns abstract parameter values for a call with ``bound``, then the argument, and ``named``."""
     code = func.__code__
     if code.co_flags & _GENERATOR:
         raise Impure("is a generator")

@@ -1,12 +1,12 @@
-"""Several searches of one store made as one, each with the answer that stock's own method makes of its part.
+"""Batched search: several searches of one store in one call, each answered by stock's own method.
 
-The vectors of the queries are there. What decides about an answer stays stock's code: for a store that asks something
-behind it once per search (Chroma its collection), the own method is run for every search up to that question, the
-questions of equal settings are asked as one, and the methods are run again with the answers. For a store that looks
-through what it holds, the methods run on a copy in which its vectors are a matrix already.
+The vectors of the queries are known. Stock's code still determines each answer. For a store that queries a backing
+object once per search (Chroma: its collection), stock's method runs for every search up to that query, queries with
+equal settings are sent as one, and the methods run again with the answers. For a store that scans what it holds, the
+methods run on a copy whose vectors are a matrix already.
 
-A search is a read. So where something fails that was done for several, each is made alone, by stock's own method, and
-meets what it would have met.
+A search is a read. So if a batch fails, each search is retried alone, by stock's own method, and raises what it would
+have raised.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from fineflow.adapters.analysis import is_plain
 
 
 class Search(Protocol):
-    """A query for a store, its vector known."""
+    """A search of a store, with its query vector known."""
 
     @property
     def store(self) -> Any:
         """The store."""
 
     def made(self, store: Any = None) -> Any:
-        """What stock's own method finds, in ``store`` where one is given. Raises what that raises."""
+        """Runs stock's own method, on ``store`` if given. Raises what that raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a search has found, or what it raised."""
+    """Result of a search, or the exception that it raised."""
 
     found: Any
     error: BaseException | None = None
 
     def result(self) -> Any:
-        """What was found. Raises the error, the same object."""
+        """Returns the result. Raises the error, the same object."""
         if self.error is not None:
             raise self.error
         return self.found
 
 
 class Together:
-    """How the searches of a kind of store are made together."""
+    """Batched search for one kind of store."""
 
     def pays(self, store: Any) -> bool:
-        """Whether this store can do it, and waiting for a turn is little beside a search."""
+        """Returns True if this store supports it, and waiting for a batch costs little compared with a search."""
         raise NotImplementedError
 
     def run(self, searches: Sequence[Search]) -> list[Outcome]:
-        """The outcomes of all, in their order. Blocks; raises nothing that a search raises."""
+        """Returns the outcomes of all searches, in order. Blocks; raises nothing that a search raises."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class OneQuestion(Together):
-    """Of stores whose searches call one method of one object behind them, once, with everything that they want to know.
+    """Batched search for stores whose search calls one method of one backing object, once, with all its parameters.
 
-    attributes: where stores keep that object, each in one of these. method: its name. able: whether the object is one
-    whose method takes several. alike: what two questions must have in common to be asked as one; None for one that is
-    asked alone. ask: the answers to questions that are alike, each as the method would have answered it.
+    attributes: names under which stores keep that object. method: its name. able: returns True if the object's method
+    takes several queries. alike: returns a key of a query; queries with equal keys are sent as one, None is sent alone.
+    ask: answers queries with equal keys, each as the method would have answered it.
     """
 
     attributes: tuple[str, ...]
@@ -75,7 +75,7 @@ class OneQuestion(Together):
         return self.able(self.behind(store))
 
     def behind(self, store: Any) -> Any:
-        """The object that a store asks; None if it has none."""
+        """Returns the backing object of a store, or None."""
         held = _held(store)
         return next((held[name] for name in self.attributes if name in held), None)
 
@@ -91,7 +91,7 @@ class OneQuestion(Together):
         return [outcomes.get(i) or alone(search) for i, search in enumerate(searches)]
 
     def _question(self, search: Search) -> Mapping[str, Any] | None:
-        """What stock's method asks; None if it never does, or says it by position."""
+        """Returns the query that stock's method sends; None if it sends none, or passes arguments by position."""
 
         def asked(*args: Any, **question: Any) -> Any:
             raise _Asked(None if args else question)
@@ -108,7 +108,7 @@ class OneQuestion(Together):
         behind = self.behind(searches[group[0][0]].store)
         try:
             answers = self.ask(behind, [question for _, question in group])
-        except Exception:  # of whose search, nobody knows
+        except Exception:  # it is not known whose search failed: each is retried alone
             return {}
         return {i: self._answered(searches[i], answer) for (i, _), answer in zip(group, answers, strict=True)}
 
@@ -123,14 +123,14 @@ class OneQuestion(Together):
 
 
 class _Asked(BaseException):
-    """Carries a question out of stock's method."""
+    """Carries a query out of stock's method."""
 
     def __init__(self, question: Mapping[str, Any] | None) -> None:
         self.question = question
 
 
 class _Behind:
-    """An object with another method in place of one of its own."""
+    """Wraps an object, replacing one of its methods."""
 
     def __init__(self, behind: Any, method: str, instead: Callable[..., Any]) -> None:
         self.__dict__.update({"_behind": behind, method: instead})
@@ -141,12 +141,13 @@ class _Behind:
 
 @dataclass(frozen=True)
 class OneMatrix(Together):
-    """Of stores that make a matrix of the lists that they hold in every search: that is done once.
+    """Batched search for stores that convert the lists they hold to a matrix in every search: converts them once.
 
     Each search then runs on rows of that matrix, by stock's own method: the same numbers in the same operations.
 
-    held: the dict that a store holds. least: entries from which on a search is much beside the way to a thread.
-    vector: of a value of that dict. with_vector: the value with another one. over: a copy of a store over another dict.
+    held: returns the dict that a store holds. least: number of entries above which a search outweighs the hop to a
+    thread. vector: returns the vector of a value of that dict. with_vector: the value with another vector. over: a copy
+    of a store over another dict.
     """
 
     held: Callable[[Any], Any]
@@ -174,7 +175,7 @@ class OneMatrix(Together):
         return _outcome(lambda: search.made(self.over(search.store, ready)))
 
     def _rows(self, store: Any) -> dict[str, Any] | None:
-        """What the store holds, with rows of a matrix as vectors; None if they make none of stock's kind."""
+        """Returns the store's contents with matrix rows as vectors; None if stock would not get a float64 matrix."""
         import numpy as np
 
         held = list(self.held(store).items())
@@ -183,7 +184,7 @@ class OneMatrix(Together):
             return None
         try:
             matrix = np.array(vectors)
-        except ValueError:  # of several lengths, which is stock's to say
+        except ValueError:  # vectors of different lengths: stock reports it
             return None
         if matrix.ndim != 2 or matrix.dtype != np.float64:
             return None
@@ -191,14 +192,14 @@ class OneMatrix(Together):
 
 
 def alone(search: Search) -> Outcome:
-    """One search, by stock's own method."""
+    """Runs one search, by stock's own method."""
     return _outcome(search.made)
 
 
 def _outcome(make: Callable[[], Any]) -> Outcome:
     try:
         return Outcome(make())
-    except StopIteration as stop:  # which no coroutine can pass on
+    except StopIteration as stop:  # a coroutine cannot raise it
         error = RuntimeError("a component raised StopIteration")
         error.__cause__ = stop
         return Outcome(None, error)
@@ -206,12 +207,12 @@ def _outcome(make: Callable[[], Any]) -> Outcome:
         return Outcome(None, error)
 
 
-_LISTS = ("ids", "embeddings", "documents", "uris", "metadatas", "distances")  # of a Chroma result, by query
+_LISTS = ("ids", "embeddings", "documents", "uris", "metadatas", "distances")  # per-query fields of a Chroma result
 _KEPT = frozenset({"documents", "metadatas", "distances", "embeddings"})
 
 
 def _is_embedded(collection: Any) -> bool:
-    """Whether it is Chroma's own collection, in a database of this process. A server answers several at a time."""
+    """Returns True for Chroma's own collection in an in-process database. A server serves several at a time."""
     kind = type(collection)
     if kind.__module__ != "chromadb.api.models.Collection" or "query" in vars(collection):
         return False
@@ -231,7 +232,7 @@ def _chroma_alike(collection: Any, question: Mapping[str, Any]) -> Hashable:
 
 
 def _chroma_vector(question: Mapping[str, Any]) -> Any:
-    """The one vector of a question, which may be given as it is or in a list."""
+    """Returns the only vector of a query, which may be given bare or in a list."""
     vectors = question.get("query_embeddings")
     inside = type(vectors) is list and len(vectors) == 1 and type(vectors[0]) is list
     return vectors[0] if inside and vectors else vectors
@@ -248,7 +249,7 @@ def _chroma_ask(collection: Any, questions: Sequence[Mapping[str, Any]]) -> Sequ
 
 
 def chroma_contents(store: Any) -> Any:
-    """The collection that a store of whatever class keeps, where that is one of Chroma's; else the store."""
+    """Returns the identity of the Chroma collection that a store of any class keeps; the store if it keeps none."""
     held = _held(store)
     for attribute in ("_chroma_collection", "_collection"):
         collection: Any = held.get(attribute)
@@ -258,12 +259,12 @@ def chroma_contents(store: Any) -> Any:
 
 
 def _held(store: Any) -> dict[str, Any]:
-    """The attributes of a store, those among them that pydantic keeps apart."""
+    """Returns the attributes of a store, including those that pydantic keeps separately."""
     return {**getattr(store, "__dict__", {}), **(getattr(store, "__pydantic_private__", None) or {})}
 
 
 def exactly(value: Any) -> str:
-    """Equal for two values of the same types and contents; objects and functions are told apart by identity."""
+    """Returns text that is equal for values of equal types and contents; objects are compared by identity."""
     if type(value) is dict:
         return "{" + ", ".join(f"{exactly(key)}: {exactly(part)}" for key, part in value.items()) + "}"
     if type(value) in (list, tuple):
@@ -272,5 +273,5 @@ def exactly(value: Any) -> str:
 
 
 CHROMA = OneQuestion(("_chroma_collection", "_collection"), "query", _is_embedded, _chroma_alike, _chroma_ask)
-"""``Collection.query`` takes many vectors. 64 searches among 3,000 vectors of 384 dimensions on two cores: 12 ms as
-one, 46 ms one by one, 58 ms in threads; with a filter 53 ms as one, 676 ms one by one."""
+"""``Collection.query`` takes many vectors. 64 searches among 3,000 vectors of 384 dimensions on two cores: 12 ms
+batched, 46 ms one by one, 58 ms in threads; with a filter 53 ms batched, 676 ms one by one."""

@@ -1,7 +1,7 @@
 """Lowering as abstract interpretation: symbolic values, and the builder of p-graphs.
 
-An adapter walks the user's object once and passes *symbolic values* through it. Key-level dependencies come out of
-the interpretation itself: a record knows which primitive produced each of its keys.
+An adapter walks the user's object once and passes *symbolic values* through it. This yields dependencies per key: a
+record knows which primitive produced each of its keys.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Self
 from fineflow.adapters.core.recognition import NotLowered, Row, find
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
-SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters that people should see in plans
+SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters shown in plans
 
 TEXT, MESSAGE, PROMPT, VALUE, DOCUMENTS, UNKNOWN = "text", "message", "prompt", "value", "documents", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value produced by one primitive (or a graph input). ``kind``: what is known about it."""
+    """Value of one primitive (or a graph input). ``kind``: its known type."""
 
     ref: Ref
     kind: str = UNKNOWN
 
     @property
     def mutable(self) -> bool:
-        """Whether user code that holds the value could change it under a reader."""
+        """True if user code that holds the value could change it while another step reads it."""
         return self.kind != TEXT
 
     def refs(self) -> Iterator[tuple[Ref, bool]]:
@@ -53,7 +53,7 @@ Symbol = Leaf | Record
 
 
 OUTER = "\0"
-"""In front of names of the outer graph while a body is lowered, which may have primitives of the same name."""
+"""Prefix for names of the outer graph while a body is lowered, which may have primitives of the same name."""
 
 
 def _itself(store: Any) -> Any:
@@ -65,10 +65,10 @@ class Builder:
     """Collects the primitives of one p-graph in program order while lowering walks the user's object.
 
     rows: recognised constructs. objects: the object planned at each path. path: of the current object in the user's
-    structure; shadows and claims find it by that. trail: the same for people. barrier: primitives that stock finishes
-    before it would start what is added next. contents: returns what two stores share that are ways to the same data.
-    resources: contents of the stores met so far, and their names. shared: components that several parts share, in the
-    order in which they were met. Frameworks derive builders that know more of the way to the current object.
+    structure; shadows and claims look it up by that. trail: the same for display. barrier: primitives that stock
+    finishes before it would start what is added next. contents: maps a store to an identity that stores over the same
+    data share. resources: contents of the stores met so far, and their names. shared: components that several parts
+    share, in the order in which they were met. Framework-specific builders add context of the current object.
     """
 
     rows: Sequence[Row]
@@ -85,7 +85,7 @@ class Builder:
     _taken: set[str] = field(default_factory=set)
 
     def resource(self, store: Any) -> str:
-        """The name of a store, the same for every primitive that touches its contents and from run to run."""
+        """Returns the name of a store, the same for all stores with its contents, and from run to run."""
         key = self.contents(store)
         for known, name in self.resources:
             if known is key or (type(key) is str and type(known) is str and known == key):
@@ -97,9 +97,9 @@ class Builder:
         return name
 
     def body(self, **changes: Any) -> Self:
-        """Returns a builder for a graph inside the current primitive: the same path, a program order of its own.
+        """Returns a builder for a graph inside the current primitive: the same path, its own program order.
 
-        changes: fields that are different there.
+        changes: fields that differ there.
         """
         return replace(self, primitives=[], notes=[], trail=(), barrier=(), _taken=set(), **changes)
 
@@ -119,7 +119,7 @@ class Builder:
         return "/".join(self.path)
 
     def around(self) -> Iterator[Any]:
-        """The objects that the current one is a part of, the outermost first."""
+        """Yields the objects that contain the current one, outermost first."""
         return (self.objects.get("/".join(self.path[:i])) for i in range(len(self.path)))
 
     def lower(self, obj: Any, value: Symbol) -> Symbol:
@@ -128,7 +128,7 @@ class Builder:
         recursive = any(outer is obj for outer in self.around())
         self.objects[self.leaf] = obj
         if row is not None and recursive:  # a function may return the chain that it is a step of
-            return self.opaque(obj, value, "runs again inside itself, how often is known only when it has run")
+            return self.opaque(obj, value, "calls itself recursively, so the number of runs is not known in advance")
         if row is None:
             return self.opaque(obj, value, "is not recognised: runs through its own methods")
         mark = (len(self.primitives), len(self.notes), dict(self.objects), self.barrier, set(self._taken))
@@ -144,7 +144,7 @@ class Builder:
         except NotLowered as why:
             del self.primitives[mark[0] :], self.notes[mark[1] :]
             self.barrier, self._taken = mark[3:]
-            self.objects.clear()  # in place: builders of bodies share it
+            self.objects.clear()  # in place: builders of bodies share the dict
             self.objects.update(mark[2])
             return self.opaque(obj, value, str(why))
 
@@ -163,7 +163,7 @@ class Builder:
         leaf: str | None = None,
         **params: Any,
     ) -> Leaf:
-        """Appends one primitive; its name is the trail and the operation."""
+        """Appends one primitive, named by the trail and the operation."""
         full = self._name(name or op.value)
         self.primitives.append(
             Primitive(
@@ -196,7 +196,7 @@ class Builder:
     def opaque(
         self, obj: Any, value: Symbol, reason: str, *, kind: str = UNKNOWN, where: str = "", name: str = ""
     ) -> Leaf:
-        """One opaque step: stock runs it and feeds the value that it returned."""
+        """Appends an opaque step: stock runs it and feeds the value that it returned."""
         made = self.by_stock(obj, value, Effects(Effect.OPAQUE, "", reason), kind=kind, where=where, name=name)
         last = self.primitives[-1]
         received = tuple(dict.fromkeys(ref.name for ref, mutable in value.refs() if mutable))
@@ -207,9 +207,9 @@ class Builder:
     def by_stock(
         self, obj: Any, value: Symbol, effects: Effects, *, kind: str = UNKNOWN, where: str = "", name: str = ""
     ) -> Leaf:
-        """One step that stock runs, in its own time; the value that it returned is fed to the graph.
+        """Appends a step that stock runs when it reaches it; its return value is fed to the graph.
 
-        where: the place of the function, as ``file.py:12``. name: what it is called, if not after the function.
+        where: location of the function, as ``file.py:12``. name: its display name, if not the function's.
         """
         given = dict(value.refs())
         leaf, called = self.leaf, name or _short(obj)
@@ -231,7 +231,7 @@ class Builder:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Whatever is added after the block starts, in stock, when everything added inside has finished."""
+        """Marks a stock step: what is added after the block starts, in stock, when everything inside has ended."""
         start, before = len(self.primitives), self.barrier
         yield
         added = self.primitives[start:]
@@ -241,7 +241,7 @@ class Builder:
 
     @contextmanager
     def branches(self) -> Iterator[Callable[[], None]]:
-        """Call the yielded function before every branch: branches start together and end together."""
+        """Marks parallel branches: call the yielded function before each. They start together and end together."""
         before, ends = self.barrier, []
 
         def branch() -> None:
@@ -254,9 +254,9 @@ class Builder:
         self.barrier = tuple(dict.fromkeys(name for end in ends for name in end)) or before
 
     def pick(self, value: Symbol, key: str) -> Symbol:
-        """The value of one key, if it is known where it comes from.
+        """Returns the value of one key, as a PICK primitive if its origin is not known.
 
-        Raises NotLowered when the record has no such key.
+        Raises NotLowered if the record has no such key.
         """
         if isinstance(value, Record):
             if key in value.fields:
@@ -270,7 +270,7 @@ class Builder:
         return self.add(Op.PICK, {"record": value.ref}, key=key, kind=kind)
 
     def whole(self, value: Symbol, keys: Iterable[str] | None = None) -> Leaf:
-        """The value as one reference: a RECORD primitive where it has parts (of ``keys`` only, if given)."""
+        """Returns the value as one reference: a RECORD primitive if it has parts (only ``keys``, if given)."""
         if isinstance(value, Leaf):
             return value
         if keys is not None:
@@ -285,6 +285,6 @@ class Builder:
 
 
 def _short(obj: Any) -> str:
-    own = getattr(obj, "__dict__", {})  # what it holds itself: a wrapper may answer for what it wraps, or fail to
+    own = getattr(obj, "__dict__", {})  # only its own attributes: a wrapper may forward look-ups, or fail to
     name = getattr(own.get("func") or own.get("afunc"), "__name__", None)
     return name if name and name != "<lambda>" else type(obj).__name__

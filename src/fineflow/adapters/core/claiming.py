@@ -1,7 +1,7 @@
-"""Stock's side of one call: how its components take results of the graph, and what happens where there are none.
+"""Stock's side of one call: its components claim results of the graph, or do the work if there are none.
 
-Shadows are shared by calls. A shadow finds the call that it is used in by a context variable (``under_way``), which the
-frameworks hand on to their tasks and threads; where it finds none, its components are the user's own.
+Shadows are shared by calls. A shadow finds its current call by a context variable (``under_way``), which the frameworks
+propagate to their tasks and threads; without one, its components are the user's own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fineflow.runtime.queues.component_calls import StreamedCall
 T = TypeVar("T")
 
 Usable = Callable[[Entry], bool]
-"""Whether a claim may take an entry, as far as is known now."""
+"""Returns True if a claim may take an entry, as far as is known now."""
 
 Ahead = tuple[Sequence[Any], Callable[[], Awaitable[Sequence[Any]]]]
-"""Several calls of stock that are made as one: the key of each, and what returns their results in order."""
+"""Several stock calls in one: the key of each, and a function that returns their results in order."""
 
 _END: Any = object()
 
@@ -44,7 +44,7 @@ def never(entry: Entry) -> bool:
 class Claiming:
     """Stock's side of one call.
 
-    shadows: those that stock runs in this call. outer: the call inside of which this one is made, if any.
+    shadows: those that stock runs in this call. outer: the call that this one is nested in, if any.
     """
 
     __slots__ = ("_bridge", "_fed", "_leaves", "call", "outer", "shadows", "start")
@@ -66,7 +66,7 @@ class Claiming:
 
     @property
     def bridge(self) -> Bridge:
-        """The way from stock's threads to the loop of the call."""
+        """The bridge from stock's threads to the loop of the call."""
         if self._bridge is None:
             self._bridge = Bridge(self.call)
         return self._bridge
@@ -89,13 +89,13 @@ class Claiming:
             raise_stop(entry.error)
             return entry, cast(T, entry.result())
         check()  # the wait may have ended because the call was stopped
-        if entry is None:  # the loop cannot be reached: the component's result concerns nobody else
+        if entry is None:  # the loop is unreachable: nothing else needs the component's result
             return self.nobodys_entry(), own()
         try:
             with self.bridge.slot():
                 result = own()
         except BaseException:
-            # Not the exception itself: its traceback holds frames of stock's, which must not end on the loop's thread.
+            # Not the exception itself: its traceback holds stock's frames, which must not be freed on the loop thread.
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
         self.bridge.post(entry.finish, result)
@@ -108,7 +108,7 @@ class Claiming:
         if not self.bridge.here:
             return await self._claim_from_elsewhere(leaf, key, own, usable)
         entry, mine = await self._take(leaf, key, usable)
-        if not mine or entry.over:  # or the call has ended meanwhile
+        if not mine or entry.over:  # the call may have ended meanwhile
             return entry, entry.result()
         try:
             result = await self.call.for_stock(own)
@@ -143,9 +143,9 @@ class Claiming:
         return entry, result
 
     async def _take(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
-        """Returns the entry for a call that stock makes, over if it is the graph's; whether stock has to do the work.
+        """Returns the entry for a stock call, finished if it is the graph's, and True if stock has to do the work.
 
-        On the loop of the call.
+        Runs on the loop of the call.
         """
         claims, wanted = self.call.claims, self.shadows.arguments(key)
         entry, mine = claims.claim(leaf, wanted, usable)
@@ -153,15 +153,15 @@ class Claiming:
             await entry.wait()
             if isinstance(entry.error, asyncio.CancelledError) and claims.closed:
                 return entry, True
-            if not entry.for_claims or not usable(entry):  # asked again: only now it may have turned out
+            if not entry.for_claims or not usable(entry):  # checked again: it may only now be known
                 return claims.own(leaf, wanted), True
         return entry, mine
 
     # Streams.
 
     def claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
-        """Returns the entry for a call that stock streams, and whether stock has to do the work. From a thread."""
-        if self.bridge.here:  # what the graph gets could not come while this thread waits for it
+        """Returns the entry for a streaming stock call, and True if stock has to do the work. From a thread."""
+        if self.bridge.here:  # this thread runs the loop, so it must not wait for the graph's chunks
             return self.nobodys_entry(), True
         try:
             return self.bridge.run(lambda: self.aclaim_stream(leaf, key, usable))
@@ -173,9 +173,9 @@ class Claiming:
         return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
 
     def paced(self, chunks: Iterator[T], pieces: StreamedCall | None = None) -> Iterator[T]:
-        """Yields what stock streams itself, in a slot for each piece: between pieces the reader decides who works.
+        """Yields stock's own stream, taking a permit per chunk: between chunks the reader may be slow.
 
-        pieces: of a component that has a limit of its own.
+        pieces: of a component with its own limit.
         """
         chunks = iter(chunks)
         while True:
@@ -187,7 +187,7 @@ class Claiming:
             yield cast(T, chunk)
 
     async def apaced(self, chunks: AsyncIterator[T], pieces: StreamedCall | None = None) -> AsyncGenerator[T, None]:
-        """``paced`` for async leaves. To be closed, which closes what it reads."""
+        """``paced`` for async leaves. The caller must close it, which closes the source."""
         chunks, take = aiter(chunks), anext if pieces is None else pieces.anext
         try:
             while True:
@@ -205,7 +205,7 @@ class Claiming:
         return self.call.claims.own(leaf, self.shadows.arguments(key))
 
     def nobodys_entry(self) -> Entry:
-        """Returns an entry for work that stock does itself, and that the graph will not hear of."""
+        """Returns an entry for work that stock does itself and the graph does not see."""
         return Entry(None, self.call.loop, shared=False)
 
     # What stock does itself.
@@ -215,14 +215,14 @@ class Claiming:
         self.call.begins(leaf)
 
     def changed(self, leaf: str) -> None:
-        """Notes that the step ``leaf`` has changed its input in place: what others read of it, too."""
+        """Notes that the step ``leaf`` has changed its input in place, which affects other readers of it."""
         self.call.changed = leaf
 
     def feed(self, leaf: str, value: Any, *, once: bool = False) -> None:
         """Feeds the graph the value of a step that stock ran. From any thread.
 
-        From another thread it waits until the graph has dispatched what it can, so that the graph reaches the next
-        leaf before stock does. once: values after the first of the leaf are ignored.
+        From another thread it waits until the graph has dispatched all that is ready, so that the graph reaches the
+        next leaf before stock does. once: ignores values after the first of the leaf.
         """
         if leaf not in self._leaves or (once and leaf in self._fed):
             return
@@ -234,7 +234,7 @@ class Claiming:
             self.bridge.run(lambda: self.call.feed(leaf, value))
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """Calls a function on the loop of the call, in the order of such calls from one thread. From any thread."""
+        """Calls a function on the loop of the call; calls from one thread keep their order. From any thread."""
         if self.bridge.here:
             function(*args)
         else:
@@ -262,7 +262,7 @@ async def _do(call: Call, leaf: str, entries: Sequence[Entry], work: Callable[[]
         async with call.slot():
             done = list(zip(entries, await work(), strict=True))
     except BaseException as error:
-        for entry in entries:  # of several calls made as one it is not known which failed: stock makes each alone
+        for entry in entries:  # if several calls were batched it is not known which failed: stock makes each alone
             entry.fail(error, own=len(entries) == 1)
         if isinstance(error, asyncio.CancelledError):
             raise
@@ -273,7 +273,7 @@ async def _do(call: Call, leaf: str, entries: Sequence[Entry], work: Callable[[]
 
 
 under_way: ContextVar[Claiming | None] = ContextVar("fineflow_claiming", default=None)
-"""The innermost call that stock is in here."""
+"""The innermost call that the current context belongs to."""
 
 
 def nobodys() -> Entry:

@@ -17,26 +17,26 @@ from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 
 _LEAST = 64
-_UNSETTLED = 4  # tokens at the end of a text that other text behind it may change
+_UNSETTLED = 4  # tokens at the end of a text that may change when more text follows
 
-_tokenizing: WeakValueDictionary[int, LLMEngine] = WeakValueDictionary()  # whose tokenizer has been used, hence loaded
+_tokenizing: WeakValueDictionary[int, LLMEngine] = WeakValueDictionary()  # engines whose tokenizer is loaded
 
 
 def checked(engine: Any) -> Any:
-    """The engine of a component. Raises ValueError for what is no ``LLMEngine``, asking it nothing.
+    """Returns the engine of a component. Raises ValueError if it is not an ``LLMEngine``. Accesses only its class.
 
-    One that says that it cannot prefill need not have that method.
+    An engine that cannot prefill need not have that method.
     """
     if isinstance(engine, type) or not all(hasattr(type(engine), name) for name in ("generate", "encode")):
         got = engine.__name__ if isinstance(engine, type) else repr(engine)
-        raise ValueError(f"expected an engine that decodes, as TransformersEngine(...) is, got {got}")
+        raise ValueError(f"expected an engine that decodes, such as TransformersEngine(...), got {got}")
     return engine
 
 
 def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> Iterator[Delta]:
-    """Decodes from a plain thread, also from one in which an event loop runs.
+    """Decodes from a plain thread, even one that runs an event loop.
 
-    prompt: makes the text of the prompt; called once, here. Closing the iterator ends the request. The engine is read
+    prompt: returns the text of the prompt; called once, here. Closing the iterator ends the request. The engine is read
     at most ``AHEAD`` deltas ahead. Raises what ``prompt`` and the engine raise.
     """
     tokens = engine.encode(prompt())
@@ -47,7 +47,7 @@ def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> 
 
 
 async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
-    """Decodes from a coroutine on any loop; otherwise as ``decode``. ``prompt`` may be called in another thread."""
+    """``decode`` for coroutines, on any loop. ``prompt`` may be called in another thread."""
     tokens = await encode(engine, prompt)
     queue = llm_queue_of(engine)
     source: AsyncIterator[Delta] = iterate_async(lambda: queue.generate(tokens, sampling), buffer=AHEAD)
@@ -57,11 +57,11 @@ async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampli
 
 
 async def encode(engine: LLMEngine, prompt: Callable[[], str]) -> list[int]:
-    """The tokens of a prompt; the first ones of an engine in a thread, as its tokenizer may have to be loaded."""
+    """Returns the tokens of a prompt; an engine's first call runs in a thread, because it may load the tokenizer."""
     if _tokenizing.get(id(engine)) is engine:
         return engine.encode(prompt())
     tokens = await in_thread(lambda: engine.encode(prompt()))
-    with suppress(TypeError):  # cannot be referred to weakly
+    with suppress(TypeError):  # cannot be weakly referenced
         _tokenizing[id(engine)] = engine
     return tokens
 
@@ -69,9 +69,9 @@ async def encode(engine: LLMEngine, prompt: Callable[[], str]) -> list[int]:
 async def awarm(engine: LLMEngine, text: str) -> int:
     """Prefills the beginning of a prompt that will be decoded from later; returns the number of tokens prefilled.
 
-    The last few tokens of ``text`` are left out, because with other text behind it they may come out differently,
-    and so is what does not fill a key/value block. 0 when nothing is left, when the engine cannot prefill, or when
-    so little of it is not in its cache yet that computing it with the rest of the prompt is cheaper.
+    Leaves out the last few tokens of ``text``, because following text may change them, and a last partial KV cache
+    block. Returns 0 if nothing is left, if the engine cannot prefill, or if so little of it is not cached yet that
+    computing it with the rest of the prompt is cheaper.
     """
     if not engine.can_prefill:
         return 0
@@ -86,10 +86,10 @@ async def awarm(engine: LLMEngine, text: str) -> int:
 
 
 def _least(engine: LLMEngine) -> float:
-    """Tokens from which on a prefill of their own is worth it: what they take outweighs what a request takes anyway.
+    """Returns the tokens above which a separate prefill pays: their time outweighs the fixed cost of a request.
 
-    Measured on CPU and as long as nothing else was: about 64. What an engine's own measurements say is believed within
-    a factor of two, since they are taken while other requests are under way.
+    The default, measured on a CPU, is 64. An engine's own measurements are trusted only within a factor of two, because
+    they are taken while other requests run.
     """
     line = costs.line(engine.name, Op.PREFILL)
     own = line.fixed / line.each if costs.measured(engine.name, Op.PREFILL) and line.each else _LEAST

@@ -1,4 +1,4 @@
-"""What a framework brings: its rows and kernels, how its objects are called, and its few true differences."""
+"""Interface of a framework: its rows and kernels, how its objects are called, and its few real differences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fineflow.runtime.call.executor import Kernel
 from fineflow.runtime.queues.component_calls import LimitedComponent
 
 Planner = Callable[["Framework", Any, Options, Any], Plan]
-"""Makes the plan of an object for a way. Raises PlanningError for a pass of the user's that fails."""
+"""Makes the plan of an object for a way. Raises PlanningError if a user's pass fails."""
 
 
 class Lowered(NamedTuple):
-    """An object that was lowered for a way of calling it, and the builder with what was read of it."""
+    """An object lowered for a way of calling it, and the builder with what was read of it."""
 
     obj: Any
     way: Any
@@ -31,8 +31,8 @@ class Lowered(NamedTuple):
 class Framework(ABC):
     """One framework. Its instance is found by ``adapters.registry``.
 
-    package: of the framework's own classes. A *way* is what a plan depends on beside
-    the object (the part that is called, sync or async, the kind of input); frameworks have values of their own for it.
+    package: of the framework's own classes. A *way* is everything that a plan depends on besides the object (the part
+    that is called, sync or async, the kind of input); each framework has its own type for it.
     """
 
     package: str
@@ -51,7 +51,7 @@ class Framework(ABC):
         """Returns the class of the proxy (a ``core.proxy.Planned``) for an object; None if it is not taken."""
 
     def knows(self, obj: Any) -> bool:
-        """Whether an object is one that ``optimize`` takes."""
+        """Returns True if ``optimize`` takes the object."""
         return self.optimized_class(obj) is not None
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Framework(ABC):
         """Returns the ways that ``explain`` shows. input: an example."""
 
     def ways_like(self, way: Any) -> Sequence[Any]:
-        """Returns the ways that ``explain`` shows together with one by which a call was made."""
+        """Returns the ways that ``explain`` shows together with the way of an actual call."""
         return (way,)
 
     @abstractmethod
@@ -68,10 +68,10 @@ class Framework(ABC):
 
     @abstractmethod
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
-        """Returns the plan: what the shadow has to replace, and for which entry points running ahead pays."""
+        """Returns the plan: the parts that the shadow replaces, and the entry points for which running ahead pays."""
 
     def parts(self, obj: Any, plan: Plan) -> Mapping[str, Any]:
-        """Returns what stock calls by itself in an object, by names for people."""
+        """Returns the parts of an object that stock calls by themselves, by display name."""
         return {}
 
     def arguments(self, key: Any) -> Any:
@@ -79,27 +79,27 @@ class Framework(ABC):
         return key
 
     def tap(self, step: Any, site: Site, whole: bool) -> Any:
-        """Returns an opaque step that feeds its value to the graph. whole: it is the user's own object."""
+        """Returns an opaque step that feeds its value to the graph. whole: True if it is the user's own object."""
         return None
 
     def finish(self, shadow: Any, site: Site) -> None:
-        """Completes the shadow of the object as a whole: has it say when stock has opened its outermost run."""
+        """Completes the shadow of the whole object: makes it report when stock has opened its outermost run."""
         return None
 
     def prepare_component_context(self, outer: Any) -> None:
-        """Makes the current context, a copy of the one in which stock opened the outermost run, fit for components."""
+        """Prepares the current context, a copy of the one in which stock opened the outermost run, for components."""
         return None
 
     def bounded(self, plan: Plan) -> Plan:
-        """Returns the plan with what is needed to bound components that have a limit now."""
+        """Returns the plan, extended to bound the components that currently have a limit."""
         return plan
 
     @abstractmethod
     def component(self, obj: Any) -> LimitedComponent:
-        """Returns the entry of a component among the limited ones. Raises TypeError for what cannot be limited."""
+        """Returns the limited component of an object. Raises TypeError if it cannot be limited."""
 
     def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool) -> Shadows:
-        """Returns the shadows of an object, not built yet."""
+        """Returns the shadows of an object, not yet built."""
         return Shadows(
             plan,
             self.rows,

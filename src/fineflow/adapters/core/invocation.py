@@ -1,4 +1,4 @@
-"""One call of an optimized object as its entry method describes it."""
+"""One call of an optimized object, as its entry method describes it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 class Invocation:
     """One call.
 
-    entry: name of the method that plans know the call by; method: the one that stock runs, if another. way: what its
-    plan depends on besides the object. stock: calls the method on stock's side, given the user's object or its shadow.
-    sync, streaming: of the method. plannable: False where the call has to run on the user's object.
+    entry: name of the method in plans; method: name of the method that stock runs, if different. way: everything that
+    its plan depends on besides the object. stock: calls the method on stock's side, given the user's object or its
+    shadow. sync, streaming: kind of the method. plannable: False if the call has to run on the user's object.
     """
 
     __slots__ = ("entry", "method", "plannable", "stock", "streaming", "sync", "way")
@@ -36,23 +36,23 @@ class Invocation:
         self.streaming = streaming
         self.plannable = plannable
 
-    # Asked only for calls that follow a plan, or that are admitted.
+    # Used only for calls that follow a plan, or that are admitted.
 
     def inputs(self) -> Mapping[str, Any]:
         """Returns the values of the graph's inputs, by name."""
         return {}
 
     def facts(self) -> Any:
-        """Returns what the framework's kernels need to know of the call."""
+        """Returns facts of the call for the framework's kernels."""
         return None
 
     def limit(self) -> asyncio.Semaphore | None:
-        """Returns the bound on component calls at once; None for no bound."""
+        """Returns the bound on concurrent component calls; None for no bound."""
         return None
 
     def identity(self) -> tuple[str | None, int | None]:
-        """Returns tenant and priority, None where the call says neither. Raises ValueError for invalid ones."""
+        """Returns tenant and priority, None if the call does not set them. Raises ValueError for invalid ones."""
         return None, None
 
     def prepare(self) -> None:
-        """Makes the current context, a copy of the caller's, fit for components."""
+        """Prepares the current context, a copy of the caller's, for components."""

@@ -1,4 +1,4 @@
-"""Graphs inside a primitive: the parts of an object lowered apart, and what they read of the graph around them."""
+"""Graphs inside a primitive: parts of an object, lowered separately, and their reads of the outer graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fineflow.ir.traverse import combined, fresh, origins
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of an object, lowered by a builder of its own; its references go to the outer graph, marked as such.
+    """One part of an object, lowered by its own builder; references to the outer graph are marked with ``OUTER``.
 
     outcome: its symbolic value. output: the same as one reference.
     """
@@ -24,7 +24,7 @@ class Part:
     output: Ref
 
     def refs(self) -> Iterator[Ref]:
-        """All references, in program order."""
+        """Yields all references, in program order."""
         for p in self.builder.primitives:
             yield from p.args.values()
         yield self.output
@@ -35,7 +35,7 @@ class Part:
 
     @property
     def left_to_stock(self) -> str:
-        """Why stock has to run a step of it, wherever in it that is; "" if there is no such step."""
+        """Reason of the first step in it, bodies included, that stock has to run; "" if there is none."""
         return next((_told(p) for p in everything(self.graph) if p.by_stock), "")
 
 
@@ -47,7 +47,7 @@ def _told(p: Primitive) -> str:
 def part(obj: Any, step: str, value: Symbol, b: Builder, **changes: Any) -> Part:
     """Lowers ``obj``, which is the part ``step`` of the current object, applied to a value from ``outside``.
 
-    changes: fields of the builder that are different inside.
+    changes: fields of the builder that differ inside.
     """
     inner = b.body(**changes)
     with inner.inside(step, ""):
@@ -58,7 +58,7 @@ def part(obj: Any, step: str, value: Symbol, b: Builder, **changes: Any) -> Part
 
 
 def outside(value: Symbol) -> Symbol:
-    """A value of the outer graph, as a part is to see it."""
+    """Returns a value of the outer graph as seen by a part."""
     if isinstance(value, Leaf):
         return replace(value, ref=replace(value.ref, name=OUTER + value.ref.name))
     rest = outside(value.rest) if value.rest is not None else None
@@ -69,9 +69,9 @@ def outside(value: Symbol) -> Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Bodies that refer to nothing outside. args: what they read of the outer graph, by the name of their input.
+    """Bodies without references to the outside. args: their reads of the outer graph, by input name.
 
-    received: those of the outer values that an opaque step in a body was given and could change.
+    received: outer values that an opaque step in a body was given and could change.
     """
 
     bodies: Mapping[str, Graph]
@@ -82,11 +82,11 @@ class Closed:
 def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
     """Closure conversion: each distinct outer reference becomes an argument and an input of every body.
 
-    value: what the parts were applied to; an input that is one of its keys is named after it.
+    value: the value that the parts were applied to; an input that is one of its keys is named after it.
     """
     taken = {p.name for each in parts.values() for p in each.builder.primitives}
     free = dict.fromkeys(ref for each in parts.values() for ref in each.refs() if ref.name.startswith(OUTER))
-    args = {ref: replace(ref, name=ref.name.removeprefix(OUTER)) for ref in free}  # as the outer graph has them
+    args = {ref: replace(ref, name=ref.name.removeprefix(OUTER)) for ref in free}  # with their names in the outer graph
     keys = {v.ref: k for k, v in value.fields.items() if isinstance(v, Leaf)} if isinstance(value, Record) else {}
     inputs: dict[Ref, str] = {}
     for ref, arg in args.items():
@@ -110,9 +110,9 @@ def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
 
 
 def condition(parts: Mapping[str, Part], value: Symbol, b: Builder, *, name: str, component: Any) -> Symbol:
-    """Appends a CONDITION over tests and arms by label; its symbolic value is what is true of that of every arm.
+    """Appends a CONDITION over tests and arms by label; its symbolic value is what the values of all arms share.
 
-    value: what the tests and arms were applied to.
+    value: the value that the tests and arms were applied to.
     """
     closed = close(parts, value, b)
     outcomes = [made.outcome for label, made in parts.items() if not label.startswith("if ")]
@@ -134,13 +134,13 @@ def _inner(ref: Ref, inputs: Mapping[Ref, str]) -> Ref:
 
 
 def _short(name: str) -> str:
-    """``kind`` for ``kind/parser.parse``: what people call the value."""
+    """Returns a short display name: ``kind`` for ``kind/parser.parse``."""
     return name.rpartition(".")[0].rpartition("/")[0].rpartition("/")[2] or name
 
 
 @dataclass(frozen=True, slots=True)
 class _Aliases:
-    """Which inputs of the bodies may hold objects of which outer values."""
+    """Inputs of the bodies that may hold objects of given outer values."""
 
     inputs: Mapping[Ref, str]
     held: Mapping[Ref, frozenset[str]]
@@ -151,7 +151,7 @@ class _Aliases:
 
 
 def joined(name: str, outcomes: Iterable[Symbol]) -> Symbol:
-    """The symbolic value of a primitive that has one of several values: what is true of all of them."""
+    """Returns the symbolic value of a primitive that has one of several values: their common part."""
     values = list(outcomes)
     whole = Leaf(Ref(name), _kind(values))
     if not all(isinstance(value, Record) for value in values):
@@ -171,7 +171,7 @@ def _kind(values: Iterable[Symbol]) -> str:
 
 
 def kind_of(value: Symbol) -> str:
-    """What is known of a value as a whole: a record that holds a message counts as one."""
+    """Returns the kind of a value as a whole: a record that contains a message counts as one."""
     if isinstance(value, Leaf):
         return value.kind
     parts = [*value.fields.values(), *([value.rest] if value.rest is not None else [])]
@@ -179,5 +179,5 @@ def kind_of(value: Symbol) -> str:
 
 
 def item_kind(value: Leaf) -> str:
-    """What is known of the items of a list."""
+    """Returns the kind of the items of a list."""
     return MESSAGE if value.kind == MESSAGE else UNKNOWN

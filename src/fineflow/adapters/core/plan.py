@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one object runs when it is called in some way.
+    """Decisions on how one object runs when it is called in some way.
 
-    entries: the methods it is about. pays: those of them for which running ahead is expected to gain. follows: those
-    whose calls follow the plan even so: because a part runs ahead by itself, or work has to leave the event loop, or a
-    component has a limit. remarks: sentences on what the graphs do not show. objects: what was planned at which path.
+    entries: the methods that it covers. pays: those for which running ahead is expected to gain. follows: those whose
+    calls follow the plan anyway, because a part runs ahead by itself, work has to leave the event loop, or a component
+    has a limit. remarks: sentences on gains that the graphs do not show. objects: the planned object at each path.
     shared: components that several parts share, in the order in which lowering met them. touched: the paths that the
     shadow copies; None: all. leaves: the paths at which the graph may have a result for stock, or waits for a value.
-    tapped: opaque steps among them. per_call: whether a shadow serves one call only. batched: whether a batch may run
-    as one call per input. snapshot: what the objects were like. shadows: those made so far, by whether they serve sync
-    calls.
+    tapped: opaque steps among them. per_call: True if a shadow serves one call only. batched: True if a batch may run
+    as one call per input. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
     """
 
     way: Any
@@ -52,15 +51,15 @@ class Plan:
         return tuple(entry for entry in self.entries if self.follows_for(entry, eager=eager))
 
     def follows_for(self, entry: str, *, eager: bool) -> bool:
-        """Returns True if a call of the method follows the plan.
+        """Returns True if calls of the method follow the plan.
 
-        eager: also where no gain is expected, except for a batch, which a framework runs step by step for all inputs.
+        eager: also without an expected gain, except for a batch, which a framework runs step by step for all inputs.
         """
         eager = eager and not entry.endswith("batch") and self.touched != frozenset()
         return entry in self.pays or entry in self.follows or eager
 
     def bounding(self, leaves: frozenset[str]) -> Plan:
-        """Returns the plan that all calls follow, with shadows between stock and the components at these paths, too."""
+        """Returns the plan that all calls follow, whose shadows also cover the components at these paths."""
         found = self.bounded.get(leaves)
         if found is None:
             assert self.touched is not None
@@ -74,12 +73,12 @@ class Plan:
 
 
 def with_containers(leaves: Iterable[str]) -> frozenset[str]:
-    """Returns paths together with those of all objects that they are inside of."""
+    """Returns the paths together with those of all objects that contain them."""
     return frozenset("/".join(leaf.split("/")[:i]) for leaf in leaves for i in range(len(leaf.split("/")) + 1))
 
 
 def running(graph: Graph) -> Iterator[Primitive]:
-    """Yields the primitives of a graph, and those in bodies of what the graph runs itself."""
+    """Yields the primitives of a graph, and those in bodies that the graph runs itself."""
     for p in graph:
         yield p
         if not p.by_stock:

@@ -1,4 +1,4 @@
-"""The proxy that ``optimize`` returns, for every framework: the user's object, except that running it runs ahead."""
+"""The proxy that ``optimize`` returns, for every framework: the user's object, but its calls run ahead."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_planner = planner
         self._self_plans: dict[Any, Plan | None] = {}
         self._self_parts: dict[int, Planned] = {}
-        self._self_last: Summary | None = None  # of the call that ended last: figures, no values
+        self._self_last: Summary | None = None  # of the call that ended last: statistics, no values
 
     # Plans.
 
     def _self_current(self, way: Any) -> Plan | None:
-        """The plan for a way of calling the object as it is now."""
+        """Returns the plan for a way of calling the object in its current state."""
         plans = self._self_plans
         plan = plans[way] if way in plans else plans.setdefault(way, self._self_planned(way))
-        if plan is not None and not plan.snapshot.holds():  # the user has changed the object since
+        if plan is not None and not plan.snapshot.holds():  # stale: the user has changed the object
             plan = plans[way] = self._self_planned(way)
         return plan
 
@@ -58,7 +58,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         try:
             return self._self_planner(self._self_framework, self.__wrapped__, self._self_options, way)
         except Exception as error:
-            own = isinstance(error, PlanningError)  # a pass of the user's, and the message says so
+            own = isinstance(error, PlanningError)  # raised by a user's pass, and the message says so
             what = str(error) if own else f"{type(error).__name__}: {error}"
             text = f"{type(self.__wrapped__).__name__} could not be planned ({what})"
             if self._self_options.strict:
@@ -69,11 +69,11 @@ class Planned(wrapt.ObjectProxy[Any]):
             return None
 
     def _self_eager(self, invocation: Invocation) -> bool:
-        """Whether the graph runs ahead also where no gain is expected."""
+        """Returns True if the graph runs ahead even without an expected gain."""
         return self._self_options.eager
 
     def _self_plan(self, invocation: Invocation) -> Plan | None:
-        """The plan that a call follows; None where it goes to the user's object."""
+        """Returns the plan that a call follows; None if it goes to the user's object."""
         if not invocation.plannable or (invocation.sync and on_engine_loop()):
             return None  # a sync call on the engines' loop may not wait
         plan = self._self_current(invocation.way)
@@ -83,7 +83,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         return plan if plan.follows_for(invocation.entry, eager=self._self_eager(invocation)) else None
 
     def _self_part(self, obj: Any) -> Any:
-        """A part of the object that is called by itself, optimized; the same one in every call."""
+        """Returns a part of the object that is called by itself, optimized; the same proxy in every call."""
         found = self._self_parts.get(id(obj))
         if found is None or found.__wrapped__ is not obj:
             made = self._self_optimized(obj)
@@ -93,18 +93,18 @@ class Planned(wrapt.ObjectProxy[Any]):
         return found
 
     def _self_optimized(self, obj: Any) -> Any:
-        """An object of the framework, optimized with the same options; others as they are."""
+        """Returns an object of the framework optimized with the same options; other objects unchanged."""
         kind = None if isinstance(obj, Planned) else self._self_framework.optimized_class(obj)
         return obj if kind is None else kind(obj, *self._self_setup)
 
     @property
     def _self_setup(self) -> tuple[Options, Framework, Planner]:
-        """What a proxy is made of besides the object."""
+        """Constructor arguments of a proxy after the object."""
         return self._self_options, self._self_framework, self._self_planner
 
     @property
     def _self_governed(self) -> bool:
-        """Whether also a call that goes straight to the user's object is to be admitted, counted or bounded."""
+        """True if even calls that go straight to the user's object are admitted, counted or bounded."""
         return (limits_in_force() or self._self_options.timeout is not None) and not on_engine_loop()
 
     # Calls.
@@ -138,7 +138,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         return await deadline.arun(partial(self._self_arun, plan, invocation), timeout)
 
     async def _self_arun(self, plan: Plan | None, invocation: Invocation) -> Any:
-        # Not by `async with`: what that keeps while a call waits is there for each of thousands of calls.
+        # No `async with`: the state it keeps while a call waits would exist for each of thousands of calls.
         admission = Admission(*invocation.identity())
         await admission.admitted()
         try:
@@ -214,7 +214,7 @@ class Planned(wrapt.ObjectProxy[Any]):
                     return
                 yield item
 
-    # A proxy cannot be copied as what it wraps; its copies are optimized copies.
+    # Copies of a proxy are optimized copies of the wrapped object.
 
     def __repr__(self) -> str:
         return f"fineflow.optimize({self.__wrapped__!r})"
@@ -243,7 +243,7 @@ class _Ending:
 
 
 class _Steps(Iterator[Any]):
-    """The chunks of a stream, each made inside of the call's marks, which the reader's code does not see."""
+    """The chunks of a stream, each produced inside the call's context marks, which the reader's code does not see."""
 
     def __init__(self, chunks: Any, admission: Admission) -> None:
         self._chunks = chunks

@@ -1,4 +1,4 @@
-"""Recognition of user objects by the methods that define their behaviour; and which classes are believed."""
+"""Recognition of user objects by the methods that define their behaviour, and trust in component classes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class NotLowered(Exception):
-    """This object cannot be expressed as primitives here; it becomes one opaque step. The message says why."""
+    """This object cannot be lowered to primitives here; it becomes one opaque step. The message says why."""
 
 
 def unchanged(obj: Any, site: Site) -> Any:
-    """The shadow of an object that needs no claim: stock runs the user's own."""
+    """Returns the shadow of an object that needs no claim: the user's own object."""
     return obj
 
 
@@ -35,16 +35,16 @@ def _no_components(obj: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recognised construct of a framework: everything the mechanism needs to know of it.
+    """One recognised construct of a framework.
 
     base: the class whose methods define it. methods: names that must be ``base``'s own, by identity, on the object's
     class, and not set on the object. lower: (object, input, builder) -> output symbol; raises NotLowered. shadow:
-    (object, site) -> the copy that stock runs. label: what the step is called in names of primitives; "" omits it.
-    reads: attributes that make a plan stale when they change, by identity; None: all. parts: (object) -> the objects
-    that stock calls by themselves and that run ahead as calls of their own, by names for people. components: (object)
-    -> what else is called when it is called: components, and what these hold. calls: methods of components that the
-    graph calls; one that is replaced in its class makes plans stale. composite: its parts are called in its place, so
-    that a limit belongs on them. per_call: its shadow keeps state of one call, and is made anew for each.
+    (object, site) -> the copy that stock runs. label: of the step in names of primitives; "" omits it. reads:
+    attributes whose change, by identity, makes a plan stale; None: all. parts: (object) -> the objects that stock calls
+    by themselves and that run ahead in calls of their own, by display name. components: (object) -> the components that
+    a call of it calls, and the components that these hold. calls: component methods that the graph calls; replacing one
+    in its class makes plans stale. composite: its parts are called in its place, so a limit belongs on them. per_call:
+    its shadow keeps state of one call, so each call makes a new one.
     """
 
     base: type
@@ -60,7 +60,7 @@ class Row:
     per_call: bool = False
 
     def matches(self, obj: Any) -> bool:
-        """Whether an object is of this construct, exactly."""
+        """Returns True if an object is exactly of this construct."""
         kind = type(obj)
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
@@ -71,7 +71,7 @@ class Row:
 class NamedRow(Row):
     """A construct recognised by the name of its class, for packages that may be imported later, or never.
 
-    module, name: of the class. base: a base class of it that is known.
+    module, name: of the class. base: a known base class of it.
     """
 
     module: str = ""
@@ -88,7 +88,7 @@ def find(rows: Sequence[Row], obj: Any) -> Row | None:
 
 
 def components_of(rows: Sequence[Row], obj: Any) -> Iterator[Any]:
-    """Yields the components that are called when an object is: itself, where nothing more is known of it."""
+    """Yields the components that a call of an object calls: the object itself if it is not recognised."""
     row = find(rows, obj)
     for each in (obj,) if row is None else row.components(obj):
         if each is obj or find(rows, each) is None:
@@ -98,24 +98,24 @@ def components_of(rows: Sequence[Row], obj: Any) -> Iterator[Any]:
 
 
 def same_method(kind: type, base: type, name: str) -> bool:
-    """Whether a class has a method of another one unchanged."""
-    # Every call asks this of every object of its shadow: only what differs at first sight is looked at more closely.
+    """Returns True if a class has a method of another one unchanged."""
+    # Every call checks every object of its shadow, so the cheap comparison comes first.
     found = getattr(kind, name, None)
     return (found is not None and found is getattr(base, name, None)) or plain(kind, name) is plain(base, name)
 
 
 def plain(kind: type, name: str) -> Any:
-    """Returns the function behind a method, without the wrappers that instrumentation puts around it."""
+    """Returns the function behind a method, without wrappers of instrumentation."""
     found = inspect.getattr_static(kind, name, None)
     found = getattr(found, "__func__", found)
     return inspect.unwrap(found) if callable(found) else found
 
 
 def keeps_promise(component: Any, promise: str, methods: Iterable[str]) -> bool:
-    """Whether a component's class has the attribute ``promise``, a statement about ``methods``, and it holds.
+    """Returns True if a component's class has the attribute ``promise``, about ``methods``, and it still holds.
 
-    It does not hold where a subclass of the promising class has overridden one of the methods, or where one of them
-    was replaced: on the object, or in the class (by ``unittest.mock.patch``, say).
+    It does not hold if a subclass of the promising class overrides one of the methods, or if one of them was replaced
+    on the object or in the class (by ``unittest.mock.patch``, say).
     """
     kind = type(component)
     promising = _owner(kind, promise)
@@ -126,7 +126,7 @@ def keeps_promise(component: Any, promise: str, methods: Iterable[str]) -> bool:
 
 
 def _owner(kind: type, name: str) -> type | None:
-    """The class that defines an attribute of a class."""
+    """Returns the class that defines an attribute of a class."""
     return next((owner for owner in kind.__mro__ if name in vars(owner)), None)
 
 
@@ -135,15 +135,15 @@ def _as_written(owner: type, name: str) -> bool:
 
 
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
-    """Raises NotLowered unless the component's methods may be believed to do no more than their interface says.
+    """Raises NotLowered unless the component's methods can be trusted to do no more than their interface says.
 
-    Believed are classes of the frameworks' packages and of fineflow, and classes declared ``@external``. Anything else
-    is user code, which may count its calls, change with them, or have side effects.
+    Trusted are classes of the frameworks' packages and of fineflow, and classes declared ``@external``. Anything else
+    is user code, which may count its calls, return varying answers, or have side effects.
     """
     kind, own = type(component), getattr(component, "__dict__", {})
     for name in methods:
         if name in own:
-            raise NotLowered(f"{name} has been put on the {kind.__name__}")
+            raise NotLowered(f"{name} was set on the {kind.__name__}")
         owner = _owner(kind, name)
         if owner is None or b.assume_pure or declared_external(owner):
             continue
@@ -155,7 +155,7 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
 
 
 def held(obj: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Yields an object, what it holds in attributes of these names, and what that holds in turn."""
+    """Yields an object, the objects in its attributes of these names, and so on recursively."""
     yield obj
     for name in names:
         part = getattr(obj, "__dict__", {}).get(name)

@@ -1,7 +1,7 @@
-"""What stands for objects of the user's, whatever their framework: kept as long as one of the objects exists.
+"""Limited components of user objects, for all frameworks; each is kept as long as one of its objects exists.
 
-Two ways to the same contents are one resource, also across frameworks: a store of LangChain's and one of LlamaIndex's
-over one Chroma collection have one queue, and one limit.
+Objects with the same contents share one, also across frameworks: a LangChain store and a LlamaIndex store over one
+Chroma collection have one queue, and one limit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fineflow.runtime.queues.request_context import must_not_wait
 C = TypeVar("C", bound=LimitedComponent)
 
 MAX_BATCH = 64
-"""Searches that are made together at most. The gain is reached with 16; a larger batch keeps the next one waiting."""
+"""Maximum searches per batch. 16 give nearly all of the gain; a larger batch delays the next one."""
 
 
 class StoreEngine(LimitedComponent):
-    """Serves SEARCH for one store: a batch at a time, in a thread. Items ``Search``, results ``Outcome``."""
+    """Serves SEARCH for one store: one batch at a time, in a thread. Items ``Search``, results ``Outcome``."""
 
     ops = frozenset({Op.SEARCH})
     max_batch = MAX_BATCH
@@ -34,31 +34,29 @@ class StoreEngine(LimitedComponent):
     def __init__(self, name: str, together: Together) -> None:
         super().__init__(name)
         self._together = together
-        self.queue: BatchQueue = batch_queue_of(self)  # which would be made anew for every search else
+        self.queue: BatchQueue = batch_queue_of(self)  # kept, else every search would create a new one
 
     async def execute(self, op: Op, items: Sequence[Search]) -> list[Outcome]:
-        """The outcomes of the searches. A store with a limit is asked under one of its permits."""
+        """Returns the outcomes of the searches. Uses one permit of a store with a limit."""
         async with permit_block(self):
             return await in_thread(lambda: self._together.run(items))
 
     @property
     def waits(self) -> bool:
-        """True if the current code may wait for it: where it has a limit, holders of permits may need its loop."""
+        """True if the current code may wait: with a limit, holders of permits may need its loop."""
         return self.permits is None or not must_not_wait.get()
 
     async def aclose(self) -> None:
-        """There is nothing to close: the store is the user's."""
+        """Closes nothing: the store is the user's."""
 
 
-_of: dict[
-    int, LimitedComponent
-] = {}  # by the id of each of the user's objects that something stands for, while it exists
+_of: dict[int, LimitedComponent] = {}  # by the id of each registered user object, while it exists
 _by_contents: weakref.WeakValueDictionary[Any, LimitedComponent] = weakref.WeakValueDictionary()
-_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask what stands for something
+_lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, whose end may look up a component
 
 
 def _forget() -> None:
-    # In a forked child a thread that holds the lock does not exist.
+    # In a forked child the thread that may hold the lock does not exist.
     global _lock
     _lock = threading.RLock()
 
@@ -68,12 +66,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def any_stand() -> bool:
-    """Whether anything stands for any object."""
+    """Returns True if any component is registered."""
     return bool(_of)
 
 
 def standing_for(obj: Any, contents: Callable[[Any], Any] | None = None) -> LimitedComponent | None:
-    """What stands for an object; for a store also what stands for another way to the same ``contents(obj)``."""
+    """Returns the component of an object; for a store also that of another store with the same ``contents(obj)``."""
     found = _of.get(id(obj))
     if found is None and contents is not None and _of:
         found = _by_contents.get(_key(contents(obj)))
@@ -85,23 +83,23 @@ def standing_for(obj: Any, contents: Callable[[Any], Any] | None = None) -> Limi
 def stand(
     obj: Any, make: Callable[[], LimitedComponent], contents: Callable[[Any], Any] | None = None
 ) -> LimitedComponent:
-    """What stands for an object, made when it is first asked for.
+    """Returns the component of an object, made on first use.
 
-    Raises TypeError for an object that cannot be referred to weakly.
+    Raises TypeError for an object that cannot be weakly referenced.
     """
     with _lock:
         found = standing_for(obj, contents)
         if found is None:
             found = make()
             if contents is not None and (what := contents(obj)) is not obj:
-                found.keeps_alive = what  # its id may not become that of another one
+                found.keeps_alive = what  # so that its id is not reused
                 _by_contents[_key(what)] = found
             _keep(obj, found)
         return found
 
 
 def pooled(engine: Any) -> int | None:
-    """The connections of SQLAlchemy's pool: who waits for one longer than its timeout gets an error. None: no limit."""
+    """Returns the capacity of SQLAlchemy's connection pool, beyond which callers wait; None: no limit."""
     size, overflow = getattr(engine.pool, "size", None), getattr(engine.pool, "_max_overflow", None)
     if not callable(size) or not isinstance(overflow, int) or overflow < 0 or size() < 1:
         return None  # no pool, or one without a limit
@@ -117,6 +115,6 @@ def _keep(obj: Any, component: LimitedComponent) -> None:
         weakref.finalize(obj, _of.pop, id(obj), None).atexit = False
     except TypeError:
         raise TypeError(
-            f"{type(obj).__name__} cannot be referred to weakly: wrap it in a function of your own"
+            f"{type(obj).__name__} cannot be weakly referenced: wrap it in a function of your own"
         ) from None
     _of[id(obj)] = component

@@ -1,6 +1,6 @@
 """One call of an optimized object: its shadow and its graph start together, and end together however the call ends.
 
-A blocking component method (of a sync call) runs in a worker thread, which nothing can interrupt. A call that ends
+A blocking component method (of a sync call) runs in a worker thread, which cannot be interrupted. A call that ends
 early (an exception, an interrupt, an abandoned stream) does not wait for it: it returns or raises at once, and the
 thread finishes alone, its result dropped. Stock behaves the same, except that an interrupt of the main thread breaks
 into a method that stock runs there.
@@ -51,7 +51,7 @@ class Session:
 
     @contextmanager
     def in_thread(self, admission: Admission) -> Iterator[Any]:
-        """Yields what stock should run in this thread, under ``admission``. The graph runs on the runtime's loop."""
+        """Yields the object that stock runs in this thread, under ``admission``. The graph runs on the engine loop."""
         try:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
@@ -71,10 +71,10 @@ class Session:
             self._planned._self_last = summary = lifecycle.close(call)
         lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
-    # For coroutines. Not an async context manager: what that keeps while a call waits is there for thousands of calls.
+    # For coroutines. No async context manager: its state would exist for each of thousands of waiting calls.
 
     def begin(self, admission: Admission) -> Any:
-        """Starts the graph on the running loop; returns what stock should run. To be ``ended``, also if it raises."""
+        """Starts the graph on the running loop; returns what stock runs. Call ``ended`` afterwards, also on errors."""
         if self._prepare(asyncio.get_running_loop(), admission, lambda start: start()):
             call = self._call
             assert call is not None
@@ -86,7 +86,7 @@ class Session:
         return self.runs
 
     async def ended(self, error: BaseException | None = None) -> None:
-        """Ends the graph: stock has ended, with ``error`` or with a result."""
+        """Ends the graph when stock has ended, with ``error`` or with a result."""
         call, self._call = self._call, None
         if call is None:
             return
@@ -99,12 +99,12 @@ class Session:
         if error is None:
             lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
-    # How it begins.
+    # Start.
 
     def _prepare(
         self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
     ) -> bool:
-        """Makes the call, the shadow and the execution; False where the call has to run on the user's object."""
+        """Makes the call, the shadow and the execution; returns False if the call has to run on the user's object."""
         plan, invocation = self._plan, self._invocation
         ahead = invocation.entry in plan.pays or self._planned._self_eager(invocation)
         shadows = self._new(ahead) if plan.per_call else self._kept(ahead)
@@ -139,7 +139,7 @@ class Session:
         )
 
     def _built_in(self, claiming: Claiming) -> bool:
-        """Builds shadows that serve one call only, and may claim while they are built."""
+        """Builds shadows that serve one call only, and may claim during the build."""
         outer = under_way.set(claiming)
         try:
             return self._built(claiming.shadows) is not None
@@ -147,16 +147,16 @@ class Session:
             under_way.reset(outer)
 
     def _start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        # Nobody waits for the start: claims take the same way to the loop, and none can overtake it.
+        # Nothing waits for the start: claims take the same way to the loop and cannot overtake it.
         execution, self._execution = self._execution, None
         if execution is not None:
             post(execution.start)
 
     def _opened(self, claiming: Claiming, post: Callable[[Callable[[], None]], None]) -> None:
-        """Starts the graph in the context in which stock runs what is inside of its outermost run.
+        """Starts the graph in the context in which stock runs the inside of its outermost run.
 
-        Handlers may have set context variables at the start of that run, such as the current span of OpenTelemetry.
-        What components do ahead of stock is done under these, as stock would do it.
+        Handlers may have set context variables at the start of that run, such as OpenTelemetry's current span.
+        Components that run ahead see them, as they would in stock.
         """
         context = contextvars.copy_context()
         context.run(self._as_component, claiming)
@@ -174,7 +174,7 @@ class Session:
         return planned._self_framework.shadows(self._plan, planned, sync=invocation.sync, ahead=ahead)
 
     def _kept(self, ahead: bool) -> Shadows | None:
-        """The shadows of the plan, made anew where something that they copied has changed."""
+        """Returns the plan's shadows, rebuilt if something that they copied has changed."""
         key = (self._invocation.sync, ahead)
         kept = self._plan.shadows.get(key)
         if kept is not None and kept.hold(self._planned.__wrapped__):
@@ -185,12 +185,12 @@ class Session:
         return made
 
     def _built(self, shadows: Shadows) -> Shadows | None:
-        """The shadows, built; None where this call has to run on the user's object."""
+        """Builds the shadows; returns None if this call has to run on the user's object."""
         planned = self._planned
         obj = planned.__wrapped__
         try:
             return shadows.build(obj)
-        except Stale:  # the user has put another component in: the next call plans again
+        except Stale:  # the user has replaced a component: the next call plans again
             planned._self_plans.clear()
             return None
         except Exception as error:
@@ -202,7 +202,7 @@ class Session:
 
 
 def _context(invocation: Invocation, admission: Admission) -> contextvars.Context:
-    """The caller's context, as components see it."""
+    """Returns the caller's context as components see it."""
     context = contextvars.copy_context()
     context.run(admission.apply)
     context.run(invocation.prepare)

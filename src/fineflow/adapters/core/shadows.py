@@ -1,8 +1,8 @@
 """Shadows: the copy of the user's object that stock runs, whose components claim results of the graph.
 
-Only what the plan touches is copied, shallowly. A shadow serves any number of calls, also concurrent ones: its parts
-look for the call that they are used in (``claiming.under_way``). Attributes that the user changes between calls are
-read when a call starts: ``Shadows.hold`` compares what was copied, and the next call makes a new shadow.
+Only the parts that the plan touches are copied, shallowly. A shadow serves any number of calls, also concurrent ones:
+its parts look up their current call (``claiming.under_way``). Attributes that the user changes between calls are read
+when a call starts: ``Shadows.hold`` compares what was copied, and if it changed the call makes a new shadow.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Stale(Exception):
 class Shadows:
     """The shadow of one object, for sync or for async calls.
 
-    rows: recognised constructs. nested: returns for a part of the object one that runs ahead by itself. arguments:
-    wraps the arguments of a component call so that two calls can be compared. tap: makes the shadow of an opaque step.
-    finish: completes the shadow of the whole. ahead: whether the graph runs in calls of this shadow; else it only moves
-    work, or counts calls.
+    rows: recognised constructs. nested: returns a part of the object as one that runs ahead by itself. arguments: wraps
+    the arguments of a component call so that two calls can be compared. tap: makes the shadow of an opaque step.
+    finish: completes the shadow of the whole. ahead: True if the graph runs in calls of this shadow; if not, it only
+    moves work off the event loop, or enforces limits.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class Shadows:
         self.arguments = arguments
         self.leaves = plan.leaves if ahead else frozenset[str]()
         self.shadow: Any = None
-        self.opens: frozenset[str] = frozenset()  # methods in which stock says when its outermost run is open
+        self.opens: frozenset[str] = frozenset()  # methods in which stock reports that its outermost run is open
         self._tap = tap
         self._finish = finish
         self._shared = list(plan.shared)
-        self._built = False  # what is copied during calls is not part of the shadow
+        self._built = False  # objects copied during calls are not part of the shadow
         self._read: list[Any] = []
         self._methods: list[tuple[type, str]] = []
         self._promises: list[Callable[[], bool]] = []
 
     def build(self, obj: Any) -> Shadows:
-        """Makes ``shadow``, the copy of ``obj``. Raises Stale; whatever the objects raise when they are copied."""
+        """Makes ``shadow``, the copy of ``obj``. Raises Stale, and whatever the objects raise when copied."""
         site = Site(self, "")
         self.shadow = site.of(obj)
         self._finish(self.shadow, site)
@@ -73,12 +73,12 @@ class Shadows:
         return self
 
     def hold(self, obj: Any) -> bool:
-        """Whether the shadow is still what a new one would be."""
+        """Returns True if a new shadow would be the same."""
         return self.plan.objects.get("") is obj and self._same.holds() and all(promise() for promise in self._promises)
 
     @property
     def here(self) -> Claiming | None:
-        """The call of this shadow that the caller is in; None if there is none."""
+        """The current call of this shadow, or None."""
         found = under_way.get()
         while found is not None and found.shadows is not self:
             found = found.outer
@@ -92,14 +92,14 @@ class Shadows:
             if plan.objects.get(leaf) is not obj:
                 raise Stale(leaf)
         row = find(self.rows, obj)
-        if plan.touched is None and row is None:  # nothing is known of it, and nothing is planned there
+        if plan.touched is None and row is None:  # not recognised, so nothing is planned there
             return obj
         site.reads(obj)
         if self._tap is not None and leaf in plan.tapped and not self._has_parts(leaf):
             tapped = self._tap(obj, site, True)
             if tapped is not None:
                 return tapped
-        if row is None:  # a method has been put on it since
+        if row is None:  # a method was set on it after planning
             raise Stale(leaf)
         if self._built:
             pass
@@ -119,7 +119,7 @@ class Shadows:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place in the object whose shadow is being made: what the shadow of a construct needs to claim and to feed."""
+    """A place in the object whose shadow is being made; used by shadows of constructs to claim and to feed."""
 
     shadows: Shadows
     leaf: str
@@ -135,7 +135,7 @@ class Site:
         return Site(self.shadows, leaf)
 
     def of(self, obj: Any, *steps: str) -> Any:
-        """Returns the shadow of a part, or the part itself where the plan changes nothing. Raises Stale."""
+        """Returns the shadow of a part, or the part itself if the plan changes nothing there. Raises Stale."""
         site = self
         for step in steps:
             site = site.part(step)
@@ -156,11 +156,11 @@ class Site:
             self.shadows._methods += [(kind, name) for name in methods]
 
     def holds_while(self, promise: Callable[[], bool]) -> None:
-        """Makes the shadow depend on ``promise()``, which is asked before every call."""
+        """Makes the shadow depend on ``promise()``, which is checked before every call."""
         self.shadows._promises.append(promise)
 
     def opens(self, *methods: str) -> None:
-        """Says that the shadow calls ``opened`` in these methods when stock has opened its outermost run."""
+        """Declares that the shadow calls ``opened`` in these methods when stock has opened its outermost run."""
         self.shadows.opens |= frozenset(methods)
 
     @property
@@ -171,12 +171,12 @@ class Site:
 
     @property
     def tapped(self) -> bool:
-        """Whether stock alone runs the current object, and feeds its value."""
+        """True if stock alone runs the current object, and feeds its value."""
         return self.leaf in self.shadows.plan.tapped
 
     @property
     def sync(self) -> bool:
-        """Whether the shadow serves sync calls."""
+        """True if the shadow serves sync calls."""
         return self.shadows.sync
 
     @property
@@ -185,22 +185,22 @@ class Site:
         return self.shadows.plan.p_graph
 
     def nested(self, part: Any) -> Any:
-        """Returns a part as one that runs ahead by itself, in calls of its own."""
+        """Returns a part as one that runs ahead by itself, in its own calls."""
         return self.shadows.nested(part)
 
     def any_ahead(self) -> bool:
-        """Whether the graph may have a result at this path or below it."""
+        """Returns True if the graph may have a result at this path or below it."""
         return any(each == self.leaf or each.startswith(f"{self.leaf}/") for each in self.shadows.leaves)
 
     # In calls.
 
     @property
     def here(self) -> Claiming | None:
-        """The call that the caller is in; None if there is none, and the shadow is no more than the user's object."""
+        """The current call; None outside of calls, where the shadow behaves like the user's object."""
         return self.shadows.here
 
     def opened(self) -> None:
-        """Tells the call that stock has opened the outermost run."""
+        """Reports to the call that stock has opened the outermost run."""
         if (here := self.here) is not None:
             here.opened()
 
@@ -221,7 +221,7 @@ class Site:
 
 
 def shared_leaf(component: Any, known: list[Any]) -> str:
-    """Returns the path of a component among those met so far, the same for plan and shadow if met in one order."""
+    """Returns the path of a shared component; plan and shadow agree because they meet components in the same order."""
     for i, other in enumerate(known):
         if other is component:
             return f"shared {i}"
@@ -230,7 +230,7 @@ def shared_leaf(component: Any, known: list[Any]) -> str:
 
 
 def unclaimed(*, sync: bool) -> Site:
-    """Returns a site outside of every call: what is copied there claims nothing."""
+    """Returns a site outside of every call: copies made there claim nothing."""
     empty = Graph((), Ref("input"))
     plan = Plan(None, empty, empty, (), frozenset(), {}, Snapshot(()))
     return Site(Shadows(plan, (), sync=sync), "")

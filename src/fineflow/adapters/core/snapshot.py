@@ -1,4 +1,4 @@
-"""Plan staleness: attributes of user objects and methods of their classes as they were, compared by identity."""
+"""Plan staleness: attributes of user objects and methods of their classes at planning, compared by identity."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from operator import attrgetter, is_
 from typing import Any
 
 MOST = 1000
-"""Parts of a container that are compared. What has more holds data, not components; walking it takes long."""
+"""Maximum elements of a container that are compared. Larger ones hold data, not components, and are slow to walk."""
 
 _DICT = attrgetter("__dict__")
-_APART = ("__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")  # kept apart by pydantic
+_APART = ("__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")  # kept separately by pydantic
 
 
 class Snapshot:
-    """Attributes of some objects, the parts of their lists and dicts, and methods of classes, as they are now.
+    """Attributes of some objects, the elements of their lists and dicts, and methods of classes, as they are now.
 
-    Every call asks whether it still holds, so it is kept flat and compared by a few loops that run in C.
+    Every call checks it, so it is kept flat and compared by a few loops that run in C.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class Snapshot:
         parts: bool = True,
         apart: bool = False,
     ) -> None:
-        """watched: objects, each with the attributes that count; None: all that are in its ``__dict__``.
+        """watched: objects, each with the attributes that count; None: all in its ``__dict__``.
 
-        counters: numbers of changes made elsewhere, which must stay what they are. parts: also compares up to ``MOST``
-        parts of lists, tuples and dicts. apart: also compares what pydantic keeps outside of ``__dict__``.
+        counters: change counters of other places, whose values must stay the same. parts: also compare up to ``MOST``
+        elements of lists, tuples and dicts. apart: also compare what pydantic keeps outside of ``__dict__``.
         """
         self._counters = tuple(counters)
         self._counts = [count() for count in self._counters]
@@ -67,7 +67,7 @@ class Snapshot:
         self._functions = list(map(getattr, self._kinds, self._methods))
 
     def holds(self) -> bool:
-        """Whether all of it is still the same."""
+        """Returns True if all of it is unchanged."""
         try:
             return [count() for count in self._counters] == self._counts and self._same()
         except AttributeError:  # an inherited attribute was deleted
@@ -77,7 +77,7 @@ class Snapshot:
 
     def _same(self) -> bool:
         return (
-            all(map(is_, map(_DICT, self._objects), self._dicts))  # pydantic may put another one in its place
+            all(map(is_, map(_DICT, self._objects), self._dicts))  # pydantic may replace it
             and all(map(is_, map(getattr, self._holders, self._slots), self._held))
             and list(map(len, chain(self._whole, self._lists, self._sets))) == self._lengths
             and all(map(is_, chain.from_iterable(map(dict.values, self._whole)), self._values))

@@ -11,25 +11,25 @@ from fineflow.adapters.text.items import Checked
 
 
 class _Field(Enum):
-    START, BARE, QUOTED, QUOTE = range(4)  # QUOTE: behind a quote that ends the field, or is the first of two
+    START, BARE, QUOTED, QUOTE = range(4)  # QUOTE: after a quote that ends the field, or is the first of two
 
 
 class CommaSeparated(Checked[str]):
-    """CommaSeparatedListOutputParser: one row of csv or more; split at commas and stripped where csv raises.
+    """CommaSeparatedListOutputParser: one or more csv rows; split at commas and stripped if csv raises.
 
-    As csv may raise at the end of the text still (at a lone carriage return, at a very long field), an item is final
-    when its comma has come *and* both ways to parse it agree. They do not about a quoted item, one with blanks before
-    its comma, or a newline within the list; from there on all items wait for the end.
+    csv may still raise at the end of the text (on a lone carriage return, a very long field), so an item is final when
+    its comma has arrived *and* both ways to parse it agree. They disagree on a quoted item, on one with blanks before
+    its comma, and on a newline within the list; from there on all items wait for the end.
 
-    With ``eager``, csv is expected not to raise: quoted items are released too when their comma has come, and
-    ``contradicted`` is set if it does raise and items differ.
+    With ``eager``, csv is assumed not to raise: quoted items are released at their comma too, and ``contradicted`` is
+    set if csv does raise and items differ.
     """
 
     def __init__(self, *, eager: bool = False) -> None:
         super().__init__(_comma_separated)
         self._eager = eager
         self._first = True
-        self._open: list[str] = []  # what came behind the last comma outside quotes, in pieces
+        self._open: list[str] = []  # text after the last comma outside quotes, in pieces
         self._field = _Field.START
 
     def _scan(self, text: str) -> Iterator[str]:
@@ -37,7 +37,7 @@ class CommaSeparated(Checked[str]):
         for comma in self._commas(text):
             part = "".join([*self._open, text[start:comma]])
             self._open, start = [], comma + 1
-            # A comma on both sides: csv reads a blank line, and the end of the text, in another way than an empty item.
+            # A comma on both sides: csv reads a blank line, or the end of the text, differently from an empty item.
             items = _csv_items(f"{part}," if self._first else f",{part},")[0 if self._first else 1 : -1]
             if not self._eager and items != _stripped_items(part):
                 raise ValueError("the two ways to parse disagree")
@@ -46,7 +46,7 @@ class CommaSeparated(Checked[str]):
         self._open.append(text[start:])
 
     def _commas(self, text: str) -> Iterator[int]:
-        """Where the commas outside quotes are."""
+        """Yields the positions of the commas outside quotes."""
         field = self._field
         for at, character in enumerate(text):
             if field is _Field.QUOTED:

@@ -1,20 +1,20 @@
-"""Incremental splitters: the items of a parser's list, released while the text they are parsed from still comes.
+"""Incremental splitters: release the items of a parser's list while the text is still being generated.
 
-A splitter is pushed the text in pieces, cut anywhere. It releases an item as soon as no later text can change it, so
-that work on the item starts before the text is complete. For every text and every way to cut it:
+A splitter gets the text in pieces, cut anywhere. It releases an item as soon as no later text can change it, so that
+work on the item starts before the text is complete. For every text and every way to cut it:
 
-* what ``push`` released, followed by what ``close`` releases, is the list that the parser makes of the whole text;
-* what ``push`` released alone is a prefix of that list.
+* the items from ``push``, followed by those from ``close``, are the list that the parser makes of the whole text;
+* the items from ``push`` alone are a prefix of that list.
 
-So it is, without exception, for `Lines`, `Split`, `SplitLines`, `CommaSeparated`, `Numbered` and `Markdown`. For JSON
-(and for ``CommaSeparated(eager=True)``) no release could promise that: langchain repairs malformed JSON by cutting text
-off its end, and looks for another answer behind the next code fence, so some continuation changes every item. There the
-promise holds for every well-formed text and for every beginning of one (an answer cut short); where other texts break
-it, ``close`` sets ``contradicted`` and releases nothing more. Who starts work on an item early compares with the
-parser's own result before anything of it can be observed, so a contradiction costs time and no answer.
+This holds without exception for `Lines`, `Split`, `SplitLines`, `CommaSeparated`, `Numbered` and `Markdown`. It cannot
+hold for JSON (nor for ``CommaSeparated(eager=True)``): langchain repairs malformed JSON by cutting text off its end,
+and looks for another answer after the next code fence, so some continuation changes every item. There it holds for
+every well-formed text and every prefix of one (a truncated answer). For other texts, ``close`` may set
+``contradicted`` and release nothing more. Code that starts work on an item early compares it with the parser's own
+result before any effect is observable, so a contradiction costs time but cannot change an answer.
 
 All work is done when ``push`` or ``close`` is called, not when the iterator is read, and takes time linear in the text.
-A splitter serves one text. None of them raises: where the parser raises on the whole text, ``close`` releases nothing.
+A splitter serves one text. No splitter raises: if the parser raises on the whole text, ``close`` releases nothing.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Splitter(Protocol[T_co]):
-    """What all splitters share."""
+    """Interface of all splitters."""
 
     @property
     def contradicted(self) -> bool:
-        """Whether something was released that is not in the parser's list at that place; settled by ``close``."""
+        """True if a released item differs from the parser's list at that place; settled by ``close``."""
         ...
 
     def push(self, text: str) -> Iterator[T_co]:
-        """The items that this piece of text makes final."""
+        """Returns the items that this piece of text makes final."""
         ...
 
     def close(self) -> Iterator[T_co]:
-        """The items that the end of the text makes final."""
+        """Returns the items that the end of the text makes final."""
         ...
 
 
 class _Stripped:
-    """``text.strip()``: what of the text is now certain to be part of it."""
+    """``text.strip()``, incrementally: passes on text that is certain to be part of the result."""
 
     def __init__(self) -> None:
-        self._begun = False  # whether a non-blank character has come
-        self._blanks: list[str] = []  # white space held back, for the text may end with it
+        self._begun = False  # True after the first non-blank character
+        self._blanks: list[str] = []  # white space held back, because the text may end with it
 
     def push(self, text: str) -> str:
-        """What this piece settles."""
+        """Returns the text that this piece settles."""
         if not self._begun:
             text = text.lstrip()
             self._begun = bool(text)
@@ -70,9 +70,9 @@ class _Stripped:
 class Split:
     """``text.split(separator)``, or ``text.strip().split(separator)`` with ``strip``; ``None`` splits at white space.
 
-    An item is final when the separator behind it has come; with ``strip`` only when a later non-blank character has
-    come too: before that, ``strip`` of the whole text could still take the separator, or blanks of the item, off its
-    end. ``keep_empty=False`` leaves out empty items.
+    An item is final when the separator after it has arrived; with ``strip``, only when a later non-blank character has
+    arrived too: until then ``strip`` of the whole text could remove the separator, or blanks of the item.
+    ``keep_empty=False`` leaves out empty items.
 
     Raises ValueError for an empty separator, as ``str.split`` would on the text.
     """
@@ -83,13 +83,13 @@ class Split:
         if separator == "":
             raise ValueError("expected a separator to split at, or None for white space; got an empty string")
         self._separator = separator
-        self._stripped = _Stripped() if strip and separator is not None else None  # at white space it strips by itself
+        self._stripped = _Stripped() if strip and separator is not None else None  # splitting at white space strips
         self._keep_empty = keep_empty
         self._open: list[str] = []  # the item that is not final yet, in pieces
-        self._tail = ""  # its last characters, in which a separator may have begun
+        self._tail = ""  # its last characters, which may be the beginning of a separator
 
     def push(self, text: str) -> Iterator[str]:
-        """The items that this piece of text makes final."""
+        """Returns the items that this piece of text makes final."""
         if self._stripped is not None:
             text = self._stripped.push(text)
         if self._separator is None:
@@ -105,7 +105,7 @@ class Split:
         return iter(items if self._keep_empty else [item for item in items if item])
 
     def close(self) -> Iterator[str]:
-        """The last item: it ends with the text."""
+        """Returns the last item, which ends with the text."""
         rest = "".join(self._open)
         return iter([rest] if rest or (self._keep_empty and self._separator is not None) else [])
 
@@ -122,8 +122,8 @@ class Split:
 class SplitLines:
     """``text.splitlines()``, or ``text.strip().splitlines()`` with ``strip``.
 
-    A line is final when its end has come, of which there are eleven kinds; with ``strip`` only when a later non-blank
-    character has come too.
+    A line is final when its line end (of eleven kinds) has arrived; with ``strip``, only when a later non-blank
+    character has arrived too.
     """
 
     contradicted = False
@@ -132,10 +132,10 @@ class SplitLines:
     def __init__(self, *, strip: bool = False) -> None:
         self._stripped = _Stripped() if strip else None
         self._open: list[str] = []  # the line that has not ended, in pieces
-        self._returned = False  # whether the text so far ends with a carriage return: a newline belongs to it
+        self._returned = False  # True if the text so far ends with a carriage return: a following newline belongs to it
 
     def push(self, text: str) -> Iterator[str]:
-        """The lines that this piece of text ends."""
+        """Returns the lines that this piece of text ends."""
         if self._stripped is not None:
             text = self._stripped.push(text)
         if not text:
@@ -152,13 +152,13 @@ class SplitLines:
         return iter(lines)
 
     def close(self) -> Iterator[str]:
-        """The last line, if nothing ended it."""
+        """Returns the last line, if it has no line end."""
         rest = "".join(self._open)
         return iter([rest] if rest else [])
 
 
 class Each:
-    """The items of another splitter, each by itself: those for which ``keep`` is true, changed by ``change``."""
+    """The items of another splitter, filtered by ``keep`` and mapped by ``change``."""
 
     def __init__(
         self,
@@ -172,15 +172,15 @@ class Each:
 
     @property
     def contradicted(self) -> bool:
-        """Whether the other splitter released something that is not in its list."""
+        """True if the other splitter released an item that is not in its list."""
         return self._inner.contradicted
 
     def push(self, text: str) -> Iterator[str]:
-        """The items that this piece of text makes final."""
+        """Returns the items that this piece of text makes final."""
         return self._each(self._inner.push(text))
 
     def close(self) -> Iterator[str]:
-        """The items that the end of the text makes final."""
+        """Returns the items that the end of the text makes final."""
         return self._each(self._inner.close())
 
     def _each(self, items: Iterator[str]) -> Iterator[str]:
@@ -189,10 +189,10 @@ class Each:
 
 
 class Lines(Split):
-    """``text.strip().split("\\n")`` without empty lines, as LineListOutputParser has it.
+    """``text.strip().split("\\n")`` without empty lines, as in LineListOutputParser.
 
-    A line is final when its newline *and* a later non-blank character have come: before that, stock's ``strip`` of
-    the whole text could still take blanks off its end, or drop it.
+    A line is final when its newline *and* a later non-blank character have arrived: until then stock's ``strip`` of
+    the whole text could remove blanks at its end, or the line.
     """
 
     def __init__(self) -> None:
@@ -202,18 +202,18 @@ class Lines(Split):
 class _LineMatches:
     """``re.findall(pattern, text)`` for a pattern whose one group runs to the end of its line.
 
-    A match is final when the newline behind it has come. It may begin in the line before, as ``\\s`` of the patterns
-    below may be that line's newline; so the last complete line is kept as long as it is not part of a match.
+    A match is final when the newline after it has arrived. It may begin in the line before, because ``\\s`` in the
+    patterns below may match that line's newline; so the last complete line is kept unless it is part of a match.
     """
 
     contradicted = False
     _pattern: re.Pattern[str]
 
     def __init__(self) -> None:
-        self._open: list[str] = []  # what a later match may begin in, in pieces
+        self._open: list[str] = []  # text in which a later match may begin, in pieces
 
     def push(self, text: str) -> Iterator[str]:
-        """The items that this piece of text makes final."""
+        """Returns the items that this piece of text makes final."""
         lines, newline, rest = text.rpartition("\n")
         if not newline:
             self._open.append(text)
@@ -226,34 +226,34 @@ class _LineMatches:
         return iter([match[1] for match in matches])
 
     def close(self) -> Iterator[str]:
-        """The last item, if no newline ended it."""
+        """Returns the last item, if it has no newline."""
         return iter([match[1] for match in self._pattern.finditer("".join(self._open))])
 
 
 class Numbered(_LineMatches):
-    """NumberedListOutputParser with the pattern it comes with; an item is final when its line has ended."""
+    """NumberedListOutputParser with its default pattern; an item is final when its line has ended."""
 
     _pattern = re.compile(r"\d+\.\s([^\n]+)")
 
 
 class Markdown(_LineMatches):
-    """MarkdownListOutputParser with the pattern it comes with; an item is final when its line has ended."""
+    """MarkdownListOutputParser with its default pattern; an item is final when its line has ended."""
 
     _pattern = re.compile(r"^\s*[-*]\s([^\n]+)$", re.MULTILINE)
 
 
 class Checked(Generic[T]):
-    """Items released on assumptions about the rest of the text, compared at its end with the parser's own list."""
+    """Releases items on assumptions about the rest of the text; compares them at its end with the parser's own list."""
 
     def __init__(self, parse: Callable[[str], Any]) -> None:
         self.contradicted = False
         self._parse = parse
         self._text: list[str] = []
-        self._released: list[str] = []  # as repr: tells 1 from True, and stays what it is if the item is changed
-        self._over = False  # nothing more is released before the end
+        self._released: list[str] = []  # as repr: distinguishes 1 from True, and does not change with the item
+        self._over = False  # True if nothing more is released before the end
 
     def push(self, text: str) -> Iterator[T]:
-        """The items that this piece of text makes final."""
+        """Returns the items that this piece of text makes final."""
         self._text.append(text)
         items: list[T] = []
         if not self._over:
@@ -266,21 +266,21 @@ class Checked(Generic[T]):
         return iter(items)
 
     def close(self) -> Iterator[T]:
-        """The items of the parser's list that were not released yet; none if it contradicts what was."""
+        """Returns the items of the parser's list that were not released yet; none if it contradicts released ones."""
         self._over = True
         count = len(self._released)
         try:
             items = self._items(self._parse("".join(self._text)))
             agreed = [repr(item) for item in items[:count]] == self._released
-        except Exception:  # stock raises it, when it gets there
+        except Exception:  # stock raises it, when it parses the text
             items, agreed = [], not count
         self.contradicted = self.contradicted or not agreed
         return iter(() if self.contradicted else items[count:])
 
     def _scan(self, text: str) -> Iterator[T]:
-        """The items that this piece makes final; ValueError: no more can be said before the end."""
+        """Yields the items that this piece makes final; ValueError: no more can be released before the end."""
         raise NotImplementedError
 
     def _items(self, parsed: Any) -> list[T]:
-        """The items of what the parser returned for the whole text."""
+        """Returns the items of the parser's result for the whole text."""
         raise NotImplementedError

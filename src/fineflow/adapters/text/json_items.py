@@ -1,6 +1,4 @@
-"""Incremental splitters for JSON: the elements of an array, the fields of an object; see
-`fineflow.adapters.text.items`.
-"""
+"""Incremental splitters for JSON: array elements and object fields; see `fineflow.adapters.text.items`."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ T = TypeVar("T")
 
 
 class _Tokens:
-    """Cuts what stands between the brackets of a JSON array or object into tokens: values, commas, colons, brackets.
+    """Tokenizes the content of a JSON array or object: values, commas, colons, brackets.
 
-    A value is the text of a string, scalar, array or object directly between the brackets. It is cut, not checked.
+    A value is the text of a string, scalar, array or object directly inside. It is not validated.
     """
 
     _MARK = re.compile(r'["\\\[\]{},: \t\n\r]')
 
     def __init__(self) -> None:
         self._open: list[str] = []  # a value that has not ended, in pieces
-        self._depth = 0  # of the brackets within that value
+        self._depth = 0  # bracket depth within that value
         self._quoted = False
-        self._escaped = -1  # where in the text the character behind the last backslash is
+        self._escaped = -1  # position of the character after the last backslash
 
     def cut(self, text: str) -> Iterator[str]:
-        """The tokens that this piece completes."""
+        """Yields the tokens that this piece completes."""
         start = 0
         for match in self._MARK.finditer(text):
             at, mark = match.start(), match[0]
@@ -38,7 +36,7 @@ class _Tokens:
             if outside and mark not in '"[{':  # a delimiter, which ends a scalar
                 yield from self._value(text[start:at])
                 yield from mark.strip()
-            elif mark in '"]}' and not self._quoted and not self._depth:  # what closes a string, array or object
+            elif mark in '"]}' and not self._quoted and not self._depth:  # closes a string, array or object
                 yield from self._value(text[start : at + 1])
             else:
                 continue
@@ -67,19 +65,19 @@ class _Tokens:
 
 
 class _Json(Checked[T]):
-    """What stands between the brackets of one JSON value, plain or behind a code fence, as langchain reads it."""
+    """The content of one JSON value, plain or in a code fence, as langchain reads it."""
 
-    # What langchain strips in front of the value. Behind other text it searches again when the text is complete.
+    # Text that langchain strips before the value. After other text it searches again in the complete text.
     _HEAD = re.compile(r"\s*(?:```json)?[ \n\r\t`]*([^ \n\r\t`])")
     _HEAD_BEGUN = re.compile(r"\s*(?:```(?:j|js|jso|json[ \n\r\t`]*)|[ \n\r\t`]*)")
-    _LONGEST_HEAD = 200  # characters; it is matched anew with each piece
+    _LONGEST_HEAD = 200  # characters; it is matched again with each piece
 
     _brackets: str
 
     def __init__(self, parse: Callable[[str], Any]) -> None:
         """``parse``: the ``parse`` of the JsonOutputParser, called once, by ``close``."""
         super().__init__(parse)
-        self._head: str | None = ""  # None behind the opening bracket
+        self._head: str | None = ""  # None after the opening bracket
         self._tokens = _Tokens()
         self._expects = self._next
 
@@ -96,7 +94,7 @@ class _Json(Checked[T]):
             yield from self._expects(token)
 
     def _next(self, token: str) -> list[T]:
-        """Takes what follows the opening bracket or a comma."""
+        """Takes the token after the opening bracket or a comma."""
         raise NotImplementedError
 
     def _comma(self, token: str) -> list[T]:
@@ -107,9 +105,9 @@ class _Json(Checked[T]):
 
 
 class JsonItems(_Json[Any]):
-    """The elements of a JSON array, as JsonOutputParser yields it for the whole text; nothing for other values.
+    """The elements of a JSON array, as JsonOutputParser returns it for the whole text; nothing for other values.
 
-    A string, array or object is final when it closes, another element when what follows shows its end.
+    A string, array or object is final when it closes, a scalar when the next delimiter arrives.
     """
 
     _brackets = "[]"
@@ -126,10 +124,10 @@ class JsonItems(_Json[Any]):
 
 
 class JsonFields(_Json[tuple[str, Any]]):
-    """The fields ``(key, value)`` of a JSON object, as JsonOutputParser yields it for the whole text.
+    """The fields ``(key, value)`` of a JSON object, as JsonOutputParser returns it for the whole text.
 
-    A value is final when it closes, except that a later field of the same key replaces it. That is a contradiction,
-    known at once, unless the values are equal.
+    A value is final when it closes, but a later field of the same key replaces it. That is a contradiction, known at
+    once, unless the values are equal.
     """
 
     _brackets = "{}"

@@ -1,6 +1,6 @@
-"""Calls of tools, taken out of the text of a model while it comes.
+"""Incremental parser of tool calls in a model's output.
 
-A call is told when it is complete: what a model was cut off in the middle of is text, not a call.
+A call is released when it is complete: a truncated call is text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fineflow.protocols import ToolCall
 
 
 class CallReader:
-    """Takes the calls out of a text while it comes: pieces of text and calls, in their order.
+    """Separates tool calls from text while the output arrives: yields pieces of text and calls, in order.
 
-    tools: the names of those that were offered. salt: what makes the ids of the calls of one output differ from those
-    of others; equal outputs have equal ids where their salts are equal, in every process. An id is nine letters and
-    digits, which is what Mistral's chat templates take. White space around calls is left out.
+    tools: names of the offered tools. salt: distinguishes the call ids of different outputs; in every process, equal
+    outputs with equal salts have equal ids. An id is nine letters and digits, as Mistral's chat templates require.
+    White space around calls is dropped.
     """
 
     def __init__(self, written: ToolFormat, tools: Sequence[str], salt: str = "") -> None:
@@ -28,17 +28,17 @@ class CallReader:
         self._tools = frozenset(tools)
         self._salt = salt
         self._calls = 0
-        self._spoken = False  # whether there was text that is no call
-        self._held = ""  # what is not decided yet, or not looked at
+        self._spoken = False  # True if there was text outside calls
+        self._held = ""  # undecided or unread text
         self._out: list[str | ToolCall] = []
-        self._state = self._text  # looks at what is held; False when it needs more
-        self._raw = ""  # of the call that is under way: the text so far,
-        self._name = ""  # the name that stands in front of its JSON,
-        self._marked = False  # whether it has a marker,
-        self._extent = _Extent()  # and how far its JSON goes
+        self._state = self._text  # processes the held text; returns False when it needs more
+        self._raw = ""  # of the current call: the text so far,
+        self._name = ""  # the name in front of its JSON,
+        self._marked = False  # True if it has a marker,
+        self._extent = _Extent()  # and the extent of its JSON
 
     def push(self, text: str) -> list[str | ToolCall]:
-        """What is certain now."""
+        """Returns the text and calls that are certain now."""
         self._held += text
         while self._state():
             pass
@@ -46,7 +46,7 @@ class CallReader:
         return out
 
     def finish(self) -> list[str | ToolCall]:
-        """What is left when the output ends: a call that is not complete is text."""
+        """Returns the rest when the output ends: an incomplete call is text."""
         left = "" if self._state == self._after else self._raw + self._held
         self._held = self._raw = ""
         return [left] if left.strip() or (left and not self._calls) else []
@@ -87,7 +87,7 @@ class CallReader:
         return True
 
     def _json(self) -> bool:
-        """Reads on to the end of the JSON of a call."""
+        """Reads to the end of the JSON of a call."""
         text, self._held = self._held, ""
         end = self._extent.push(text)
         self._raw += text[:end]
@@ -103,7 +103,7 @@ class CallReader:
         return True
 
     def _after(self) -> bool:
-        """Leaves out what ends a call, and white space."""
+        """Drops the end marker of a call, and white space."""
         text, end = self._held.lstrip(), self._written.end
         while (end and text.startswith(end)) or (self._written.bare == "{" and text.startswith((";", ","))):
             text = text[len(end) or 1 :].lstrip()
@@ -114,7 +114,7 @@ class CallReader:
         return True
 
     def _read(self, text: str) -> list[ToolCall]:
-        """The calls that the JSON makes; none if it is anything else."""
+        """Returns the calls in the JSON; none if it is anything else."""
         try:
             value = json.loads(text, strict=False)
         except ValueError:
@@ -147,13 +147,13 @@ class CallReader:
 
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-# Behind a marker: in Mistral's later tokenizers the name stands in front of the JSON, with marks of their own.
+# After a marker: with Mistral's later tokenizers the name precedes the JSON, with markers of their own.
 _HEAD = re.compile(r"\s*(?:(?P<name>[\w.:-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)|(?=[\[{]))")
 _HEAD_BEGUN = re.compile(r"\s*(?:[\w.:-]+(?:\[[\w\]]*)*\s*)?")
 
 
 class _Extent:
-    """Finds the end of a JSON array or object in a text that comes in pieces; length: of what was read of it."""
+    """Finds the end of a JSON array or object in a text that arrives in pieces; length: characters read so far."""
 
     _MARK = re.compile(r'["\\\[\]{}]')
 
@@ -161,10 +161,10 @@ class _Extent:
         self.length = 0
         self._depth = 0
         self._quoted = False
-        self._escaped = -1  # where the character behind the last backslash is
+        self._escaped = -1  # position of the character after the last backslash
 
     def push(self, text: str) -> int | None:
-        """The position in this piece behind the end; None if the value goes on."""
+        """Returns the position in this piece after the end; None if the value continues."""
         for match in self._MARK.finditer(text):
             at, mark = match.start() + self.length, match[0]
             if self._quoted:
@@ -185,6 +185,6 @@ class _Extent:
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Length of the longest end of the text that begins the marker."""
+    """Returns the length of the longest suffix of the text that is a proper prefix of the marker."""
     longest = min(len(marker) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)

@@ -1,6 +1,6 @@
-"""How families of models write calls of tools: Hermes 2 Pro and Qwen 2.5, Llama 3, Mistral, by their chat templates.
+"""Tool call formats of model families (Hermes 2 Pro and Qwen 2.5, Llama 3, Mistral), by their chat templates.
 
-Which of them a model has is seen from what its chat template makes of a call.
+A model's format is detected from the way its chat template renders a call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fineflow.protocols import LLMEngine, Message, ReadsCalls, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a family of models writes calls: JSON with the name and the arguments, between ``opening`` and ``closing``.
+    """Tool call format of a model family: JSON with name and arguments, between ``opening`` and ``closing``.
 
-    marker, end: what of these may stand around it for it to be read as a call. bare: the bracket with which an output
-    may also begin that is nothing but calls, as some models and tokenizers leave out the marker; only tools that were
-    offered count then. array: calls stand in a JSON array. arguments: the key of the arguments.
+    marker, end: the parts of these that the parser looks for around a call. bare: the bracket that begins an output
+    of nothing but calls without a marker, which some models and tokenizers omit; then only offered tools count. array:
+    True if calls are in a JSON array. arguments: the key of the arguments.
     """
 
     name: str
@@ -36,19 +36,19 @@ class ToolFormat:
     arguments: str = "arguments"
 
     def write(self, calls: Sequence[ToolCall]) -> str:
-        """The calls as such a model writes them."""
+        """Returns the calls as such a model writes them."""
         texts = [json.dumps({"name": call.name, self.arguments: dict(call.arguments)}) for call in calls]
         if self.array:
             return f"{self.opening}[{', '.join(texts)}]"
         return ("\n" if self.end else "; ").join(f"{self.opening}{text}{self.closing}" for text in texts)
 
     def begin(self, tool: str | None) -> str:
-        """The beginning of a call, of that tool if it is given: a model that goes on from there makes a call."""
+        """Returns the beginning of a call (of that tool, if given); a model that continues it makes a call."""
         begun = f'{self.opening}{"[" if self.array else ""}{{"name": '
         return f'{begun}"' if tool is None else f'{begun}{json.dumps(tool)}, "{self.arguments}": '
 
     def schema(self, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The JSON schema of what stands behind ``opening`` where exactly one of the tools is called."""
+        """Returns the JSON schema of the text after ``opening`` if exactly one of the tools is called."""
         calls = [
             {
                 "type": "object",
@@ -73,7 +73,7 @@ FORMATS: Mapping[str, ToolFormat] = {found.name: found for found in (HERMES, LLA
 
 _PROBE = "probe_a_call"
 _OFFERED = "probe_a_tool"
-_CALL = ToolCall("abcdefghi", _PROBE, {"x": "y"})  # Mistral's templates want ids of nine letters and digits
+_CALL = ToolCall("abcdefghi", _PROBE, {"x": "y"})  # Mistral's templates require ids of nine letters and digits
 _TOOL = {
     "type": "function",
     "function": {
@@ -91,8 +91,8 @@ _WRITTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What the chat template of an engine does with tools: the format in which it writes calls, None if it is none of
-    ours, and whether it shows tools at all.
+    """Tool support of a chat template: the format in which it writes calls, None if unknown, and ``shows``, True if it
+    shows tools at all.
     """
 
     written: ToolFormat | None
@@ -100,25 +100,25 @@ class Template:
 
     @property
     def usable(self) -> bool:
-        """Whether a model can be offered tools by it, and its calls be read."""
+        """True if the template can offer tools to a model, and its calls can be parsed."""
         return self.shows and self.written is not None
 
     @staticmethod
     def of(engine: LLMEngine) -> Template:
-        """That of an engine; found out once, by asking it for a conversation with a call in it, and one with a tool."""
+        """Returns an engine's template; probed once, by rendering a conversation with a call, and one with a tool."""
         if isinstance(engine, ReadsCalls):
             return Template(FORMATS[engine.tool_format], True)
         kept = _templates.get(id(engine))
         if kept is None:
             kept = detect(engine.render_chat)
-            with suppress(TypeError):  # cannot be referred to weakly: it is found out again
+            with suppress(TypeError):  # cannot be weakly referenced: probed again next time
                 weakref.finalize(engine, _templates.pop, id(engine), None)
                 _templates[id(engine)] = kept
         return kept
 
     @staticmethod
     def known(engine: LLMEngine) -> bool:
-        """Whether that has been found out."""
+        """Returns True if the engine's template was probed already."""
         return isinstance(engine, ReadsCalls) or id(engine) in _templates
 
 
@@ -126,12 +126,12 @@ _templates: dict[int, Template] = {}
 
 
 def detect(render: Callable[..., str]) -> Template:
-    """What a chat template does with tools. render: ``LLMEngine.render_chat``."""
+    """Probes a chat template for tool support. render: ``LLMEngine.render_chat``."""
     asked = Message("user", "x")
     called = Message("assistant", "", tool_calls=(_CALL,))
     try:
         shows = _OFFERED in render([asked], tools=[_TOOL])
-    except (RequestError, TypeError):  # TypeError: it takes no tools at all
+    except (RequestError, TypeError):  # TypeError: it has no parameter for tools
         return Template(None, False)
     try:
         text = render([asked, called, Message("tool", "z", _PROBE, (), _CALL.id)], tools=[_TOOL])
@@ -141,9 +141,9 @@ def detect(render: Callable[..., str]) -> Template:
 
 
 def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], written: ToolFormat) -> list[Message]:
-    """A conversation for a chat template that knows no tools: they, their calls and their answers as plain text.
+    """Rewrites a conversation for a chat template without tool support: tools, calls and answers become plain text.
 
-    What the system message says is that of Qwen 2.5's template, with a call as ``written`` writes it.
+    The system message is that of Qwen 2.5's template, with a call as ``written`` writes it.
     """
     found = [_as_text(message, written) for message in messages]
     if not tools:
