@@ -48,7 +48,7 @@ def params(sampling: Sampling, name: str, room: int) -> Any:
     extra = dict(sampling.extra)
     if unknown := sorted(extra.keys() - possible):
         raise RequestError(
-            f"LLM {name!r} knows no argument {', '.join(unknown)}; beside the common ones it takes those of vLLM's "
+            f"LLM {name!r} knows no argument {', '.join(unknown)}; it takes the common ones, and those of vLLM's "
             f"SamplingParams: {', '.join(possible)}"
         )
     try:

@@ -190,7 +190,7 @@ def check_process() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise BackendError(
             "VLLMEngine was used while a process of vLLM imported the program's main module; "
-            "put what the program does below: if __name__ == '__main__'"
+            "put the program's code below: if __name__ == '__main__'"
         )
 
 
