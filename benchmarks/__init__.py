@@ -1,1 +1,4 @@
-"""What fineflow saves and what it costs: each module is a command, ``python -m benchmarks.assistant --help``."""
+"""Benchmarks of fineflow's gains and costs: each module is a command, e.g. ``python -m benchmarks.assistant --help``.
+
+"Stock" is the framework's own code, without fineflow.
+"""

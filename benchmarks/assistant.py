@@ -1,6 +1,6 @@
-"""The demo's assistant on components that sleep: how near to its critical path an optimized call comes.
+"""The demo's assistant on sleeping components: time of an optimized call relative to its critical path.
 
-The latencies are emulated by sleeping, so that the figures are about the order of the work, not about this machine.
+The latencies are emulated by sleeping, so the figures show the order of the work, not the speed of this machine.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ EXPECTED = {"critical path": 1.10, "stock ainvoke": 0.70, "stock invoke": 0.65}
 class Latencies:
     """Seconds of work.
 
-    prefill and token: of a model call, to its first token and for each. embed: per query. search: per search.
-    document and rerank: per document reranked, and per call of the reranker besides.
+    prefill: of a model call, to its first token. token: per output token. embed: per query. search: per search.
+    document: per reranked document. rerank: additional, per call of the reranker.
     """
 
     prefill: float = 0.20
@@ -57,7 +57,7 @@ class Latencies:
     rerank: float = 0.01
 
     def written(self, text: str) -> float:
-        """How long a model call takes that says ``text``."""
+        """Returns the seconds of a model call that outputs ``text``."""
         return self.prefill + self.token * len(tokens_of(text))
 
 
@@ -84,14 +84,13 @@ class App:
         self.chain = build(llm, self.store, reranker, top_k=TOP_K)
 
     def critical_path(self) -> tuple[float, list[tuple[str, float]]]:
-        """The longest chain of work that needs the work before it, and its parts.
+        """Returns the seconds of the critical path, and its parts.
 
-        Expansion up to the line whose documents are ready last, its search, the reranking of those of its documents
-        that no earlier search found, the answer. Classification and related questions need only the question, and
-        are shorter.
+        Expansion up to the line whose documents are ready last, its search, the reranking of the documents that no
+        earlier search found, the answer. Classification and related questions need only the question, and are shorter.
         """
         words = [len(tokens_of(line)) for line in LINES]
-        # A line is final when the first word of the next one is there, the last one when the model has ended.
+        # A line is final at the first word of the next one, the last line at the end of the output.
         written = [*(count + 1 for count in accumulate(words[:-1])), sum(words)]
         known = self._found(QUESTION)
         ends = []
@@ -116,7 +115,7 @@ class App:
 
 
 def measure(calls: dict[str, Callable[[], Any]], runs: int) -> dict[str, list[float]]:
-    """Seconds of each call in each run, all in turns. Every call must return the same. One more run warms up."""
+    """Returns the seconds of each call in each run, in turns, after one warm-up run. All calls must return the same."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     answers = []
     for run in range(runs + 1):
@@ -142,7 +141,7 @@ def optimized(app: App, passes: Sequence[Pass] = PASSES) -> Any:
 
 
 def against_stock(app: App, runs: int) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Prints and returns the comparison, and which of the requirements hold."""
+    """Prints the comparison; returns its figures and the checks."""
     mine = optimized(app)
     calls = {
         "stock invoke": sync(app.chain),
@@ -173,7 +172,7 @@ def against_stock(app: App, runs: int) -> tuple[dict[str, Any], dict[str, bool]]
 
 
 def ablation(app: App, runs: int) -> dict[str, Any]:
-    """Prints and returns what optimized calls take with each pass off in turn."""
+    """Prints and returns the median seconds of optimized calls with each pass off in turn."""
     subsets: dict[str, tuple[Pass, ...]] = {"all passes": PASSES}
     subsets |= {f"without {off.__name__}": tuple(p for p in PASSES if p is not off) for off in PASSES}
     subsets["no pass"] = ()
@@ -186,9 +185,9 @@ def ablation(app: App, runs: int) -> dict[str, Any]:
         rows.append((name, *(f"{s:.3f}" for s in pair), f"{pair[1] / middle['all passes, ainvoke']:.2f}"))
     print(table(rows))
     print(
-        "\nThe model here cannot prefill ahead, so that prefill has nothing to do. The components serve any number of\n"
-        "calls at once: then the last line is on the critical path with or without decode; on an engine that runs one\n"
-        "batch at a time, decode also takes the work on the earlier lines out of the way.\n"
+        "\nThe model here cannot prefill ahead, so the prefill pass has no effect. The components serve any number of\n"
+        "calls concurrently, so the last line is on the critical path with and without decode; on an engine that runs\n"
+        "one batch at a time, decode also moves the work on the earlier lines off the path.\n"
     )
     return middle
 

@@ -1,15 +1,15 @@
-"""Batching across queries, measured: short queries at once through one engine, against as many stock calls in threads.
+"""Batching across queries: concurrent short queries through one engine, against as many stock calls in threads.
 
-The model is all-MiniLM-L6-v2, which comes as a package, on this machine. Stock is the library's own ``encode`` of one
-text, which is what LangChain's ``HuggingFaceEmbeddings.embed_query`` calls, from one thread for each query. The engine
-gets the same queries from as many threads, each through LangChain's ``embed_query``; they meet in its queue.
+The model is all-MiniLM-L6-v2, from a package, on this machine. Stock is the library's own ``encode`` of one text, which
+LangChain's ``HuggingFaceEmbeddings.embed_query`` calls, from one thread per query. The engine gets the same queries
+from as many threads, each through LangChain's ``embed_query``; its queue batches them.
 
-Then a pipeline over ``HuggingFaceEmbeddings``, as it is and optimized: a question is rewritten to three others (by a
-scripted model that takes no time), and all four are searched. As many of them at once as make the same number of
-searches. The optimized one drives the same model object through an engine, and has to give the same answers.
+Then a pipeline over ``HuggingFaceEmbeddings``, stock and optimized: a question is rewritten to three others (by a
+scripted model that takes no time), and all four are searched. The number of concurrent questions gives the same number
+of searches. The optimized pipeline calls the same model object through an engine, and must give the same answers.
 
-Both are told: the time until all are answered, and the processor time of this process. On a machine that is busy with
-other things, many threads get a larger share of it than one, and only the processor time compares the two.
+Two times are reported: until all are answered, and the processor time of this process. On a busy machine many threads
+get a larger share than one, and only the processor time compares the two sides.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ TOLERANCE = 1e-5  # per component: a forward pass of several texts pads them, an
 
 
 def texts(count: int) -> list[str]:
-    """Short queries, each another one."""
+    """Returns distinct short queries."""
     places = ("harbour", "bridge", "lighthouse", "tunnel", "market", "mill", "station", "tower")
     return [f"Who built the {places[i % len(places)]} of town {i}, and when?" for i in range(count)]
 
 
 def at_once(embed: Callable[[str], list[float]], queries: list[str]) -> tuple[tuple[float, float], list[list[float]]]:
-    """All queries, one thread each, released at the same moment: seconds until all are answered, seconds of the
-    processor, and the vectors.
+    """Runs all queries, one thread each, started together.
+
+    Returns seconds until all are answered, processor seconds, and the vectors.
     """
     vectors: list[list[float]] = [[]] * len(queries)
     go = threading.Barrier(len(queries) + 1)
@@ -63,12 +64,12 @@ def at_once(embed: Callable[[str], list[float]], queries: list[str]) -> tuple[tu
 
 
 def differ(one: list[list[float]], other: list[list[float]]) -> float:
-    """The largest difference of a component."""
+    """Returns the largest difference of a component."""
     return max(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
 
 
 def pipeline() -> tuple[Any, Callable[[Any, list[str]], tuple[tuple[float, float], list[Any]]]]:
-    """The stock pipeline, and what asks one all of some questions at once: the two times, and the answers."""
+    """Returns the stock pipeline, and a function that calls one with questions concurrently: times and answers."""
     from langchain_classic.retrievers import MultiQueryRetriever
     from langchain_core.vectorstores import InMemoryVectorStore
     from langchain_huggingface import HuggingFaceEmbeddings
@@ -104,7 +105,7 @@ Times = dict[str, list[tuple[float, float]]]
 def in_turns(
     sides: dict[str, Callable[[], tuple[tuple[float, float], Any]]], runs: int
 ) -> tuple[Times, dict[str, Any]]:
-    """The times of each side, and what it gave last."""
+    """Runs the sides in turns; returns the times and the last result of each."""
     took: Times = {name: [] for name in sides}
     results: dict[str, Any] = {}
     for run in range(runs + 1):  # the first one warms up
@@ -132,8 +133,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=5)
     parser.add_argument("--queries", type=positive, default=QUERIES, help=f"queries at once ({QUERIES})")
     given = parser.parse_args(argv)
-    # OpenMP's threads wait for each other actively by default. Where something else has one of the cores, that takes
-    # many times what the model takes: a batch is split between threads, a single short text is not.
+    # OpenMP's threads busy-wait for each other by default. If another process occupies a core, that costs many times
+    # the model's own time: a batch is split between threads, a single short text is not.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from sentence_transformers import SentenceTransformer
 

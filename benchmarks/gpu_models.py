@@ -1,6 +1,6 @@
-"""Models with random weights in the shapes of well-known ones, for profiles of machines that reach no model hub.
+"""Models with random weights in the shapes of well-known ones, for profiles of machines without a model hub.
 
-What a pass costs depends on shapes and number formats, not on what the weights are.
+The cost of a pass depends on shapes and number formats, not on the weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENCODERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def random_llama(folder: Path, size: str, *, device: str, dtype: str) -> tuple[str, int]:
-    """Writes a Llama and the tokenizer of the demo's model to ``folder``; its path, and how many parameters it has.
+    """Writes a Llama and the tokenizer of the demo's model to ``folder``; returns the path and number of parameters.
 
     size: a key of ``LLAMAS``. The weights are drawn on ``device``: for 8B seconds on a GPU, minutes on a CPU.
     """
@@ -61,7 +61,7 @@ def random_llama(folder: Path, size: str, *, device: str, dtype: str) -> tuple[s
 
 
 def random_encoder(folder: Path, size: str, *, scores: bool, dtype: str) -> tuple[str, int]:
-    """The same for a BERT that embeds texts, or with ``scores`` one that scores pairs of texts."""
+    """Does the same for a BERT that embeds texts, or with ``scores`` for one that scores pairs of texts."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 

@@ -2,20 +2,20 @@
 
     python -m benchmarks.gpu_profiles --out benchmarks/profiles
 
-The LLM is one of the size of Llama 3.1 8B with random weights in bfloat16, on the engine on transformers; the embedding
-model and the reranker have the size of BERT large, in float32. Nothing is downloaded, and only torch, transformers and
-sentence-transformers are needed; without the last, the LLM alone is measured, and the output says so. ``--size tiny``
-tries the script itself on any machine.
+The LLM has the size of Llama 3.1 8B with random weights in bfloat16, on the engine on transformers; the embedding model
+and the reranker have the size of BERT large, in float32. Nothing is downloaded, and only torch, transformers and
+sentence-transformers are needed; without the last, only the LLM is measured, and the output says so. ``--size tiny``
+tests the script itself on any machine.
 
-Before anything is measured, greedy answers of the engine (prompts of several lengths, side by side, one of them after a
-prefill of its beginning) are compared with eager generation: ``model.generate`` with ``attn_implementation="eager"``,
-one prompt at a time. Passes of another shape round differently, so that of two tokens with nearly the same logit either
-may win. Hence each token of the engine's must have, to the eager model that is given the engine's answer up to there, a
-logit that is the largest within rounding: ``ROUNDINGS`` times the spacing of the number format at the largest logit.
+Before the measurement, greedy answers of the engine (concurrent prompts of several lengths, one of them after a prefill
+of its prefix) are compared with eager generation: ``model.generate`` with ``attn_implementation="eager"``, one prompt
+at a time. Passes of different shapes round differently, so either of two tokens with nearly equal logits may win.
+Hence the check: given the engine's answer so far, the eager model must rate each token of the engine highest within
+rounding, i.e. within ``ROUNDINGS`` times the spacing of the number format at the largest logit.
 
-Each file (``llm.json``, ``embedding.json``, ``reranker.json``) is what ``fineflow profile`` writes, for
+Each file (``llm.json``, ``embedding.json``, ``reranker.json``) has the format of ``fineflow profile``, for
 ``fineflow.costs.load``, ``fineflow.engines.llm_profile`` and ``batch_profile``, with the date, the hardware and, for
-the LLM, the outcome of the comparison. Where that fails nothing is written.
+the LLM, the result of the comparison. If the comparison fails, nothing is written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fineflow.ir import Op
 from fineflow.protocols import Sampling
 from fineflow.runtime.loop.submission import run_sync
 
-ROUNDINGS = 16  # a token that does not belong there lies several hundred below the best in bfloat16
+ROUNDINGS = 16  # a wrong token is several hundred below the best one in bfloat16
 LENGTHS = (7, 64, 300, 700)  # tokens of the prompts that are compared
 ANSWER = 24  # tokens
 PREFILLS = {"8b": (64, 256, 512, 1024, 2048, 4096), "tiny": (64, 128, 256)}
@@ -54,8 +54,10 @@ BATCHES = {"8b": (1, 2, 4, 8, 16, 32, 64, 128, 256), "tiny": (1, 2, 4, 8)}
 
 @dataclass(frozen=True)
 class Compared:
-    """What the comparison with eager generation has found: of all tokens, how many were those of ``generate``, and the
-    largest distance of a chosen token's logit below the best, with the bound for it.
+    """Result of the comparison with eager generation.
+
+    same: number of tokens equal to those of ``generate``. furthest: largest distance of a chosen token's logit below
+    the best one. bound: limit of that distance.
     """
 
     tokens: int
@@ -69,19 +71,19 @@ class Compared:
 
 
 def hardware() -> str:
-    """The machine and what runs on it, in one line."""
+    """Returns the machine and its library versions, in one line."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return f"{gpu}; {profiling.machine()}; torch {torch.__version__}, transformers {version('transformers')}"
 
 
 def prompts_of(engine: TransformersEngine, rng: random.Random) -> list[list[int]]:
-    """Prompts of random words, as long as the context has room for."""
+    """Returns prompts of random words, cut to the context."""
     room = (engine.context or max(LENGTHS)) - ANSWER - 1
     return [engine.encode(profiling.text(length, rng))[: min(length, room)] for length in LENGTHS]
 
 
 def greedy(engine: TransformersEngine, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The answers of the engine, side by side; the beginning of the longest prompt is prefilled before."""
+    """Returns the engine's answers to concurrent prompts; a prefix of the longest prompt is prefilled first."""
 
     async def ask(prompt: Sequence[int]) -> list[int]:
         sampling = Sampling(temperature=0.0, max_tokens=ANSWER)
@@ -97,7 +99,7 @@ def greedy(engine: TransformersEngine, prompts: Sequence[Sequence[int]]) -> list
 
 @torch.inference_mode()
 def compare(model: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Compared:
-    """Answers of an engine against eager generation of the same model; see above."""
+    """Compares answers of an engine with eager generation of the same model; see the module."""
     same, furthest, largest = 0, 0.0, 0.0
     for prompt, answer in zip(prompts, answers, strict=True):
         given = torch.tensor([prompt], device=model.device)
@@ -116,19 +118,19 @@ def compare(model: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequ
 
 
 def checked(engine: TransformersEngine, folder: str) -> Compared:
-    """The comparison; engine and eager model are in memory one after the other."""
+    """Runs the comparison; engine and eager model are in memory one after the other."""
     from transformers import AutoModelForCausalLM
 
     prompts = prompts_of(engine, random.Random(1))
     answers = greedy(engine, prompts)
     run_sync(engine.aclose)
     eager = AutoModelForCausalLM.from_pretrained(folder, dtype=engine.dtype, attn_implementation="eager")
-    eager.generation_config.eos_token_id = None  # answers of the same length, whatever comes by chance
+    eager.generation_config.eos_token_id = None  # answers of fixed length
     return compare(eager.to(engine.device).eval(), prompts, answers)
 
 
 def write(out: Path, kind: str, made: profiling.Profile, model: str, **more: Any) -> None:
-    """The file of one engine."""
+    """Writes the file of one engine."""
     head = {"date": time.strftime("%Y-%m-%d"), "hardware": hardware(), "model": model}
     path = out / f"{kind}.json"
     path.write_text(json.dumps({**head, **more, **json.loads(made.to_json())}, indent=1) + "\n", encoding="utf-8")
@@ -136,12 +138,12 @@ def write(out: Path, kind: str, made: profiling.Profile, model: str, **more: Any
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Prints a line of progress."""
     print(line, file=sys.stderr, flush=True)
 
 
 def llm(size: str, device: str, dtype: str, repeat: int, out: Path) -> bool:
-    """Compares and measures the LLM; whether the comparison held."""
+    """Compares and measures the LLM. Returns False if the comparison failed."""
     with tempfile.TemporaryDirectory() as folder:
         say(f"LLM: weights at random for {size}, {dtype}")
         path, parameters = random_llama(Path(folder), size, device=device, dtype=dtype)
@@ -149,7 +151,7 @@ def llm(size: str, device: str, dtype: str, repeat: int, out: Path) -> bool:
         found = checked(engine, path)
         print(
             f"{'ok  ' if found.held else 'MISS'}  greedy answers are eager ones within rounding: "
-            f"{found.same} of {found.tokens} tokens are those of generate, none is further than {found.furthest:.3g} "
+            f"{found.same} of {found.tokens} tokens are those of generate, none is more than {found.furthest:.3g} "
             f"below the best logit (bound {found.bound:.3g})"
         )
         if not found.held:
@@ -197,7 +199,7 @@ def encoders(size: str, device: str, repeat: int, out: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     about = "Latency profiles of this machine's GPU, with models of random weights."
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the files go; it is made")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="output folder; created if missing")
     parser.add_argument("--size", choices=tuple(LLAMAS), default="8b", help="of the models (8b)")
     parser.add_argument("--repeat", type=positive, default=5, help="runs of each, at least 3 (5)")
     given = parser.parse_args(argv)
@@ -205,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--repeat is {given.repeat}; it must be at least 3")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and given.size != "tiny":
-        parser.error("there is no GPU that PyTorch can use; --size tiny tries the script without one")
+        parser.error("there is no GPU that PyTorch can use; --size tiny tests the script without one")
     given.out.mkdir(parents=True, exist_ok=True)
     print(hardware())
     if not llm(given.size, device, "bfloat16" if device == "cuda" else "float32", given.repeat, given.out):

@@ -1,7 +1,7 @@
-"""LlamaIndex: what taking documents in takes, stock and optimized: building an index, a pipeline, and ``DocumentQA``.
+"""LlamaIndex: time of ingestion, stock and optimized: building an index, a pipeline, and ``DocumentQA``.
 
-Models and stores are services that sleep, and the clock is virtual: the seconds are those of the latencies alone, the
-same on every machine. What stands in the column "path" is the longest way that data take, added up by hand. Linux only
+Models and stores are services that sleep, and the clock is virtual: the seconds consist of the latencies alone, the
+same on every machine. The column "path" is the critical path, computed by hand. Linux only
 (``fineflow.testing.virtual_threads``).
 """
 
@@ -31,10 +31,10 @@ from fineflow.testing.llamaindex.fakes import FakeLLM
 from fineflow.testing.llamaindex.ingestion_differential import RecordingStore, TextEmbedding
 
 BATCH, ADD, ANSWER, VECTOR = 0.3, 0.2, 1.0, 0.1
-"""Seconds of the vectors of a batch of texts, of an addition to the store, of an answer, of the vector of a query."""
+"""Seconds to embed a batch of texts, to add to the store, to answer, and to embed a query."""
 
 AT_ONCE, GROUPS, QUERIES, WORKERS = 4, 6, 4, 2
-"""Nodes in a batch, which is what is added at once; batches; queries of a fusion; requests of an extractor at once."""
+"""Nodes of a batch, which are added together; batches; queries of a fusion; concurrent requests of an extractor."""
 
 QUESTION = "Which bridge crosses the river in the old harbour?"
 SHARE = 1.15
@@ -43,7 +43,7 @@ Optimize = Callable[[Any], Any]
 
 
 class Row(NamedTuple):
-    """One shape. path: seconds by hand. entry: how it is called. run: makes it, optimizes it and calls it."""
+    """One shape. path: seconds, computed by hand. entry: called method. run: builds, optimizes and calls the object."""
 
     name: str
     path: float

@@ -1,8 +1,8 @@
-"""LlamaIndex: what calls of query engines take, stock and optimized, and how long they hold the event loop.
+"""LlamaIndex: time of query engine calls, stock and optimized, and the time for which they block the event loop.
 
-Models, vectors and searches are services that sleep, and the clock is virtual: the seconds are those of the latencies
-alone, the same on every machine. What stands in the column "path" is the longest way that data take through an engine,
-added up by hand. Linux only (``fineflow.testing.virtual_threads``).
+Models, embeddings and searches are services that sleep, and the clock is virtual: the seconds consist of the latencies
+alone, the same on every machine. The column "path" is the critical path of an engine, computed by hand. Linux only
+(``fineflow.testing.virtual_threads``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, Fa
 from fineflow.testing.stalls import held
 
 ANSWER, ASK, EMBED, SEARCH = 1.0, 0.6, 0.1, 0.2
-"""Seconds of an answer, of what an engine asks a model before it searches, of a vector, of a search."""
+"""Seconds of an answer, of a model call before the search, of an embedding, of a search."""
 
 QUESTION = "Which bridge crosses the river in the old harbour?"
 NODES, FOUND, QUERIES, QUESTIONS = 12, 6, 3, 4
@@ -52,7 +52,7 @@ Make = Callable[["Services"], Any]
 
 @dataclass(frozen=True)
 class Services:
-    """The components of one engine. blocking: each takes ``BLOCKED`` seconds, also its async methods on the loop."""
+    """Components of one engine. blocking: each blocks for ``BLOCKED`` seconds, its async methods on the loop too."""
 
     blocking: bool = False
 
@@ -90,7 +90,7 @@ class Services:
 
 
 class _BlockingStore(FakeStore):
-    """Its async method is the sync one, as in most stores."""
+    """Store whose async method calls the sync one, as in most stores."""
 
     async def aquery(self, query: Any, **kwargs: Any) -> Any:
         return self.query(query, **kwargs)
@@ -147,7 +147,7 @@ ENGINES: dict[str, tuple[Make, float]] = {
     "accumulate, 6 nodes": (lambda services: services.engine("accumulate"), FIND + ANSWER),
     "compact_accumulate": (lambda services: services.engine("compact_accumulate"), FIND + ANSWER),
     "tree_summarize, 2 levels": (lambda services: services.engine("tree_summarize"), FIND + 2 * ANSWER),
-    "compact, 3 texts": (lambda services: services.engine("compact"), FIND + 3 * ANSWER),  # each needs the one before
+    "compact, 3 texts": (lambda services: services.engine("compact"), FIND + 3 * ANSWER),  # each needs the previous one
     "fusion of 4 queries": (fusion, ASK + FIND + ANSWER),
     "4 sub-questions, accumulate": (sub_questions, ASK + FIND + ANSWER + ANSWER),
     "router, 2 of 3 chosen": (router, max(ASK, EMBED) + SEARCH + ANSWER + ANSWER),
@@ -158,7 +158,7 @@ ENGINES: dict[str, tuple[Make, float]] = {
 
 
 def seconds(make: Make, entry: str, *, optimized: bool) -> tuple[str, float]:
-    """What a call answers, and the virtual seconds that it takes."""
+    """Returns the answer of a call and its virtual seconds."""
     engine = make(Services())
     engine = fineflow.optimize(engine, strict=True) if optimized else engine
     if entry == "aquery":
@@ -169,7 +169,7 @@ def seconds(make: Make, entry: str, *, optimized: bool) -> tuple[str, float]:
 
 
 def longest(make: Make, *, optimized: bool) -> float:
-    """The longest time for which a call of ``aquery`` holds its event loop, where all components block."""
+    """Returns the longest time for which ``aquery`` blocks its event loop if all components block."""
     engine = make(Services(blocking=True))
     engine = fineflow.optimize(engine, strict=True) if optimized else engine
     return held(lambda: engine.aquery(QUESTION)).seconds

@@ -1,8 +1,8 @@
-"""Chains whose steps share one LLM engine: how often, and by how much, running ahead is slower than stock.
+"""Chains whose steps share one LLM engine: measures how often, and by how much, running ahead is slower than stock.
 
-Random chains and latencies (those of tests/passes/test_never_slower.py, which gives every step a model of its own), one
-emulated engine with the latencies of Llama-2-7B for all models, virtual seconds of ``ainvoke``. A prefill that is made
-early takes iterations from whatever the engine decodes meanwhile, so the bound of that test does not hold here.
+Random chains and latencies (from tests/passes/test_never_slower.py, where every step has its own model), one emulated
+engine with the latencies of Llama-2-7B for all models, virtual seconds of ``ainvoke``. An early prefill takes
+iterations from the requests that the engine decodes meanwhile, so the bound of that test does not hold here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def seconds(spec: Spec, at: Times, *, optimized: bool) -> float:
 
 
 def ratios(examples: int, number: int, dearer: float) -> list[float]:
-    """Optimized / stock of so many chains. dearer: how many times as long a prefilled token takes."""
+    """Returns optimized / stock of ``examples`` chains. dearer: factor for the time of a prefilled token."""
     llm = replace(LATENCIES, prefill_token=LATENCIES.prefill_token * dearer)
     found: list[float] = []
 
@@ -58,14 +58,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=1)
     parser.add_argument("--examples", type=positive, default=300, help="chains (300)")
     parser.add_argument("--seed", type=int, default=5, help="of the generator (5)")
-    parser.add_argument("--dearer", type=positive, default=1, help="times as long for a prefilled token (1)")
+    parser.add_argument("--dearer", type=positive, default=1, help="factor for the time of a prefilled token (1)")
     given_: Any = parser.parse_args(argv)
     found = ratios(given_.examples, given_.seed, given_.dearer)
     slower = [ratio for ratio in found if ratio > BOUND]
-    print(f"Steps that share one LLM, emulated, virtual seconds, prefill {given_.dearer} x as dear. {hardware()}\n")
+    print(f"Steps that share one LLM, emulated, virtual seconds, prefill {given_.dearer} x as slow. {hardware()}\n")
     print(f"optimized / stock of {len(found)} chains: mean {statistics.mean(found):.3f}, worst {max(found):.3f}")
     print(f"more than {BOUND:.2f}: {len(slower)}\n")
-    return finish({"ratios": found}, {"sooner on average": statistics.mean(found) < 1}, given_.json)
+    return finish({"ratios": found}, {"faster on average": statistics.mean(found) < 1}, given_.json)
 
 
 if __name__ == "__main__":

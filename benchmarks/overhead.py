@@ -1,4 +1,4 @@
-"""What an optimized chain costs where nothing can be gained: ``prompt | model | parser``, the model answers at once."""
+"""Overhead of an optimized chain without any gain: ``prompt | model | parser`` with a model without latency."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUESTION = {"question": "What is the capital of France?"}
 
 
 def once(call: Callable[[Any], Any], calls: int) -> float:
-    """Seconds per call, over ``calls`` calls."""
+    """Returns the seconds per call, over ``calls`` calls."""
     start = time.perf_counter()
     for _ in range(calls):
         call(QUESTION)
@@ -29,7 +29,7 @@ def once(call: Callable[[Any], Any], calls: int) -> float:
 
 
 async def aonce(call: Callable[[Any], Any], calls: int) -> float:
-    """``once`` for a coroutine function."""
+    """Does the same as ``once`` for a coroutine function."""
     start = time.perf_counter()
     for _ in range(calls):
         await call(QUESTION)
@@ -37,7 +37,7 @@ async def aonce(call: Callable[[Any], Any], calls: int) -> float:
 
 
 async def compare(stock: Any, mine: Any, entry: str, runs: int, calls: int) -> tuple[list[float], list[float]]:
-    """Seconds per call in each run, the two taking turns, so that a busy machine is busy for both."""
+    """Returns the seconds per call in each run of both, in turns, so that other load affects both."""
     found: tuple[list[float], list[float]] = ([], [])
     for run in range(runs + 1):  # the first one warms up
         order = (0, 1) if run % 2 else (1, 0)
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     for entry in ("invoke", "ainvoke"):
         one, other = asyncio.run(compare(stock, mine, entry, given.runs, given.calls))
         middle = statistics.median(one), statistics.median(other)
-        # Each pair ran side by side, so the ratio of pairs says more than that of the medians.
+        # The runs of a pair are adjacent, so ratios of pairs are more reliable than the ratio of the medians.
         ratio = statistics.median(b / a for a, b in zip(one, other, strict=True))
         rows.append((entry, *(f"{seconds * 1e6:.0f} us" for seconds in middle), f"{ratio:.3f}"))
         figures[entry] = {"stock_s": middle[0], "optimized_s": middle[1], "ratio": ratio}

@@ -1,8 +1,8 @@
-"""What each pass saves: for each a shape of pipeline that has a gain, on emulated engines in virtual time.
+"""Gain of each pass: for each one a pipeline shape that profits from it, on emulated engines in virtual time.
 
-The engines follow latency profiles (an LLM with continuous batching and a prefix cache, an embedding model and a
-reranker that work in batches; ``fineflow.backends.emulated`` says where the figures come from), and the clock is
-virtual: the seconds are exact, the same on every machine, and none of them is spent.
+The engines follow latency profiles (an LLM with continuous batching and a prefix cache, a batching embedding model and
+a batching reranker; for the sources of the figures see ``fineflow.backends.emulated``), and the clock is virtual: the
+seconds are exact, the same on every machine, and take no real time.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ SAID = {
 EXAMPLES = "\n".join(
     f"Example {i}: asked for place number {i}, reply with its name, its age and the source, in one short sentence."
     for i in range(40)
-)  # some hundred tokens: instructions with a few shots, the same for every request
+)  # several hundred tokens: few-shot instructions, the same for every request
 PASSAGES_KEPT = 3
 
 
 @dataclass
 class World:
-    """Engines of one pipeline, fresh for every measurement."""
+    """Engines of one pipeline, new for every measurement."""
 
     llm: ChatEngine = field(init=False)
     store: FakeVectorStore = field(init=False)
@@ -103,7 +103,7 @@ def joined(docs: list[Document]) -> str:
 
 
 def steps(world: World) -> Runnable[Any, Any]:
-    """Steps in a row of which only one needs another: a retrieval next to generations."""
+    """A sequence of steps of which only one needs another: a retrieval next to generations."""
     question: Any = RunnablePick("question")
     return (
         RunnablePassthrough.assign(category=world.ask("Classify {question}"))
@@ -128,14 +128,14 @@ def late_context(world: World) -> Runnable[Any, Any]:
 
 
 def topics(world: World) -> Runnable[Any, Any]:
-    """A list of topics; for each documents are searched and reranked."""
+    """A list of topics; documents are searched and reranked for each."""
     queries = ChatPromptTemplate.from_template("Topics of {question}") | world.llm | CommaSeparatedListOutputParser()
     one = world.reranked(world.retriever(12))
     return queries | one.map()
 
 
 def views(world: World) -> Runnable[Any, Any]:
-    """Several requests at once that begin with the same long instructions."""
+    """Several concurrent requests that begin with the same long instructions."""
     parts = ("age", "name", "place", "stone", "source")
     return RunnableParallel(
         {part: world.ask(f"Answer for the {part}: {{question}}", system=EXAMPLES) for part in parts}
@@ -144,7 +144,7 @@ def views(world: World) -> Runnable[Any, Any]:
 
 @fineflow.external
 class EmbeddingService(FakeEmbeddings):
-    """Embeddings that are no engine of fineflow's: a service that answers one request at a time."""
+    """Embeddings without an engine of fineflow: a service that answers one request at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class EmbeddingService(FakeEmbeddings):
 
 
 def three_searches(world: World) -> Runnable[Any, Any]:
-    """One query, searched by three steps; each search asks the service for the vector of the query."""
+    """One query, searched by three steps; each search requests the query's embedding from the service."""
     store = InMemoryVectorStore(EmbeddingService())
     store.add_texts(PASSAGES, ids=[str(i) for i in range(len(PASSAGES))])
     found: Any = RunnablePick("question") | store.as_retriever()
@@ -170,9 +170,9 @@ def three_searches(world: World) -> Runnable[Any, Any]:
 
 @dataclass(frozen=True)
 class Shape:
-    """A pipeline in which a pass has something to do.
+    """Pipeline that profits from a pass.
 
-    bounds: how many times as long as with all passes it takes, at least, in stock and without that pass.
+    bounds: minimum ratios of the time in stock, and without that pass, to the time with all passes.
     """
 
     about: str
@@ -192,7 +192,7 @@ SHAPES = (
 
 
 def seconds(shape: Shape, passes: Sequence[Pass] | None) -> tuple[Any, float]:
-    """What a call returns and takes; stock where ``passes`` is None."""
+    """Returns the result of a call and its seconds; stock if ``passes`` is None."""
     costs.forget()  # every measurement is that of a first call
     chain = shape.build(World())
     if passes is not None:
@@ -201,7 +201,7 @@ def seconds(shape: Shape, passes: Sequence[Pass] | None) -> tuple[Any, float]:
 
 
 def measure(shape: Shape) -> dict[str, float]:
-    """Seconds by what runs. Every call must return what stock returns."""
+    """Returns the seconds of stock, of all passes, and without one. All calls must return the same as stock."""
     without = tuple(each for each in PASSES if each is not shape.off)
     found = {name: seconds(shape, passes) for name, passes in (("stock", None), ("all", PASSES), ("without", without))}
     assert all(value == found["stock"][0] for value, _ in found.values()), "an optimized call gave another answer"
@@ -210,7 +210,7 @@ def measure(shape: Shape) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> int:
     given = arguments(__doc__ or "", runs=1).parse_args(argv)
-    print(f"What each pass saves: emulated engines, virtual seconds of ainvoke.\n{hardware()}\n")
+    print(f"Gain of each pass: emulated engines, virtual seconds of ainvoke.\n{hardware()}\n")
     rows = [("shape", "stock", "all passes", "stock / all", "pass", "without it", "without / all")]
     figures, checks = {}, {}
     for shape in SHAPES:

@@ -1,4 +1,4 @@
-"""What planning costs: the first call of an optimized object plans it, later calls look the plan up."""
+"""Cost of planning: the first call of an optimized object plans it, later calls look up the cached plan."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fineflow.options import Options
 from fineflow.passes import PASSES, bind
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
 
-COLD = 0.010  # seconds for a chain of about 50 primitives that was never seen before
+COLD = 0.010  # seconds for a new chain of about 50 primitives
 LOOK_UP = 20e-6  # seconds to find the plan of a later call
 
 
 def assigns() -> Runnable[Any, Any]:
-    """About 50 primitives: nine assigns in a row, each with a function of its own in front of its prompt."""
+    """Returns a chain of about 50 primitives: nine assigns in a row, each with its own function before its prompt."""
     prompt = ChatPromptTemplate.from_template("Answer in the tone {tone}: {question}")
     chain: Runnable[Any, Any] = RunnablePassthrough()
     for i in range(9):
@@ -37,7 +37,7 @@ def assigns() -> Runnable[Any, Any]:
 
 
 def _function(number: int) -> RunnableLambda[Any, Any]:
-    # Compiled anew, as the verdict on a function is kept with its code.
+    # Compiled again, as the purity verdict on a function is cached with its code.
     scope: dict[str, Any] = {}
     exec(f"def tone{number}(x):\n    return x['question'].strip().split(' ')[0] + ' {number}'\n", scope)
     return RunnableLambda(scope[f"tone{number}"])
@@ -61,7 +61,7 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def planned(chain: Runnable[Any, Any]) -> dict[str, float]:
-    """Seconds of every step of planning one chain for the first time."""
+    """Returns the seconds of every step of planning one chain for the first time."""
     took: dict[str, float] = {}
     took["lower"], (p_graph, lowered) = seconds(lambda: lower(chain, Options(), text_input=True))
     graph = p_graph
@@ -72,7 +72,7 @@ def planned(chain: Runnable[Any, Any]) -> dict[str, float]:
 
 
 def looked_up(chain: Runnable[Any, Any], runs: int) -> float:
-    """Median seconds to find the plan again."""
+    """Returns the median seconds to look up the cached plan."""
     mine: Any = fineflow.optimize(chain)
 
     def look_up() -> Any:
@@ -84,14 +84,14 @@ def looked_up(chain: Runnable[Any, Any], runs: int) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     given = arguments(__doc__ or "", runs=20).parse_args(argv)
-    fineflow.optimize(assigns())  # imports what it needs, as in every program before its first call
+    fineflow.optimize(assigns())  # imports everything needed, as in every program before its first call
     first = planned(assigns())["all"]
     figures = {}
     for name, make in CHAINS.items():
         runs = [planned(make()) for _ in range(given.runs)]
         figures[name] = {step: statistics.median(run[step] for run in runs) for step in runs[0]}
         figures[name]["cached"] = looked_up(make(), given.runs)
-    print(f"Planning chains never seen before, medians of {given.runs} of each. {hardware()}\n")
+    print(f"Planning new chains, medians of {given.runs} of each. {hardware()}\n")
     rows = [("milliseconds", *figures), ("primitives", *(f"{f['primitives']:.0f}" for f in figures.values()))]
     steps = ("lower", *(each.__name__ for each in (*PASSES, bind)), "decide", "all")
     rows += [(step, *(f"{f[step] * 1e3:.2f}" for f in figures.values())) for step in steps]

@@ -1,11 +1,11 @@
-"""What the runtime itself costs: a thousand queries at once of a graph of twelve primitives, on fakes without latency.
+"""Overhead of the runtime: a thousand concurrent queries of a graph of twelve primitives, on fakes without latency.
 
-The overhead is the processor time that the optimized chain needs more than stock on the same fakes: the graph, the
+The overhead is the additional processor time of the optimized chain over stock on the same fakes: the graph, the
 shadow, the claims, and the pure work that both sides do (prompts, parsers). It is divided by all primitives of all
-queries. Python's garbage collector is on, as for users; a second row has it off, to show its share: again and again it
-walks through all that is alive, so that it costs the more the more queries are in flight.
+queries. Python's garbage collector is on, as for users; a second row has it off to show its share: it repeatedly visits
+all live objects, so its cost grows with the number of queries in flight.
 
-Memory is what a query holds while it waits for its last model call, read while all of them wait at a gate.
+Memory is the memory of a query that waits for its last model call, measured while all queries wait at a gate.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def joined(documents: list[Document]) -> str:
 
 
 def chain(gate: Gate | None = None) -> Runnable[Any, Any]:
-    """A draft, then two searches that do not need it, then an answer from all: twelve primitives.
+    """Returns a chain of twelve primitives: a draft, two searches that do not need it, an answer from all three.
 
-    gate: waited at before the answer.
+    gate: blocks the answer.
     """
     store = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings())
     draft = ChatPromptTemplate.from_template("Draft: {question}") | FakeChat(default="a draft") | StrOutputParser()
@@ -61,7 +61,7 @@ async def ask(runnable: Runnable[Any, Any], queries: int) -> None:
 
 
 def processor_seconds(runnable: Runnable[Any, Any], queries: int, *, collector: bool) -> float:
-    """Processor time of all threads for so many queries at once, as elapsed time would count what else is running."""
+    """Returns the processor time of all threads for concurrent queries; elapsed time would include other processes."""
     gc.collect()
     if not collector:
         gc.disable()
@@ -74,7 +74,7 @@ def processor_seconds(runnable: Runnable[Any, Any], queries: int, *, collector: 
 
 
 def overheads(queries: int, runs: int, *, collector: bool) -> tuple[list[float], list[float]]:
-    """Seconds per query of stock and of optimized, run by run, the two taking turns."""
+    """Returns the seconds per query of stock and optimized in each run, in turns."""
     stock = chain()
     mine = fineflow.optimize(stock, strict=True)
     found: tuple[list[float], list[float]] = ([], [])
@@ -87,13 +87,13 @@ def overheads(queries: int, runs: int, *, collector: bool) -> tuple[list[float],
 
 
 def memory(queries: int, *, optimized: bool) -> float:
-    """Bytes that a query in flight holds, tasks of the caller's included."""
+    """Returns the bytes that a query in flight holds, the caller's tasks included."""
     gate = Gate()
     runnable = fineflow.optimize(chain(gate), strict=True) if optimized else chain(gate)
 
     async def measure() -> float:
         gate.open()
-        await ask(runnable, 10)  # what is kept from the first call on
+        await ask(runnable, 10)  # creates what is kept after the first call
         gate.close()
         arrived = gate.arrivals
         gc.collect()

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the machine they ran on, plain tables, figures as JSON."""
+"""Helpers of all benchmarks: description of the machine, plain tables, figures as JSON."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 
 def arguments(about: str, *, runs: int) -> argparse.ArgumentParser:
-    """A parser with the flags that every benchmark has."""
+    """Returns a parser with the flags of every benchmark."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--runs", type=positive, default=runs, help=f"how often everything is measured ({runs})")
+    parser.add_argument("--runs", type=positive, default=runs, help=f"runs of each measurement ({runs})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     return parser
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
+    """Parses an integer of at least 1, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
@@ -31,7 +31,7 @@ def positive(text: str) -> int:
 
 @functools.cache
 def hardware() -> str:
-    """The machine, and the versions that matter, in one line."""
+    """Returns the machine and the relevant versions, in one line."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -44,7 +44,7 @@ def hardware() -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows below a heading row; all columns but the first are figures."""
+    """Formats rows below a heading row; all columns but the first are figures."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -57,7 +57,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def finish(figures: Mapping[str, Any], checks: Mapping[str, bool], path: Path | None) -> int:
-    """Prints what was required and whether it holds, writes the JSON; the exit status of the benchmark."""
+    """Prints the checks and their results, writes the JSON; returns the exit status of the benchmark."""
     for text, held in checks.items():
         print(f"{'ok  ' if held else 'MISS'}  {text}")
     if path is not None:

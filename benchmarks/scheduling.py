@@ -1,8 +1,8 @@
-"""What the order in which engines serve requests is worth: policies compared on emulated engines in virtual time.
+"""Comparison of scheduling policies on emulated engines in virtual time.
 
-First the situation of Figure 7 of the Ayo paper: two queries whose requests meet in one LLM. Then a load: queries of
-several applications arrive at random (the same ones for every policy) and share one LLM, one embedding model and one
-reranker; what counts is the mean time from the arrival of a query to its answer.
+First the situation of Figure 7 of the Ayo paper: two queries whose requests compete for one LLM. Then a load: queries
+of several applications arrive at random (the same ones for every policy) and share one LLM, one embedding model and one
+reranker; the result is the mean time from the arrival of a query to its answer.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from fineflow.testing.langchain import FakeVectorStore
 
 FIGURE_7 = LLMProfile(iteration=0.2, prefill_token=0.3 / 512, decode_sequence=0.0)  # 0.5 s for 512 tokens, 0.8 for two
 PROMPT = 512
-CAPACITY = 1024 + 32  # of two prompts; what little each says comes on top
-OTHER_SECONDS = 0.8  # of the step that is not the LLM's
+CAPACITY = 1024 + 32  # two prompts and their short outputs
+OTHER_SECONDS = 0.8  # of the step without the LLM
 
-RATES = (0.6, 1.0, 1.4)  # queries a second; the LLM is busy with a little more than one
-TOKENS = 1024  # that the LLM works on at once, as in Figure 7
+RATES = (0.6, 1.0, 1.4)  # queries a second; a little more than one saturates the LLM
+TOKENS = 1024  # capacity of the LLM, as in Figure 7
 
 BETTER = {"by_depth": ("fifo", "per_invocation"), "by_path": ("by_depth", "app_fifo")}
 ABOUT = """\
-A query that is alone has its requests served at once in nearly all cases, in whatever order they came. Under load,
-by_depth serves the deepest requests of all queries before others of any: when more arrives than can be served, all
-queries get on and none is finished, and app_fifo, which finishes those that have begun, is sooner on average. by_path
-keeps the one (what has slack waits) and the other (of what is critical, the query that began first comes first).
+A single query nearly always has its requests served at once, so the policy does not matter. Under load, by_depth
+serves the deepest requests of all queries first: under overload all queries make progress and none finishes, so
+app_fifo, which finishes the oldest queries first, is faster on average. by_path combines both: requests with slack
+wait, and among critical requests the oldest query goes first.
 """
 
 
 def figure_7(policy: str) -> tuple[float, float]:
-    """Seconds until each of two queries has its answer.
+    """Returns the seconds until each of two queries has its answer.
 
-    Query 1 asks the LLM for A and B, query 2 for G and H, in this order, with room for two. B is needed only at the
-    end, together with what comes of A: another request to the LLM, then a search.
+    Query 1 sends A and B to the LLM, query 2 sends G and H, in this order; the LLM has room for two. B is needed only
+    at the end, together with the results of A: another request to the LLM, then a search.
     """
     costs.forget()
     llm = EmulatedLLM(lambda prompt: "yes", FIGURE_7, can_prefill=False, capacity=CAPACITY)
@@ -66,7 +66,7 @@ def figure_7(policy: str) -> tuple[float, float]:
     retriever = store.as_retriever()
 
     def ask(name: str, reads: str) -> Runnable[Any, Any]:
-        words = " ".join([f"{name}{{number}}"] * (PROMPT - 4))  # of no other prompt: nothing is in the prefix cache
+        words = " ".join([f"{name}{{number}}"] * (PROMPT - 4))  # unique to the prompt: no hits in the prefix cache
         return ChatPromptTemplate.from_template(f"{words} {reads}") | model | StrOutputParser()
 
     chain = fineflow.optimize(
@@ -92,7 +92,7 @@ def figure_7(policy: str) -> tuple[float, float]:
 
 
 def searched(world: World) -> Runnable[Any, Any]:
-    """Search engine-empowered generation: a draft and its judgement come before the search; suggestions go along."""
+    """Search engine-empowered generation: a draft and its judgement before the search; suggestions in parallel."""
     found = (lambda x: f"{x['question']} {x['judged']}") | world.retriever(4) | RunnableLambda(joined)
     return (
         RunnablePassthrough.assign(related=world.ask("Suggest questions like {question}", system=EXAMPLES))
@@ -105,7 +105,7 @@ def searched(world: World) -> Runnable[Any, Any]:
 
 
 def tree(world: World) -> Runnable[Any, Any]:
-    """Document QA with naive RAG: three answers from a passage each, then one of them all; suggestions go along."""
+    """Document QA with naive RAG: three answers from one passage each, combined to one; suggestions in parallel."""
     docs = itemgetter("question") | world.retriever(3)
     leaves = {
         f"leaf{i}": RunnablePassthrough.assign(passage=lambda x, i=i: x["docs"][i].page_content)
@@ -121,7 +121,7 @@ def tree(world: World) -> Runnable[Any, Any]:
 
 
 def refined(world: World) -> Runnable[Any, Any]:
-    """Document QA with advanced RAG: expanded queries, reranked passages, an answer refined twice; a title besides."""
+    """Document QA with advanced RAG: expanded queries, reranked passages, an answer refined twice; and a title."""
     queries = MultiQueryRetriever.from_llm(world.retriever(6), world.llm, include_original=True)
     docs = itemgetter("question") | world.reranked(queries)
     return (
@@ -136,7 +136,7 @@ def refined(world: World) -> Runnable[Any, Any]:
 
 
 def contextual(world: World) -> Runnable[Any, Any]:
-    """Contextual retrieval: every passage found is put into context by the LLM before the answer."""
+    """Contextual retrieval: the LLM puts every retrieved passage into context before the answer."""
     docs = itemgetter("question") | world.retriever(6) | RunnableLambda(contents)
     each = {"passages": docs | world.ask("Summarize {passage}").map()}
     return (
@@ -155,7 +155,7 @@ APPS = {"searched": searched, "tree": tree, "refined": refined, "contextual": co
 
 @dataclass(frozen=True)
 class Arrival:
-    """One query of the load: when it comes, of which application, and which question it asks."""
+    """One query of the load: its arrival time, application and question."""
 
     at: float
     app: str
@@ -163,7 +163,7 @@ class Arrival:
 
 
 def load(queries: int, rate: float, seed: int = 0) -> list[Arrival]:
-    """Queries of all applications alike, at random moments (a Poisson process), ``rate`` a second on average."""
+    """Returns queries of random applications at random times (a Poisson process), ``rate`` a second on average."""
     chosen, now, found = random.Random(seed), 0.0, []
     for number in range(queries):
         now += chosen.expovariate(rate)
@@ -173,7 +173,7 @@ def load(queries: int, rate: float, seed: int = 0) -> list[Arrival]:
 
 
 def latencies(arrivals: list[Arrival], policy: str) -> list[float]:
-    """Seconds from the arrival of each query to its answer, all engines following one policy."""
+    """Returns the seconds from the arrival of each query to its answer; all engines use one policy."""
     costs.forget()
     world = World()
     llm: Any = world.llm.engine
@@ -194,7 +194,7 @@ def latencies(arrivals: list[Arrival], policy: str) -> list[float]:
 
 
 def alone(policy: str) -> list[float]:
-    """Seconds that a query of each application takes when there is no other."""
+    """Returns the seconds of a single query of each application."""
     question = "Which bridge crosses the river in the old harbour?"
     return [latencies([Arrival(0.0, app, question)], policy)[0] for app in APPS]
 
@@ -204,15 +204,15 @@ def ninetieth(values: list[float]) -> float:
 
 
 def sooner(means: Mapping[str, float], name: str) -> dict[str, float]:
-    """By how much of the mean of each other policy the one called ``name`` is sooner."""
+    """Returns by which share of each other policy's mean the policy ``name`` is faster."""
     return {other: 1 - means[name] / mean for other, mean in means.items() if other != name}
 
 
 def shown(title: str, taken: Mapping[str, list[float]]) -> dict[str, float]:
-    """Prints a table of what was measured of each policy; the means."""
+    """Prints a table of the latencies of each policy; returns the means."""
     means = {name: statistics.mean(values) for name, values in taken.items()}
     margins = sooner(means, "by_depth")
-    rows = [(title, "mean", "median", "90 %", "by_depth is sooner by")]
+    rows = [(title, "mean", "median", "90 %", "by_depth is faster by")]
     for name, values in taken.items():
         figures = [f"{of(values):.2f}" for of in (statistics.mean, statistics.median, ninetieth)]
         rows.append((name, *figures, f"{margins[name]:+.1%}" if name in margins else ""))
@@ -224,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=3)
     parser.add_argument("--queries", type=positive, default=40, help="queries of each load (40)")
     given = parser.parse_args(argv)
-    print(f"What the order of requests is worth: emulated engines, virtual seconds.\n{hardware()}\n")
+    print(f"Scheduling policies: emulated engines, virtual seconds.\n{hardware()}\n")
     checks: dict[str, bool] = {}
 
     figure = {name: figure_7(name) for name in POLICIES}
@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
     print(table(rows) + "\n")
     for name in ("by_depth", "by_path"):
         both = all(mine < blind for mine, blind in zip(figure[name], figure["fifo"], strict=True))
-        checks[f"Figure 7: both queries sooner {name} than fifo"] = both
+        checks[f"Figure 7: both queries faster with {name} than with fifo"] = both
 
     means = {"alone": shown("one query, nothing else", {name: alone(name) for name in POLICIES})}
     for rate in RATES:
@@ -242,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
         found = means[str(rate)] = shown(f"{rate} queries a second", taken)
         for name, others in BETTER.items():
             for other in others:
-                checks[f"{rate} queries a second: {name} sooner than {other}"] = found[name] < found[other]
+                checks[f"{rate} queries a second: {name} faster than {other}"] = found[name] < found[other]
     print(ABOUT)
     return finish({"figure_7": figure, "means": means}, checks, given.json)
 

@@ -1,10 +1,10 @@
-"""Searches of many queries at once, measured: through the queue of a store, against as many stock searches in threads.
+"""Concurrent searches: through the batching queue of a store, against as many stock searches in threads.
 
 Stores of LangChain and of LlamaIndex, with vectors of 384 dimensions: Chroma in this process (with and without a
-filter), whose collection takes many vectors in one call, and the in-memory store of each, which makes a matrix of all
-that it holds in every search. Both sides call the store's own method from one thread for each query, released at the
-same moment, with vectors that are there already. Whole calls are measured as well: ``ainvoke`` of a chain that
-searches, and ``aretrieve`` of a retriever, stock and optimized. What both sides find is compared, document by document.
+filter), whose collection takes many vectors in one call, and the in-memory store of each, which builds a matrix of all
+its vectors in every search. Both sides call the store's own method from one thread per query, started together, with
+precomputed vectors. Whole calls are measured as well: ``ainvoke`` of a chain that searches, and ``aretrieve`` of a
+retriever, stock and optimized. The results of both sides are compared, document by document.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Ask = Callable[[str], Awaitable[Any]]
 
 
 class Sides(NamedTuple):
-    """What is measured of one store: a search, and a whole call on a loop, by stock and by fineflow."""
+    """Measured functions of one store: a search, and a whole call on a loop, by stock and by fineflow."""
 
     own: Find
     queued: Find
@@ -45,7 +45,7 @@ class Sides(NamedTuple):
 
 
 def langchain(client: Any, documents: int, vectors: dict[str, list[float]]) -> Iterator[tuple[str, Sides]]:
-    """The stores of LangChain, all over the same texts."""
+    """Yields the stores of LangChain, all with the same texts."""
     from langchain_chroma import Chroma
     from langchain_core.embeddings import Embeddings
     from langchain_core.runnables import RunnableLambda, RunnableParallel
@@ -81,7 +81,7 @@ def langchain(client: Any, documents: int, vectors: dict[str, list[float]]) -> I
 
 
 def llamaindex(client: Any, documents: int, vectors: dict[str, list[float]]) -> Iterator[tuple[str, Sides]]:
-    """Those of LlamaIndex."""
+    """Yields the stores of LlamaIndex."""
     from llama_index.core import StorageContext, VectorStoreIndex
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.schema import TextNode
@@ -147,7 +147,7 @@ def through_queue(retriever: Any, vectors: dict[str, list[float]]) -> Find:
 
 
 def in_threads(find: Find, queries: list[str]) -> tuple[float, list[Any]]:
-    """All queries, one thread each: seconds until all are answered, and what was found."""
+    """Runs all queries, one thread each; returns the seconds until all are answered, and the results."""
     found: list[Any] = [None] * len(queries)
     go = threading.Barrier(len(queries) + 1)
 
@@ -166,7 +166,7 @@ def in_threads(find: Find, queries: list[str]) -> tuple[float, list[Any]]:
 
 
 def on_a_loop(ask: Ask, queries: list[str]) -> tuple[float, list[Any]]:
-    """Calls for all queries at once: the same."""
+    """Calls all queries concurrently on one loop; returns the same."""
 
     async def main() -> tuple[float, list[Any]]:
         start = time.perf_counter()
@@ -177,7 +177,7 @@ def on_a_loop(ask: Ask, queries: list[str]) -> tuple[float, list[Any]]:
 
 
 def measured(documents: int, vectors: dict[str, list[float]]) -> Iterator[tuple[str, Sides]]:
-    """All stores by name; those of LlamaIndex where its packages are installed."""
+    """Yields all stores by name; those of LlamaIndex only if its packages are installed."""
     import chromadb
     from chromadb.config import Settings
 
@@ -231,7 +231,7 @@ def main(argv: list[str] | None = None) -> int:
         rows.append((kind, *shown, f"{ratios[kind]:.1f}", f"{sizes[kind]:.1f}"))
     print(table(rows), end="\n\n")
     checks = {
-        "searches through the queue are sooner than stock's in threads": all(
+        "searches through the queue are faster than stock's in threads": all(
             ratio > 1 for kind, ratio in ratios.items() if kind.endswith("searches")
         ),
         "both find the same documents in the same order": same,

@@ -1,8 +1,8 @@
-"""What it saves to send the beginning of a prompt ahead to an OpenAI-compatible server, with a stock ``ChatOpenAI``.
+"""Gain of sending prompt prefixes ahead to an OpenAI-compatible server, with a stock ``ChatOpenAI``.
 
-A conversation with a long history asks for something that a search finds after a while: the time from the end of the
-search to the first token of the answer, stock and with ``fineflow.engine(url, warm=True)``. Without ``--url`` the
-server is a scripted one, whose time per token of a prompt is emulated.
+A conversation with a long history needs the result of a slow search. Measured is the time from the end of the search to
+the first token of the answer, stock and with ``fineflow.engine(url, warm=True)``. Without ``--url`` the server is a
+scripted one, whose time per prompt token is emulated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AT_MOST = 0.6  # of stock's time to the first token
 
 
 def chain(url: str, flags: Namespace) -> Runnable[Any, Any]:
-    """A search that takes ``flags.search`` seconds, then an answer from what it found and the conversation so far."""
+    """Returns a chain: a search of ``flags.search`` seconds, then an answer from its result and the history."""
     model = ChatOpenAI(
         base_url=url,
         api_key=flags.key,  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def chain(url: str, flags: Namespace) -> Runnable[Any, Any]:
 
 
 def history(turns: int) -> list[BaseMessage]:
-    """A conversation that no server has seen: it begins with the time."""
+    """Returns a conversation that no server has cached: it begins with the time."""
     told: list[BaseMessage] = [HumanMessage(f"It is {time.time_ns()}.")]
     for turn in range(turns):
         told += [AIMessage(FACT * 2), HumanMessage(f"Turn {turn}. {FACT * 2}")]
@@ -56,7 +56,7 @@ def history(turns: int) -> list[BaseMessage]:
 
 
 async def first_token(runnable: Runnable[Any, Any], flags: Namespace) -> float:
-    """Seconds from the end of the search to the first token."""
+    """Returns the seconds from the end of the search to the first token."""
     value = {"question": "What is Torstad known for?", "history": history(flags.turns)}
     start = time.perf_counter()
     async for piece in runnable.astream(value):
@@ -66,7 +66,7 @@ async def first_token(runnable: Runnable[Any, Any], flags: Namespace) -> float:
 
 
 async def measured(url: str, flags: Namespace) -> dict[str, list[float]]:
-    """Seconds of each run, stock and optimized in turn."""
+    """Returns the seconds of each run, stock and optimized in turns."""
     both = {"stock": chain(url, flags), "sent ahead": fineflow.optimize(chain(url, flags), strict=True)}
     for runnable in both.values():
         await first_token(runnable, flags)  # connects

@@ -1,12 +1,12 @@
-"""A soak: mixed load on shared engines for minutes, with random cancellations and faults; nothing may grow or be left.
+"""Soak test: minutes of mixed load on shared engines, with random cancellations and faults; nothing may leak.
 
 Chains: a retrieval pipeline on emulated engines (embedding, reranker, LLM), a pipeline of fakes, and one that calls
-the first from inside a step of its own. Admission from coroutines and from threads, through invoke, stream and batch.
-Calls are cancelled, time out, are abandoned in the middle of a stream, and meet engines and models that fail. Every
-answer is compared with stock's; every exception must be one that was put there.
+the first from inside one of its steps. Calls come from coroutines and threads, through invoke, stream and batch. They
+are cancelled, time out, are abandoned in the middle of a stream, and meet failing engines and models. Every answer is
+compared with stock's; every exception must be an injected one.
 
-The load runs in rounds. Between two of them everything has to come to rest: no task, thread, timer, queue entry or
-query may be left, and neither the number of Python's objects nor the memory of the process may keep growing.
+The load runs in rounds. Between rounds everything must settle: no task, thread, timer, queue entry or query may be
+left, and neither the number of Python objects nor the memory of the process may keep growing.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from fineflow.testing.leaks import Left, settled
 
 ROUNDS = 12
 SETTLE = 3  # rounds before memory is compared: caches fill, threads start
-GROWTH_OBJECTS = 0.02  # of Python's objects, from then to the end
-GROWTH_BYTES = 24 * 2**20  # of the process: an allocator keeps what it once needed, in pieces
-ROOM = 400  # tokens that the LLM is given at once
-FAULTS = 0.02  # of engine batches and of models' answers
+GROWTH_OBJECTS = 0.02  # of Python objects, from then to the end
+GROWTH_BYTES = 24 * 2**20  # of the process: the allocator keeps fragmented memory
+ROOM = 400  # capacity of the LLM in tokens
+FAULTS = 0.02  # share of engine batches and of model answers
 TEXTS = [f"Place {i}: the harbour and bridge number {i} were built {i} hundred years ago." for i in range(24)]
 QUESTIONS = [f"When was bridge number {i} built, and who planned harbour {i}?" for i in range(12)]
 
 
 class Fault(Exception):
-    """Put there by the soak."""
+    """Fault injected by the soak test."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ def joined(documents: list[Document]) -> str:
 
 @dataclass
 class World:
-    """The engines that all chains share, and the chains: stock, and the same optimized."""
+    """Engines that all chains share, and the chains, stock and optimized."""
 
     faulty: Faulty
     stock: dict[str, Runnable[Any, Any]] = field(init=False)
@@ -89,7 +89,7 @@ class World:
     def __post_init__(self) -> None:
         embedding = FaultyEmbedding(BatchProfile(0.001, 0.0002))
         embedding.faulty = self.faulty
-        # Room for a few requests: most of them wait in its queue, where they are cancelled and time out, too.
+        # Room for a few requests: most of them wait in its queue, so they are also cancelled and time out there.
         llm = EmulatedLLM(self.said, LLMProfile(0.0005, 0.000001, 0.00005), capacity=ROOM)
         model = ChatEngine(engine=llm, max_tokens=40)
         store = FakeVectorStore.from_texts(TEXTS, EngineEmbeddings(embedding))
@@ -103,7 +103,7 @@ class World:
         self.stock = {"engines": rag, "fakes": self.asks(fake, store.as_retriever(search_kwargs={"k": 3}))}
         self.mine = {name: fineflow.optimize(chain) for name, chain in self.stock.items()}
         self._kept = (fake.meter.labels, fake.meter.spans, store.meter.labels, store.meter.spans, embedding.batches)
-        # Nested: a step of the user's own, which calls an optimized chain, inside of another one.
+        # Nested: a user's step that calls an optimized chain inside another one.
         self.stock["nested"] = self.nesting(model, rag)
         self.mine["nested"] = fineflow.optimize(self.nesting(model, inner), eager=True)
         for name, chain in self.stock.items():
@@ -111,7 +111,7 @@ class World:
                 self.expected[name, question] = chain.invoke({"question": question})
 
     def reset(self) -> None:
-        """Drops what fakes note down of every call."""
+        """Drops the records that fakes keep of every call."""
         for kept in self._kept:
             kept.clear()
 
@@ -141,7 +141,7 @@ class World:
 
 
 class Load:
-    """Calls at random until a moment; counts how they ended."""
+    """Makes random calls until a given time; counts their outcomes."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -165,7 +165,7 @@ class Load:
             self.wrong.append(f"{how}: {type(error).__name__}: {error}")
 
     def sync(self, until: float) -> None:
-        """One thread's calls."""
+        """Makes one thread's calls."""
         ways: list[Callable[[], None]] = [self._invoke, self._stream, self._batch]
         while time.monotonic() < until:
             way = self.rng.choice(ways)
@@ -193,7 +193,7 @@ class Load:
         self.check("batch", chain.batch([given] * 3), [expected] * 3)
 
     async def coroutine(self, until: float) -> None:
-        """One coroutine's calls."""
+        """Makes one coroutine's calls."""
         while time.monotonic() < until:
             way = self.rng.choice((self._ainvoke, self._astream, self._cancelled, self._late))
             try:
@@ -239,7 +239,7 @@ class Load:
 
 
 def one_round(world: World, seed: int, seconds: float, threads: int, coroutines: int) -> list[Load]:
-    """Load from threads and from an event loop of its own, until the time is over and all calls have ended."""
+    """Runs load from threads and from a new event loop, until the time is over and all calls have ended."""
     until = time.monotonic() + seconds
     loads = [Load(world, seed * 1000 + i) for i in range(threads + coroutines)]
     world.faulty.on = True
@@ -259,13 +259,13 @@ def one_round(world: World, seed: int, seconds: float, threads: int, coroutines:
 
 
 def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """LangChain's own streams leave a task behind, failed and unheard, when they are closed at that very moment."""
+    """Ignores failed tasks that LangChain's own streams leave behind if they are closed at the moment of the fault."""
     if not isinstance(context.get("exception"), Fault):
         loop.default_exception_handler(context)
 
 
 def resident() -> int:
-    """Bytes of the process in memory; 0 where the system does not tell."""
+    """Returns the resident bytes of the process; 0 if the system does not report them."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -276,9 +276,9 @@ def resident() -> int:
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=ROUNDS)
     parser.add_argument("--seconds", type=positive, default=120, help="of load, all rounds together (120)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of what happens (another each time)")
-    parser.add_argument("--threads", type=positive, default=6, help="that call through sync methods (6)")
-    parser.add_argument("--coroutines", type=positive, default=24, help="that call through async methods (24)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: a new one)")
+    parser.add_argument("--threads", type=positive, default=6, help="threads that call sync methods (6)")
+    parser.add_argument("--coroutines", type=positive, default=24, help="coroutines that call async methods (24)")
     given = parser.parse_args(argv)
     print(f"Soak of {given.seconds} s, seed {given.seed}. {hardware()}", flush=True)
     world = World(Faulty(random.Random(given.seed)))
@@ -304,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"WRONG {text}")
     start = min(SETTLE, given.runs) - 1
     checks = {
-        "every answer is stock's, every exception one that was put there": not wrong,
+        "every answer equals stock's, every exception was injected": not wrong,
         "nothing is left between the rounds": all(rest == Left() for rest in rests),
         f"objects grow by at most {GROWTH_OBJECTS:.0%}": objects[-1] <= (1 + GROWTH_OBJECTS) * objects[start],
         f"memory grows by at most {GROWTH_BYTES >> 20} MiB": memory[-1] - memory[start] <= GROWTH_BYTES,

@@ -1,14 +1,14 @@
 """Concurrent RAG queries on one shared vLLM: mean latency and throughput, stock async against fineflow.
 
-Each query is a conversation of its own: the LLM rewrites the last question, a store that takes a while is searched for
-that, and the LLM answers from what was found. So many at once, by ``ainvoke`` on one event loop. Both sides run in
-turns on one engine, whose prefix cache is emptied before every round. The LLM is a Llama with random weights, made for
-the run; its answers mean nothing, and are compared all the same. Needs vLLM: make bench-vllm.
+Each query is its own conversation: the LLM rewrites the last question, a slow store is searched for it, and the LLM
+answers from the results. The queries run concurrently, by ``ainvoke`` on one event loop. Both sides run in turns on one
+engine, whose prefix cache is emptied before every round. The LLM is a Llama with random weights, created for the run;
+its answers are meaningless, but compared all the same. Needs vLLM: make bench-vllm.
 
-On a machine with few cores the figures say how much work there is, more than in which order it is done: vLLM's steps,
-what vLLM does around them in this process and in its core, and the chains themselves all want the same cores. The CPU
-seconds of a round are shown for that reason. With all queries at once the LLM is what everybody waits for: what starts
-earlier takes the place of something else, and what is left to gain is the time in which it would wait for the store.
+On a machine with few cores the figures reflect the amount of work more than its order: vLLM's steps, vLLM's work around
+them in this process and in its core, and the chains themselves compete for the same cores. So the CPU seconds of a
+round are shown. With all queries in flight the LLM is the bottleneck: an earlier start displaces other work, and the
+only gain is the time in which the LLM would otherwise wait for the store.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def build(llm: Any, store: FakeVectorStore) -> Runnable[Any, Any]:
 
 
 def conversations(engine: VLLMEngine, count: int, number: int) -> list[dict[str, Any]]:
-    """Other ones in each round, which begin like no other."""
+    """Returns conversations without common prefixes, new ones in each round."""
     turns = HISTORY // len(engine.encode(SAID))
     said = [[HumanMessage(f"What of No. {number}.{i}?"), AIMessage(SAID * turns)] for i in range(count)]
     return [{"question": f"Where is No. {number}.{i}?", "history": history} for i, history in enumerate(said)]
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Those that this process has taken so far, and those of vLLM's processes."""
+    """Returns the CPU seconds so far of this process and of vLLM's processes."""
     own = psutil.Process()
     return _taken(own), sum(_taken(child) for child in own.children(recursive=True))
 
@@ -83,7 +83,7 @@ def _taken(process: psutil.Process) -> float:
 
 
 async def ask_all(chain: Runnable[Any, Any], given: list[dict[str, Any]]) -> tuple[list[float], float, list[Any]]:
-    """Seconds of each, of all together, and what they return."""
+    """Calls the chain concurrently; returns the seconds of each call, of all together, and the results."""
 
     async def ask(each: dict[str, Any]) -> tuple[float, Any]:
         start = time.perf_counter()
@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
         part = (here + there) / wall / (os.cpu_count() or 1)
         seconds = f"{median(found['latencies'][side]):.3f} s"
         rows.append((side, seconds, f"{count / wall:.2f}", f"{here:.2f}", f"{there:.2f}", f"{part:.0%}"))
-    # Of each round, as the machine may be busier in one than in another.
+    # Ratios per round, as the load of the machine may differ between rounds.
     pairs = zip(found["latencies"]["fineflow"], found["latencies"]["stock"], strict=True)
     latency = median(mine / theirs for mine, theirs in pairs)
     pairs = zip(found["walls"]["fineflow"], found["walls"]["stock"], strict=True)

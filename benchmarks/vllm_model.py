@@ -1,4 +1,4 @@
-"""A Llama with random weights for benchmarks of vLLM: large enough to take its time, small enough for a CPU."""
+"""Llama with random weights for benchmarks of vLLM: large enough to take measurable time, small enough for a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONTEXT = 8192  # tokens
 
 
 def random_llama(folder: Path, *, layers: int = 8, hidden: int = 512) -> tuple[str, int]:
-    """Writes the model and the tokenizer of the demo's one to ``folder``; its path, and how many parameters it has."""
+    """Writes the model and the demo's tokenizer to ``folder``; returns the path and the number of parameters."""
     import torch
     from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 

@@ -1,9 +1,9 @@
 """Conversational RAG on real vLLM: time to the first token after a retrieval of one second, stock against fineflow.
 
-The prompt is a system message, a history of at least 1,500 tokens, what the retriever finds, and the question. Stock
-computes all of it when the documents are there; fineflow has the history computed by then. Both run in turns on one
-engine, whose prefix cache is emptied before every run. The model is a Llama with random weights, made for the run, so
-that what it says means nothing; whether both sides say the same is checked all the same. Needs vLLM: make bench-vllm.
+The prompt is a system message, a history of at least 1,500 tokens, the retrieved documents, and the question. Stock
+computes all of it after the retrieval; fineflow has computed the history by then. Both run in turns on one engine,
+whose prefix cache is emptied before every run. The model is a Llama with random weights, created for the run; its
+answers are meaningless, but compared all the same. Needs vLLM: make bench-vllm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fineflow.testing.langchain import FakeEmbeddings, FakeVectorStore
 
 SECONDS = 1.0  # of the retrieval
 KNOWN = 1500  # tokens of history, at least
-WARM_UP = 3  # rounds without a clock, in which fineflow learns how long a retrieval takes
+WARM_UP = 3  # untimed rounds, in which fineflow learns the time of a retrieval
 BOUND = 0.6
 
 PROMPT = ChatPromptTemplate.from_messages(
@@ -51,7 +51,7 @@ def build(llm: Any, store: FakeVectorStore) -> Runnable[Any, Any]:
 
 
 def history(engine: VLLMEngine, number: int) -> list[BaseMessage]:
-    """A conversation of at least ``KNOWN`` tokens that begins like no other one."""
+    """Returns a conversation of at least ``KNOWN`` tokens without a common prefix with others."""
     messages: list[BaseMessage] = []
     while sum(len(engine.encode(str(message.content))) for message in messages) < KNOWN:
         messages += [HumanMessage(f"What of No. {number}.{len(messages)}?"), AIMessage(SAID * 3)]
@@ -59,7 +59,7 @@ def history(engine: VLLMEngine, number: int) -> list[BaseMessage]:
 
 
 async def first_token(chain: Runnable[Any, Any], store: FakeVectorStore, given: dict[str, Any]) -> tuple[float, str]:
-    """Seconds from the end of the retrieval to the first token, and the whole answer."""
+    """Returns the seconds from the end of the retrieval to the first token, and the whole answer."""
     first, text = 0.0, ""
     async for piece in chain.astream(given):
         if piece and not first:

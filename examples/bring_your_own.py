@@ -1,4 +1,4 @@
-"""Your own model, store and functions: what may run ahead, what runs exactly when it always did, and who says so."""
+"""Your own model, store and functions: code that may run ahead, code that runs in its usual order, and declarations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from langchain_core.vectorstores import VectorStore
 import fineflow
 
 LATENCY = 0.3  # seconds; the services here sleep instead of calling out
-sent, checked = list[str](), list[str]()  # what has left the process; what the guard has seen
+sent, checked = list[str](), list[str]()  # requests that left the process; questions that the guard has seen
 
 
 @fineflow.external
 class MyChat(BaseChatModel):
-    """A client of some service: an ordinary chat model class with nothing but ``_generate``."""
+    """Client of a service: an ordinary chat model class with only ``_generate``."""
 
     @property
     def _llm_type(self) -> str:
@@ -37,7 +37,7 @@ class MyChat(BaseChatModel):
 
 @fineflow.external
 class MyStore(VectorStore):
-    """A client of some vector database, which embeds by itself."""
+    """Client of a vector database that embeds by itself."""
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         sent.append(f"store: {query}")
@@ -50,7 +50,7 @@ class MyStore(VectorStore):
 
 
 def guard(record: dict[str, Any]) -> bool:
-    """Opaque, because it writes to a list. No call leaves the process before it has let the question through."""
+    """Checks the question. Opaque, because it writes to a list: no request leaves the process before it returns."""
     checked.append(record["question"])
     if "password" in record["question"]:
         raise PermissionError("secrets stay here")
@@ -58,11 +58,11 @@ def guard(record: dict[str, Any]) -> bool:
 
 
 def join(record: dict[str, Any]) -> str:
-    """Found to be pure by reading its bytecode."""
+    """Joins the documents. Recognised as pure from its bytecode."""
     return "\n".join(document.page_content for document in record["documents"])
 
 
-@fineflow.pure  # the analysis does not know what `re` does with its cache; we do
+@fineflow.pure  # declared: the analysis cannot tell that the cache of `re` is harmless
 def keywords(record: dict[str, Any]) -> str:
     return " ".join(re.findall(r"[a-z]{5,}", record["question"]))
 
@@ -80,7 +80,7 @@ def build() -> Runnable[dict[str, str], dict[str, Any]]:
 
 def main() -> None:
     fast = fineflow.optimize(chain := build())
-    print(fineflow.explain(chain), end="\n\n")  # names the line of each function, and what was found about it
+    print(fineflow.explain(chain), end="\n\n")  # shows the line of each function and its verdict
 
     question = {"question": "which river flows through nelbury"}
     start, stock, middle = time.perf_counter(), chain.invoke(question), time.perf_counter()

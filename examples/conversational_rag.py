@@ -1,6 +1,6 @@
-"""A conversation: its history stands in the prompt before the context, so the model reads it while the store searches.
+"""A conversation: its history precedes the context in the prompt, so the model prefills it while the store searches.
 
-The store pretends to be a remote one (its search sleeps); both models are real and run in this process.
+The store emulates a remote one (its search sleeps); both models are real and run in this process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TURN = (HumanMessage("Thank you. I will ask about towers and airlines, please an
 
 @fineflow.external
 class RemoteStore(InMemoryVectorStore):
-    """A vector store on the other side of a network."""
+    """Vector store behind a network."""
 
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         await asyncio.sleep(SEARCH_SECONDS)
@@ -47,7 +47,7 @@ class RemoteStore(InMemoryVectorStore):
 
 
 class Watched(TransformersEngine):
-    """The engine, which also notes how many tokens of a prompt it found in its prefix cache."""
+    """Engine that keeps its last delta, with the number of prompt tokens found in the prefix cache."""
 
     last = Delta("")
 
@@ -58,7 +58,7 @@ class Watched(TransformersEngine):
 
 
 async def ask(chain: Runnable[Any, str], engine: Watched, history: Sequence[BaseMessage]) -> tuple[float, str]:
-    """Seconds to the first token, and the answer. The engine has read nothing of the conversation before."""
+    """Returns the seconds to the first token, and the answer. The prefix cache is empty at the start."""
     await engine.reset_prefix_cache()
     start, first, answer = time.perf_counter(), 0.0, ""
     async for piece in chain.astream({"question": "Who planned Dunwen Tower?", "history": list(history)}):
@@ -83,7 +83,7 @@ async def main() -> None:
             first, answer = await ask(runnable, engine, TURN * turns)
             firsts[name].append(first)
             answers.add(answer)
-            cached[name] = f"{engine.last.cached_tokens} of {engine.last.prompt_tokens} prompt tokens were ready"
+            cached[name] = f"{engine.last.cached_tokens} of {engine.last.prompt_tokens} prompt tokens were cached"
         for name, times in firsts.items():
             time_to_first = median(times[1:]) * 1000  # the first round warms up
             print(f"{turns:>2} turns, {name:<8}  first token after {time_to_first:.0f} ms; {cached[name]}")

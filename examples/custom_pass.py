@@ -1,6 +1,6 @@
-"""A pass is a function from graph to graph: one of your own, and what each of fineflow's is worth (ablation).
+"""A pass is a function from graph to graph: a custom one, and the gain of each of fineflow's (ablation).
 
-The store pretends to be a remote one (its search sleeps); both models are real and run in this process.
+The store emulates a remote one (its search sleeps); both models are real and run in this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANSWER = "Answer the question from the context. Keep the answer short."
 
 @fineflow.external
 class RemoteStore(InMemoryVectorStore):
-    """A vector store on the other side of a network, which serves one search at a time."""
+    """Vector store behind a network, which serves one search at a time."""
 
     line = asyncio.Lock()
 
@@ -43,14 +43,14 @@ class RemoteStore(InMemoryVectorStore):
 
 
 def read_whole(graph: Graph) -> Graph:
-    """Undoes decode pipelining for one model, say because it often takes back what it has written."""
+    """Undoes decode pipelining for one model, e.g. because it often revises its output."""
     changed, primitives, notes = set[str](), list[Primitive](), list[Note]()
     for p in graph:
         if p.op is Op.PARTIAL_DECODE and p.engine == "tinylm":
             p = p.with_(op=Op.DECODE)
-            notes.append(Note("read_whole", p.name, True, "what tinylm writes is read as a whole"))
+            notes.append(Note("read_whole", p.name, True, "the output of tinylm is read as a whole"))
             changed.add(p.name)
-        elif any(ref.stream and ref.name in changed for ref in p.args.values()):  # the parser, and what reads its items
+        elif any(ref.stream and ref.name in changed for ref in p.args.values()):  # the parser and its readers
             p = p.with_(args={name: replace(ref, stream=False) for name, ref in p.args.items()})
             changed.add(p.name)
         primitives.append(p)

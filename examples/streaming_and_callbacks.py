@@ -1,4 +1,4 @@
-"""What others see of a call stays: streamed chunks, the events of `astream_events`, callbacks, the run tree."""
+"""Observable behaviour stays the same: streamed chunks, the events of `astream_events`, callbacks, the run tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FACTS = ["Dunwen Tower was planned by Helen Kormar."]
 
 
 class Steps(BaseCallbackHandler):
-    """A handler as one writes it for logging: which steps began, and how many tokens came."""
+    """Typical logging handler: records the steps that began and the new tokens."""
 
     def __init__(self) -> None:
         self.began, self.tokens = list[str](), list[str]()
@@ -52,7 +52,7 @@ def build() -> Runnable[dict[str, str], dict[str, Any]]:
 
 
 async def streamed(chain: Runnable[Any, Any]) -> dict[str, list[str]]:
-    """The chunks by key, as a user interface shows them."""
+    """Returns the chunks by key, as a user interface shows them."""
     chunks: dict[str, list[str]] = {}
     async for chunk in chain.astream(QUESTION):
         chunks.update({key: [*chunks.get(key, []), text] for key, text in chunk.items()})
@@ -60,18 +60,18 @@ async def streamed(chain: Runnable[Any, Any]) -> dict[str, list[str]]:
 
 
 async def events(chain: Runnable[Any, Any]) -> list[tuple[str, str]]:
-    """Kind and name of every event. Branches that run side by side may take turns differently, hence sorted."""
+    """Returns kind and name of every event. Sorted, as concurrent branches may interleave differently."""
     return sorted([(event["event"], event["name"]) async for event in chain.astream_events(QUESTION)])
 
 
 async def logged(chain: Runnable[Any, Any]) -> tuple[list[str], list[str]]:
-    """What a handler of the user's own saw."""
+    """Returns the steps and tokens that a user's handler saw."""
     await chain.ainvoke(QUESTION, {"callbacks": [handler := Steps()]})
     return handler.began, handler.tokens
 
 
 async def tree(chain: Runnable[Any, Any]) -> list[RunNode]:
-    """The run tree as a tracing service shows it: names, tags, inputs, outputs, children."""
+    """Returns the run tree as a tracing service shows it: names, tags, inputs, outputs, children."""
     await chain.ainvoke(QUESTION, {"callbacks": [handler := RecordingHandler()], "tags": ["mine"]})
     return run_tree(handler)
 
@@ -88,7 +88,7 @@ async def main() -> None:
     for look, name in ((streamed, "chunks"), (events, "events"), (logged, "callbacks"), (tree, "run tree")):
         print(f"{name} equal: {await look(stock) == await look(fast)}")
     print("streamed answer:", " + ".join(map(repr, (await streamed(fast))["answer"])))
-    print("tokens that the handler of ainvoke is told, which does not stream:", len((await logged(fast))[1]))
+    print("tokens that the handler gets from ainvoke, which does not stream:", len((await logged(fast))[1]))
     for root in await tree(fast):
         show(root)
 

@@ -80,7 +80,7 @@ def test_bring_your_own(tmp_path: Path) -> None:
 def test_custom_pass(tmp_path: Path) -> None:
     said = run("custom_pass", tmp_path)
     assert "decode: context/multi_query/queries/llm.decode: each line goes to" in said
-    assert "read_whole: context/multi_query/queries/llm.decode: what tinylm writes is read as a whole" in said
+    assert "read_whole: context/multi_query/queries/llm.decode: the output of tinylm is read as a whole" in said
     assert "equal: True" in said
     variants = re.findall(r"^(\S.*?) +\d+ ms$", said, re.MULTILINE)
     assert variants[:3] == ["stock", "fineflow", "with read_whole"]

@@ -1,4 +1,4 @@
-"""Runs ``pip install`` with one status line instead of hundreds, and shows pip's own words when it fails.
+"""Runs ``pip install`` with one status line instead of hundreds, and shows pip's own output if it fails.
 
 Usage: python tools/pip_install.py LABEL LOGFILE PIP_ARGUMENTS...
 """
@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 TAIL = 25  # lines of pip's output shown after a failure
-EVERY = 20.0  # seconds between lines where the output is not a terminal
+EVERY = 20.0  # seconds between lines if the output is not a terminal
 
 
 def main(label: str, log: Path, arguments: list[str]) -> int:
-    """Returns pip's exit code; the whole output of pip is in ``log``."""
+    """Runs pip and returns its exit code; ``log`` gets its whole output."""
     start = last = time.monotonic()
     lines: list[str] = []
     seen = 0
@@ -44,7 +44,7 @@ def main(label: str, log: Path, arguments: list[str]) -> int:
     if terminal:
         print("\r\033[K", end="")
     if pip.returncode:
-        print(f"{label}: pip failed (exit code {pip.returncode}); its last lines, all of them in {log}:")
+        print(f"{label}: pip failed (exit code {pip.returncode}); its last lines (all output is in {log}):")
         print("".join(f"  | {line}" for line in lines[-TAIL:]), end="", flush=True)
     else:
         print(f"  done in {time.monotonic() - start:.0f} s", flush=True)

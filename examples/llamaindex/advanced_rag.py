@@ -1,9 +1,9 @@
 """Advanced RAG with LlamaIndex: query fusion over two indexes, a reranker, an answer refined passage by passage.
 
-The original query is searched at once, each generated one when its line is written; what is known of the answer's
-prompt is prefilled during retrieval, and each refining prompt while the answer before is being written.
+The original query is searched at once, each generated one when its line is complete; the known part of the answer's
+prompt is prefilled during retrieval, and each refine prompt while the previous answer is decoded.
 
-The engines are emulated: they say what a script says and take as long as Llama-2-7B on a GPU (`fineflow.engines`).
+The engines are emulated: scripted answers, with the latencies of Llama-2-7B on a GPU (`fineflow.engines`).
 Needs `pip install "fineflow[llama-index]"`.
 """
 
@@ -30,20 +30,20 @@ PARTS = ["pump", "wheel", "sluice", "gear", "belt", "stone", "hopper", "shaft"]
 
 
 def passages(source: str) -> list[TextNode]:
-    """A page for each part, of some 200 words."""
+    """Returns a page of some 200 words for each part."""
     pages = (f"{source}, the {part} of the north mill. " + f"The {part} is serviced in spring. " * 32 for part in PARTS)
     return [TextNode(id_=f"{source} {part}", text=page) for part, page in zip(PARTS, pages, strict=True)]
 
 
 def say(prompt: str) -> str:
-    """What the model answers."""
+    """Returns the model's scripted answer."""
     if "search queries" in prompt:
         return "pump of the mill serviced in spring\nsluice gear and pump of the mill\nwhen is the pump serviced"
     return f"It is serviced in spring, as {prompt.count('serviced')} lines say."
 
 
 def build() -> BaseQueryEngine:
-    """Stock LlamaIndex, on engines of its own: what one side computes is not in the other's cache."""
+    """Builds a stock LlamaIndex engine on its own emulated engines, so that both sides have separate caches."""
     llm = EngineLLM(engine=EmulatedLLM(say), max_tokens=64, context_window=2048)
     embedder: Any = EmulatedEmbedding()
     embedding = EngineEmbedding(embedder)

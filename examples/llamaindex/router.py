@@ -1,9 +1,9 @@
-"""A router with LlamaIndex: a model chooses which indexes a question is for, and their answers are summed up.
+"""A router with LlamaIndex: a model chooses indexes for a question, and their answers are summarized.
 
-The question is embedded while the model chooses; what it has chosen, and nothing else, is searched and answered side by
-side, in sync calls, too, where stock asks one index after the other.
+The question is embedded while the model chooses; only the chosen indexes are searched and answer, concurrently even in
+sync calls, where stock (the framework's own code) queries one index after the other.
 
-The model, the embedding model and the store stand for remote services: they say what a script says, and sleep. Needs
+The model, the embedding model and the store emulate remote services: scripted answers, and they sleep. Needs
 `pip install "fineflow[llama-index]"`.
 """
 
@@ -32,14 +32,14 @@ INDEXES = {
 
 
 def say(prompt: str) -> str:
-    """What the model answers."""
+    """Returns the model's scripted answer."""
     if "Some choices are given below" in prompt:
         return json.dumps([{"choice": 1, "reason": "how it should be"}, {"choice": 2, "reason": "how it was"}])
     return "; ".join(text for texts in INDEXES.values() for text in texts if "pump" in text and text in prompt)
 
 
 def build() -> BaseQueryEngine:
-    """Stock LlamaIndex."""
+    """Builds a stock LlamaIndex engine."""
     llm, embedding = FakeLLM(answers=say, latency=0.3), FakeEmbedding(latency=0.1)
     tools = []
     for name, texts in INDEXES.items():

@@ -1,9 +1,9 @@
 """Sub-questions over several indexes with LlamaIndex: a model splits a question, each index answers its part.
 
-Every sub-question is embedded, searched and answered beside the others, in sync calls, too, where stock goes through
-them one by one.
+All sub-questions are embedded, searched and answered concurrently even in sync calls, where stock (the framework's own
+code) runs them one by one.
 
-The model, the embedding model and the store stand for remote services: they say what a script says, and sleep. Needs
+The model, the embedding model and the store emulate remote services: scripted answers, and they sleep. Needs
 `pip install "fineflow[llama-index]"`.
 """
 
@@ -28,7 +28,7 @@ TOWNS = {"Nelbury": ("Ada Milbeck", 40_000), "Dunwen": ("Tom Kormar", 12_000), "
 
 
 def say(prompt: str) -> str:
-    """What the model answers."""
+    """Returns the model's scripted answer."""
     if "Sub Questions" in prompt or "sub_question" in prompt:
         asked = [{"sub_question": f"Who founded {town} and how large is it?", "tool_name": town} for town in TOWNS]
         return "```json\n" + json.dumps({"items": asked}) + "\n```"
@@ -45,7 +45,7 @@ def index_of(town: str) -> VectorStoreIndex:
 
 
 def build() -> BaseQueryEngine:
-    """Stock LlamaIndex."""
+    """Builds a stock LlamaIndex engine."""
     llm = FakeLLM(answers=say, latency=0.3)
     tools = [
         QueryEngineTool.from_defaults(

@@ -190,7 +190,7 @@ def test_an_engine_does_not_keep_its_model() -> None:
     engine = LoadedEmbedding(model, name="minilm")
     del model
     gc.collect()
-    with pytest.raises(BackendError, match="the model of engine 'minilm' is gone"):
+    with pytest.raises(BackendError, match="the model of engine 'minilm' was collected"):
         embed(engine, single("x"))
     with pytest.raises(ValueError, match="does not serve 'rerank'; it serves: embed"):
         asyncio.run(engine.execute(Op.RERANK, []))

@@ -205,8 +205,8 @@ async def test_in_vllm_a_beginning_ends_inside_of_a_message(made: list[OpenAISer
         (Fault(429, "slow down"), RequestError, "answered 429: slow down"),
         (Fault(401, "wrong key"), BackendError, "answered 401: wrong key"),
         (Fault(500, "broken"), BackendError, "answered 500: broken"),
-        (Fault(0, tokens=0), BackendError, "cannot be reached, or has broken off"),
-        (Fault(0, tokens=2), BackendError, "cannot be reached, or has broken off"),
+        (Fault(0, tokens=0), BackendError, "cannot be reached, or closed the connection"),
+        (Fault(0, tokens=2), BackendError, "cannot be reached, or closed the connection"),
     ],
 )
 async def test_failures(

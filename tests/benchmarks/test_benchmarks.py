@@ -89,7 +89,7 @@ def test_depth_aware_batching_pays(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run. A small load, on which not all that is printed holds."""
     shown, figures = run("scheduling", "--runs", "1", "--queries", "25", tmp_path=tmp_path)
     for name in ("by_depth", "by_path"):
-        assert figures["checks"][f"Figure 7: both queries sooner {name} than fifo"], shown
+        assert figures["checks"][f"Figure 7: both queries faster with {name} than with fifo"], shown
     for mean in (mean for rate, mean in figures["means"].items() if rate != "alone"):
         assert max(mean["by_depth"], mean["by_path"]) < min(mean["fifo"], 0.5 * mean["per_invocation"]), shown
 
@@ -97,7 +97,7 @@ def test_depth_aware_batching_pays(tmp_path: Path) -> None:
 def test_steps_that_share_one_llm_are_sooner_on_average(tmp_path: Path) -> None:
     shown, figures = run("one_llm", "--examples", "20", tmp_path=tmp_path)
     assert figures["ratios"] and all(ratio > 0 for ratio in figures["ratios"])
-    assert "ok    sooner on average" in shown and "MISS" not in shown
+    assert "ok    faster on average" in shown and "MISS" not in shown
 
 
 def test_a_beginning_that_was_sent_ahead_saves_its_time(tmp_path: Path) -> None:

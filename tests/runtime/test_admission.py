@@ -285,7 +285,7 @@ def test_an_answer_that_would_be_another_is_not_glued_together() -> None:
         assert found.value is engines[0].error
         both.restore()
         engines[1].says = ("something ", "else")
-        with pytest.raises(RequestError, match="says something else: 'something ' instead of 'one '"):
+        with pytest.raises(RequestError, match="decodes other text: 'something ' instead of 'one '"):
             await ask(llm_queue_of(both), prompt(1))
         assert list(both.lost) == ["speakers[0]"]
 

@@ -208,7 +208,7 @@ def test_intervals_tell_the_instances_apart() -> None:
 def test_bad_groups_are_refused() -> None:
     worker = Worker()
     for engines in ([], [worker, worker]):
-        with pytest.raises(ValueError, match="expected at least one engine, each another object"):
+        with pytest.raises(ValueError, match="expected one or more distinct engine objects"):
             instances(engines)
     with pytest.raises(ValueError, match="all a BatchEngine or all an LLMEngine, got: Worker, EmulatedLLM"):
         instances([worker, EmulatedLLM(str.upper)])

@@ -78,7 +78,7 @@ async def test_killed_while_at_work_then_closed(mine: VLLMEngine) -> None:
     assert host is not None
     await turns(lambda: host.llm.get_num_unfinished_requests() == 1)
     await mine.aclose()
-    with pytest.raises(BackendError, match="'mine' was closed while a request was under way"):
+    with pytest.raises(BackendError, match="'mine' was closed while a request was running"):
         await asking
     await mine.aclose()
     assert "idle" in repr(mine)

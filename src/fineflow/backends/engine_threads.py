@@ -1,7 +1,7 @@
-"""Threads that make the blocking calls of an engine until the process ends.
+"""Threads for the blocking calls of an engine, usable until the process ends.
 
-``ThreadPoolExecutor`` refuses work as soon as the main thread has ended, while other threads of a program may still use
-their engines.
+``ThreadPoolExecutor`` refuses work as soon as the main thread has ended, but other threads of a program may still use
+their engines then.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _Call = Callable[[], None]
 
 
 class EngineThreads(Executor):
-    """At most ``count`` daemon threads, started as they are needed. They end with this object.
+    """At most ``count`` daemon threads, started on demand. They end with this object.
 
-    Interpreter exit waits for the calls under way, as a thread that ends inside of PyTorch aborts the process.
+    Interpreter exit waits for running calls, as a thread that ends inside PyTorch aborts the process.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -38,7 +38,7 @@ class EngineThreads(Executor):
         _all.add(self)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Has a thread call the function. RuntimeError after ``shutdown``."""
+        """Calls the function in a thread. RuntimeError after ``shutdown``."""
         outcome: Future[T] = Future()
 
         def call() -> None:
@@ -62,7 +62,7 @@ class EngineThreads(Executor):
         return outcome
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads after the calls submitted so far; with ``cancel_futures``, after those under way."""
+        """Ends the threads after the calls submitted so far; with ``cancel_futures``, after the running calls."""
         self._closed = True
         if cancel_futures:
             self._leaving.set()

@@ -1,15 +1,15 @@
-"""Engines on models of sentence-transformers that a user's components have loaded already, and go on using.
+"""Engines on sentence-transformers models that a user's components have loaded and keep using.
 
-Each model has one owner thread, which makes its batches; texts of a batch that have to be computed one by one are
-spread over a few more, as they would be in the threads of their callers. Nothing is imported here: whoever has such a
-model has its library.
+Each model has one owner thread, which runs its batches; texts of a batch that must be computed one by one are spread
+over a few more threads, as they would be in the threads of their callers. The library is not imported here: the user
+who has a model has imported it.
 
-An embedding is, bit by bit, the one that the component would give. A forward pass rounds differently with the shape of
-its batch: all-MiniLM-L6-v2 on two cores of an AMD EPYC gives vectors that differ by up to 2e-7 per component where
-texts are padded, or where a text has fewer than about 12 tokens. So texts of several calls go into one pass only where
-they have the same number of tokens, and where a pass of that shape was seen to give what its texts give alone.
-Scores of a cross-encoder are compared with each other only: there the batches are padded, and who asks has to look
-whether two scores are too near to each other to be told apart (``apart``).
+An embedding equals the component's own one bit by bit. The rounding of a forward pass depends on the shape of its
+batch: all-MiniLM-L6-v2 on two cores of an AMD EPYC gives vectors that differ by up to 2e-7 per component if texts are
+padded, or if a text has fewer than about 12 tokens. So texts of several calls share a pass only if they have the same
+number of tokens and a pass of that shape has been seen to give the same vectors as single passes. Scores of a
+cross-encoder are only compared with each other: there the batches are padded, and the caller checks that the scores
+differ by more than the rounding (``apart``).
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from fineflow.ir import Op
 T = TypeVar("T")
 
 MAX_BATCH = 32
-"""Texts of a batch, also the number that the library puts into one forward pass where it is not told another one."""
+"""Texts of a batch; also the library's default for one forward pass."""
 
 _CPU_PASS = 8  # texts of a padded pass on a CPU, sorted by length: see sentence_transformers.py
-_BESIDE = 8  # threads at most that make passes of one text
-_LEAST = 4  # texts that share a pass: fewer gain less than it takes to look at them
+_BESIDE = 8  # most threads for passes of one text
+_LEAST = 4  # texts that share a pass: fewer gain less than the check costs
 _PACKAGES = ("sentence_transformers", "torch", "transformers")
 _OWN = ("encode", "predict", "preprocess", "tokenize", "forward", "__call__", "eval")
-# Of scores in float32: a hundred times what a pass of another shape was seen to change them by, ten times that of those
+# Tolerances of float32 scores: a hundred times the largest change seen between pass shapes, ten times that of scores
 # near 0 beside large ones, and four units in the last place of a sigmoid near 1.
 _RELATIVE, _ABSOLUTE, _ROUNDED = 1e-4, 1e-5, 2.4e-7
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """An item to embed: texts whose vectors have to be those of one call of ``encode`` with these arguments."""
+    """Item to embed: texts whose vectors must equal those of one call of ``encode`` with these arguments."""
 
     texts: tuple[str, ...]
     settings: tuple[tuple[str, Any], ...] = ()
 
 
 class Failed:
-    """The result of an item that the model could not work on, so that who asked can ask the component instead."""
+    """Result of an item on which the model raised: the caller can call the component instead."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class PerObject(Generic[T]):
-    """What belongs to each of some objects, for as long as that object exists."""
+    """One value per owner object, kept as long as the owner exists."""
 
     def __init__(self) -> None:
         self._found: dict[int, T] = {}
 
     def of(self, owner: Any, make: Callable[[], T]) -> T:
-        """What belongs to ``owner``, made when it is first asked for. It must not hold its owner."""
+        """Returns the value of ``owner``, created on first use. The value must not reference its owner."""
         found = self._found.get(id(owner))
         if found is not None:
             return found
         made = make()
-        if made is None:  # it is asked for again
+        if made is None:  # not kept: the next call tries again
             return made
         found = self._found.setdefault(id(owner), made)
         if found is made:
@@ -77,10 +77,10 @@ class PerObject(Generic[T]):
 
 
 def refusal(model: Any, kind: str) -> str:
-    """Why a model object cannot be driven in the place of its user; "" if it can.
+    """Returns the reason why an engine cannot call a model object in place of its component; "" if it can.
 
-    kind: the class of sentence-transformers that it has to be. Not one with code of the user's inside, as that could
-    notice how it is called: a subclass, a module or activation function of somebody else, a hook, a replaced method.
+    kind: the sentence-transformers class that the model must have. It must not contain user code, which could notice
+    how it is called: a subclass, a foreign module or activation function, a hook, a replaced method.
     """
     if type(model).__name__ != kind or type(model).__module__.partition(".")[0] != "sentence_transformers":
         return f"its model is a {type(model).__name__}, not a {kind}"
@@ -100,7 +100,7 @@ def refusal(model: Any, kind: str) -> str:
 
 
 class LoadedEngine:
-    """What engines on loaded models share: the model, which is held only by its user, and its owner thread."""
+    """Base of engines on loaded models: a weak reference to the user's model, and its owner thread."""
 
     op: ClassVar[Op]
 
@@ -115,19 +115,19 @@ class LoadedEngine:
         return f"<{type(self).__name__} {self.name!r}: max_batch={self.max_batch}>"
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
-        """Runs a batch on the owner thread (``BatchEngine.execute``): results, or ``Failed``, of which none is raised.
+        """Runs a batch on the owner thread (``BatchEngine.execute``). Results may be ``Failed``, which is not raised.
 
-        An item that is a function is called there instead, so that it does not meet the model at work.
+        An item that is a function is called there, so it never runs concurrently with the model.
         """
         if op is not self.op:
             raise ValueError(f"{type(self).__name__} does not serve {op.value!r}; it serves: {self.op.value}")
         model = self._model()
         if model is None:
-            raise BackendError(f"the model of engine {self.name!r} is gone, with the component that had loaded it")
+            raise BackendError(f"the model of engine {self.name!r} was collected with the component that loaded it")
         return await asyncio.get_running_loop().run_in_executor(self._thread(), self._run, model, list(items))
 
     async def aclose(self) -> None:
-        """Nothing: the model is its user's, and the thread ends with it."""
+        """Does nothing: the model belongs to its user, and the thread ends with the engine."""
 
     def _new_owner(self) -> tuple[int, EngineThreads, EngineThreads]:
         name = f"fineflow-{self.name}"
@@ -140,7 +140,7 @@ class LoadedEngine:
         return self._owner[1]
 
     def _threads(self) -> EngineThreads:
-        """Helpers of the owner, for passes that one text is too little to fill the processor with."""
+        """Returns the helper threads, for passes of one text, which do not fill the processor."""
         return self._owner[2]
 
     # On the owner thread from here on.
@@ -171,8 +171,8 @@ def _attempt(work: Callable[[], T]) -> T | Failed:
 class LoadedEmbedding(LoadedEngine):
     """Serves EMBED on a ``SentenceTransformer``: items ``Texts``, results lists of vectors, one for each text.
 
-    exact: whether single texts share a pass only as the module says. False has them padded, sorted by length: faster
-    on short texts of many lengths and on GPUs, and different in the last bits.
+    exact: single texts share a pass only if the vectors stay the same (see the module). False pads them, sorted by
+    length: faster for short texts of many lengths and on GPUs, and different in the last bits.
     """
 
     op = Op.EMBED
@@ -180,9 +180,9 @@ class LoadedEmbedding(LoadedEngine):
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH, exact: bool = True) -> None:
         super().__init__(model, name, max_batch)
         self.exact = exact
-        self._alike: set[tuple[int, int]] = set()  # (tokens, texts) of passes that give what the texts give alone
-        self._apart: set[int] = set()  # tokens of texts whose passes were seen not to
-        self._seen_on: Any = None  # the device on which all that was seen
+        self._alike: set[tuple[int, int]] = set()  # (tokens, texts) of passes that equal single passes
+        self._apart: set[int] = set()  # tokens of texts whose shared passes differ from single ones
+        self._seen_on: Any = None  # the device on which that was observed
 
     def _work(self, model: Any, items: list[Any]) -> list[Any]:
         results: list[Any] = [None] * len(items)
@@ -199,7 +199,7 @@ class LoadedEmbedding(LoadedEngine):
         return results
 
     def _singles(self, model: Any, texts: list[str], settings: dict[str, Any]) -> list[Any]:
-        """The result of each text: a list with its vector."""
+        """Returns the result of each text: a list with its vector."""
         if len(texts) > 1 and not self.exact:
             return _one_each(model, texts, settings, _CPU_PASS if model.device.type == "cpu" else len(texts))
         if self._seen_on != model.device:
@@ -218,18 +218,18 @@ class LoadedEmbedding(LoadedEngine):
         return [result() if callable(result) else result for result in results]
 
     def _passes(self, lengths: dict[int, list[int]]) -> tuple[list[tuple[int, list[int]]], list[int]]:
-        """Which texts share a pass (their number of tokens, and which they are), and which have one of their own."""
+        """Returns the shared passes, as (tokens, indices of texts), and the indices of the texts computed alone."""
         shared, alone = [], []
         for tokens, places in lengths.items():
             while len(places) >= _LEAST and tokens not in self._apart:
-                size = 1 << (len(places).bit_length() - 1)  # powers of two: few shapes to look at
+                size = 1 << (len(places).bit_length() - 1)  # powers of two: few shapes to check
                 shared.append((tokens, places[:size]))
                 places = places[size:]
             alone += places
         return shared, alone
 
     def _pass(self, model: Any, texts: list[str], tokens: int, settings: dict[str, Any]) -> list[Any]:
-        """The results of texts with the same number of tokens, from a pass that they share if that changes nothing."""
+        """Returns the results of texts with equal numbers of tokens, from a shared pass if that changes nothing."""
         if (tokens, len(texts)) in self._alike:
             return _one_each(model, texts, settings, len(texts))
         alone = [_encoded(model, [text], settings) for text in texts]
@@ -242,7 +242,7 @@ class LoadedEmbedding(LoadedEngine):
 
 
 def _later(pool: EngineThreads | None, work: Callable[[], Any]) -> Any:
-    """What work gives, or, with threads to do it meanwhile, a function that waits for that."""
+    """Returns the result of ``work()``, or, with a pool that runs it, a function that waits for the result."""
     return work() if pool is None else pool.submit(work).result
 
 
@@ -254,23 +254,23 @@ def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list
 
 
 def _one_each(model: Any, texts: list[str], settings: dict[str, Any], size: int) -> list[Any]:
-    """The results of single texts, from passes of ``size`` that they share."""
+    """Returns the results of single texts, from shared passes of ``size``."""
     found = _encoded(model, texts, {**settings, "batch_size": size})
-    if isinstance(found, Failed):  # one of them may be at fault
+    if isinstance(found, Failed):  # one of the texts may be the cause
         return [_encoded(model, [text], settings) for text in texts]
     return [[vector] for vector in found]
 
 
 def _lengths(model: Any, texts: list[str], settings: dict[str, Any]) -> dict[int, list[int]]:
-    """Which of the texts have how many tokens; each by itself, with numbers below 0, where there is no telling."""
+    """Returns the indices of the texts by number of tokens; one per text, with negative keys, if not known."""
     each = {-1 - i: [i] for i in range(len(texts))}
     if len(texts) < _LEAST:
         return each
     try:
-        # Tokenized as for a pass: a call of the user's beside it has to find the tokenizer set up as it left it.
+        # Tokenized as for a pass: a concurrent call of the user must find the tokenizer's settings unchanged.
         prompt = model._resolve_prompt(settings.get("prompt"), settings.get("prompt_name"))
         tokens = model.preprocess(texts, prompt=prompt)["attention_mask"].sum(1).tolist()
-    except Exception:  # other kinds of model; one of the texts may be at fault, too
+    except Exception:  # another kind of model, or one of the texts is the cause
         return each
     found: dict[int, list[int]] = {}
     for i, count in enumerate(tokens):
@@ -279,8 +279,10 @@ def _lengths(model: Any, texts: list[str], settings: dict[str, Any]) -> dict[int
 
 
 def blocks(model: Any, texts: Sequence[str], size: int) -> list[list[int]]:
-    """Which texts one call of ``encode`` puts into which forward pass, by its own rule: parts that can be encoded one
-    after the other, with other work between them, to the same vectors. All in one part where that is not known.
+    """Returns the text indices of each forward pass of one call of ``encode``, by the library's own rule.
+
+    The parts can be encoded one after the other, with other work in between, to the same vectors. One part if the rule
+    is not known.
     """
     whole = [list(range(len(texts)))]
     try:
@@ -298,7 +300,7 @@ def blocks(model: Any, texts: Sequence[str], size: int) -> list[list[int]]:
 class LoadedCrossEncoder(LoadedEngine):
     """Serves RERANK on a ``CrossEncoder``: items ``(query, document)`` texts, results scores, higher is better.
 
-    Of models that give several values per pair the second one counts, as for LangChain's ``HuggingFaceCrossEncoder``.
+    For models with several values per pair the second one is the score, as in LangChain's ``HuggingFaceCrossEncoder``.
     """
 
     op = Op.RERANK
@@ -310,7 +312,7 @@ class LoadedCrossEncoder(LoadedEngine):
         if not items:
             return []
         scores = _attempt(lambda: _scored(model, items))
-        if isinstance(scores, Failed):  # one of them may be at fault
+        if isinstance(scores, Failed):  # one of the pairs may be the cause
             return [_first(_attempt(lambda pair=pair: _scored(model, [pair]))) for pair in items]  # type: ignore[misc]
         return scores
 
@@ -327,9 +329,9 @@ def _first(found: list[float] | Failed) -> float | Failed:
 
 
 def apart(scores: Sequence[float], best: int, *, sigmoid: bool = False) -> bool:
-    """Whether the ``best`` highest of some scores are these, in this order, however the passes have rounded.
+    """Returns True if rounding cannot change which scores are the ``best`` highest, nor their order.
 
-    sigmoid: whether they are sigmoids of what the model computes, and so are more accurate towards 0 and 1.
+    sigmoid: the scores are sigmoids of the model's outputs, hence more accurate towards 0 and 1.
     """
 
     def unsure(score: float) -> float:

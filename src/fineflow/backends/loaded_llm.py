@@ -1,8 +1,8 @@
-"""The engine on an ``LLM`` of vllm that a user's component has loaded already, and goes on using.
+"""Engine on a vLLM ``LLM`` that a user's component has loaded and keeps using.
 
-``LLM.generate`` runs the requests of all who are in it until none is left, and returns what it has seen end: of two
-threads in it, one gets the other's answers, too. So all calls are made on one owner thread, and those that wait
-while it is at work are made as one. Read: vllm 0.32. Nothing is imported here.
+``LLM.generate`` runs the requests of all callers until none is left, and returns every request that it saw end: of two
+threads in it, one also gets the other's answers. So all calls run on one owner thread, and calls that wait while it is
+busy are batched. Checked against the source of vllm 0.32. The library is not imported here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from fineflow.backends.loaded import Failed, LoadedEngine
 from fineflow.ir import Op
 
 MAX_BATCH = 256
-"""Prompts of a call: as many as vllm works on at once by default. More would wait in its own queue."""
+"""Prompts of a call: vLLM's default number of concurrent requests. More would wait in its own queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An item to decode: a prompt, and the ``SamplingParams`` of its own."""
+    """Item to decode: a prompt and its ``SamplingParams``."""
 
     prompt: str
     sampling: Any
 
 
 class LoadedLLM(LoadedEngine):
-    """Serves DECODE on an ``LLM`` of vllm: items ``Asked``, results its ``RequestOutput`` each, or ``Failed``."""
+    """Serves DECODE on a vLLM ``LLM``: items ``Asked``, results ``RequestOutput`` or ``Failed``."""
 
     op = Op.DECODE
 
@@ -39,12 +39,12 @@ class LoadedLLM(LoadedEngine):
             return []
         try:
             return _generated(model, items)
-        except Exception as error:  # one of them may be at fault; who asked asks the LLM again, alone
+        except Exception as error:  # one of them may be the cause: each caller calls the LLM again, alone
             return [Failed(error) for _ in items]
 
 
 def _generated(model: Any, items: Sequence[Asked]) -> list[Any]:
     found = model.generate([item.prompt for item in items], [item.sampling for item in items])
-    if len(found) != len(items):  # somebody is in it at the same time, on a thread of their own
+    if len(found) != len(items):  # another thread is calling it at the same time
         raise RuntimeError(f"the LLM gave {len(found)} answers to {len(items)} prompts")
     return list(found)

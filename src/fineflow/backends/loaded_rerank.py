@@ -1,9 +1,9 @@
-"""The engine on a ``CrossEncoder`` that a user's component has loaded already, and whose scores everybody can see.
+"""Engine on a ``CrossEncoder`` that a user's component has loaded, for components whose scores are visible to users.
 
 ``predict`` sorts the pairs of a call by length and pads each forward pass to its longest pair, so the last bits of a
 score depend on the other pairs of its call: with all-MiniLM-L6-v2 and a random head, on two cores of an AMD EPYC, they
-change by one unit in the last place (6e-8) with the number of pairs in a pass. So each call is made as its component
-makes it, one after the other on one owner thread. Nothing is imported here.
+change by one unit in the last place (6e-8) with the number of pairs in a pass. So each call is made exactly as its
+component makes it, one after the other on one owner thread. The library is not imported here.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _CPU_PASS = 8  # pairs of a padded pass on a CPU, sorted by length: see sentence
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """An item to score: the pairs of one call of ``predict``."""
+    """Item to score: the pairs of one call of ``predict``."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 class LoadedReranker(LoadedEngine):
-    """Serves RERANK on a ``CrossEncoder``: items ``Pairs``, results what ``predict`` returns for them, or ``Failed``.
+    """Serves RERANK on a ``CrossEncoder``: items ``Pairs``, results the return values of ``predict``, or ``Failed``.
 
-    exact: whether each call is made by itself; a batch is then one call, so that nobody waits for those behind. False
-    has the pairs of up to ``max_batch`` calls share padded passes, and scores differ in the last bits: for GPUs, which
-    small passes leave idle.
+    exact: each call runs by itself, in its own batch, so that it does not wait for later ones. False lets the pairs of
+    up to ``max_batch`` calls share padded passes, and scores differ in the last bits: for GPUs, which small passes
+    leave idle.
     """
 
     op = Op.RERANK
@@ -41,7 +41,7 @@ class LoadedReranker(LoadedEngine):
 
     @property
     def max_batch(self) -> int:
-        """Calls of a batch at most."""
+        """Most calls of a batch."""
         return 1 if self.exact else self._most
 
     @max_batch.setter
@@ -52,7 +52,7 @@ class LoadedReranker(LoadedEngine):
         if len(items) > 1 and not self.exact:
             try:
                 return _together(model, items)
-            except Exception:  # one of them may be at fault
+            except Exception:  # one of the calls may be the cause
                 pass
         return [_alone(model, item) for item in items]
 

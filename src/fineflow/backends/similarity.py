@@ -1,4 +1,4 @@
-"""A reranker made of an embedding engine: the score of a pair is the cosine of its two embeddings."""
+"""Reranker on an embedding engine: the score of a pair is the cosine of its two embeddings."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
 
-# An embedding differs by about 1e-7 with the batch that it was computed in; equal texts must not be told apart by that.
+# An embedding changes by about 1e-7 with its batch; equal texts must get equal scores.
 _DIGITS = 5
-_QUERIES = 64  # vectors of queries that are kept: the documents of one query may come in several batches
+_QUERIES = 64  # cached query vectors: the documents of one query may arrive in several batches
 
 
 class EmbeddingSimilarityEngine:
-    """Serves RERANK by an engine that serves EMBED: items ``(query, document)`` texts, results cosines from -1 to 1.
+    """Serves RERANK on an engine that serves EMBED: items ``(query, document)`` texts, results cosines from -1 to 1.
 
-    Each distinct text of a batch is embedded once, and a query that was scored lately not again. ``submit`` runs the
-    embedding; None calls the engine itself, whose owner thread orders it with other work, and
-    ``batch_queue_of(embedding).submit`` shares the engine's batches with everybody else. The embedding engine is not
-    closed with this one.
+    Each distinct text of a batch is embedded once; recent queries are cached. ``submit`` runs the embedding: None calls
+    the engine directly, whose owner thread orders the calls; ``batch_queue_of(embedding).submit`` batches them with all
+    other requests of the engine. The embedding engine is not closed with this one.
     """
 
     ops = frozenset({Op.RERANK})
@@ -72,7 +71,7 @@ class EmbeddingSimilarityEngine:
         return [vector for part in parts for vector in part]
 
     async def aclose(self) -> None:
-        """Nothing of its own to free."""
+        """Does nothing: the embedding engine is not closed."""
 
 
 def _cosine(a: Sequence[float], b: Sequence[float]) -> float:

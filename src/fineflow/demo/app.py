@@ -1,13 +1,12 @@
-"""A document assistant in stock LangChain, as people write such apps.
+"""Document assistant in stock LangChain (the framework's own code), as users write it.
 
-One ``assign`` after the other: classify the question, retrieve with query expansion and reranking, answer from what
-was found, suggest related questions. The chain takes ``{"question": str}`` and returns a dict with the keys
+One ``assign`` after the other: classify the question, retrieve with query expansion and reranking, answer from the
+passages, suggest related questions. The chain takes ``{"question": str}`` and returns a dict with the keys
 ``question``, ``category``, ``documents``, ``answer`` and ``related``.
 
-The wordings are chosen for the small model that comes with the demo: it was trained on chat prompts much like these
-and keeps to the JSON that they ask for. Larger models understand them as well; with those, write down your own
-categories in ``CLASSIFY`` and let the reranker keep more passages: the small model reads one passage reliably, a
-larger one makes use of several.
+The prompts are worded for the small model that comes with the demo: it was trained on similar chat prompts and follows
+their JSON formats. Larger models understand them as well; for those, set your own categories in ``CLASSIFY`` and let
+the reranker keep more passages: the small model reads one passage reliably, a larger one uses several.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ SUFFIXES = (".txt", ".md", ".markdown")
 
 
 def load_documents(folder: Path) -> list[Document]:
-    """One document per text or markdown file below ``folder``, in the order of their paths; blank files are left out.
+    """Returns one document per text or markdown file below ``folder``, in path order, without blank files.
 
     Bytes that are not UTF-8 are replaced. Raises OSError for a file that cannot be read.
     """
@@ -73,7 +72,7 @@ def load_documents(folder: Path) -> list[Document]:
 
 
 def split_documents(documents: Sequence[Document]) -> list[Document]:
-    """Passages of at most 300 characters, about a paragraph each."""
+    """Returns passages of at most 300 characters, about a paragraph each."""
     splitter = RecursiveCharacterTextSplitter(chunk_size=300, chunk_overlap=0)
     return splitter.split_documents(documents)
 
@@ -84,7 +83,7 @@ def index(
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     batch_size: int = 32,
 ) -> Chroma:
-    """An in-memory Chroma collection of the passages. ``progress`` wraps the batches, as ``tqdm`` would."""
+    """Returns an in-memory Chroma collection of the passages. ``progress`` wraps the batches, like ``tqdm``."""
     store = Chroma(
         collection_name=f"documents-{uuid.uuid4().hex}",
         embedding_function=embeddings,
@@ -96,7 +95,7 @@ def index(
 
 
 def format_docs(documents: Sequence[Document]) -> str:
-    """The context of an answer: one passage below the other."""
+    """Returns the context of an answer: the passages, separated by blank lines."""
     return "\n\n".join(document.page_content for document in documents)
 
 
@@ -107,7 +106,7 @@ def build(
     *,
     top_k: int = 4,
 ) -> Runnable[dict[str, Any], dict[str, Any]]:
-    """The assistant. ``top_k``: passages per search query; the reranker decides how many of their union it keeps."""
+    """Builds the assistant. ``top_k``: passages per search query; the reranker selects from their union."""
     classify = CLASSIFY | llm | JsonOutputParser()
     retriever = ContextualCompressionRetriever(
         base_compressor=reranker,

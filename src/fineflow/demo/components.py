@@ -1,4 +1,4 @@
-"""Loads the models and wraps them into the components of a framework that both sides of the demo use."""
+"""Loads the models and wraps them into the framework components that both sides of the demo use."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(slots=True)
 class Components:
-    """What the app is built from. ``about`` describes it for the report: what it is → in words.
+    """Components of the app. ``about`` describes them for the report: kind → text.
 
-    ``reset`` brings the engines into the state in which every measured run starts. ``close`` ends them.
+    ``reset`` puts the engines into the state in which every measured run starts. ``close`` ends them.
     """
 
     llm: Any
@@ -52,7 +52,7 @@ def _close(engines: Iterable[Any]) -> None:
 def load(settings: Settings, progress: Progress = iter) -> Components:
     """Loads the models that the settings name, ready to run; ``progress`` wraps the steps.
 
-    Raises UsageError for a model that is not there or cannot be loaded.
+    Raises UsageError for a model that does not exist or cannot be loaded.
     """
     llm_at = str(data.default_model()) if settings.llm is None else locate("--llm", settings.llm)
     embedding_at = bundled_minilm() if settings.embedding is None else locate("--embedding", settings.embedding)
@@ -61,7 +61,7 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         _quiet_loading()
 
     kit = _index_kit() if settings.framework == LLAMAINDEX else _chain_kit()
-    one_prompt = settings.framework != LLAMAINDEX  # which refines the answer with one passage after the other
+    one_prompt = settings.framework != LLAMAINDEX  # LlamaIndex's app refines the answer with one passage at a time
     top_n = settings.top_n or (SMALL_MODEL_TOP_N if one_prompt and settings.llm is None else TOP_N)
     engines: list[Any] = []
 
@@ -102,7 +102,7 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         embeddings=loaded[1],
         reranker=loaded[2],
         about={
-            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.1M parameters)')} on {_place(settings, engines[0])}",
+            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.6M parameters)')} on {_place(settings, engines[0])}",
             "embedding": _name(settings.embedding, "all-MiniLM-L6-v2"),
             "reranker": f"{_name(settings.reranker, 'similarity of the embeddings')}, keeps {top_n}",
         },
@@ -113,7 +113,7 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
 
 @dataclass(frozen=True, slots=True)
 class _Kit:
-    """What makes a framework's component of an engine."""
+    """Factories of a framework's components on engines."""
 
     llm: Callable[[Any, int], Any]
     embeddings: Callable[[Any], Any]
@@ -144,12 +144,12 @@ def _llm_engine(settings: Settings, place: str) -> Any:
     if settings.engine == "vllm":
         from fineflow.backends.vllm import VLLMEngine
 
-        # The bundled model needs little room, and is not worth the time that compiling it takes.
+        # The bundled model needs little memory, and is not worth compiling.
         small: dict[str, Any] = (
             {} if settings.llm is not None else {"enforce_eager": True, "kv_cache_memory_bytes": 2**28}
         )
         return VLLMEngine(place, **small)
-    from fineflow.backends.transformers import TransformersEngine  # imports torch: only when nothing is amiss
+    from fineflow.backends.transformers import TransformersEngine  # imports torch: only after all checks
 
     return TransformersEngine(place)
 
@@ -159,12 +159,12 @@ def _place(settings: Settings, engine: Any) -> str:
 
 
 def _quiet_loading() -> None:
-    """Switches off the bars that the libraries show while loading: ours is enough.
+    """Turns off the libraries' progress bars while loading: the demo has its own.
 
-    Not for models that may have to be downloaded first; then theirs say more.
+    Not used for models that may have to be downloaded first; then their bars show more.
     """
     import_module("huggingface_hub.utils").disable_progress_bars()
-    if (transformers := sys.modules.get("transformers")) is not None:  # it asks only when it is imported
+    if (transformers := sys.modules.get("transformers")) is not None:  # it reads the setting only at import
         transformers.utils.logging.disable_progress_bar()
 
 
@@ -174,10 +174,10 @@ def _name(value: str | None, bundled: str) -> str:
 
 @contextmanager
 def _complaints(flag: str, place: str) -> Iterator[None]:
-    """Whatever goes wrong while a model is loaded, as one line; each library has exceptions of its own for it."""
+    """Turns any error while a model is loaded into a one-line UsageError; each library has its own exceptions."""
     try:
         yield
-    except BackendError as error:  # says it all
+    except BackendError as error:  # its message is complete
         raise UsageError(f"{flag}: {one_line(error)}") from error
     except Exception as error:
         raise UsageError(f"{flag}: the model at {place} could not be loaded: {one_line(error)}") from error

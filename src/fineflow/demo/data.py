@@ -1,7 +1,7 @@
-"""What comes with the demo: a small chat model, and a corpus with questions.
+"""Bundled data of the demo: a small chat model, and a corpus with questions.
 
-The chat model has 4.6 million parameters and was trained from scratch on the synthetic world of ``world.py``: it
-knows nothing outside of it. The corpus uses names that it never saw in training, so it has to read.
+The chat model has 4.6 million parameters. It was trained from scratch on the synthetic world of ``world.py`` and knows
+nothing else. The corpus uses names that it never saw in training, so it has to read the passages.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about the bundled corpus and the answer that its facts give."""
+    """Question about the bundled corpus, and the answer from its facts."""
 
     text: str
     answer: str
 
 
 def default_model() -> Path:
-    """The folder of the bundled chat model, in Hugging Face format. Run it in float32."""
+    """Returns the folder of the bundled chat model, in Hugging Face format. Run it in float32."""
     return Path(__file__).parent / "data" / "tinylm"
 
 
 def write_corpus(folder: Path) -> list[Question]:
-    """Writes the bundled corpus, 78 short text and markdown files, into ``folder`` (made if missing).
+    """Writes the bundled corpus, 78 short text and markdown files, into ``folder`` (created if missing).
 
-    The same files for the same version of the package. Returns questions about it with their answers, those of
+    The files are the same for each version of the package. Returns questions about them with answers, those of
     ``QUESTIONS`` first.
     """
     from fineflow.demo.world import make_corpus

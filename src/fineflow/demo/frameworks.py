@@ -1,4 +1,4 @@
-"""The demo's app in each framework: which module builds it, and how it is asked."""
+"""The demo's app in each framework: the module that builds it, and the methods that call it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LANGCHAIN, LLAMAINDEX = "langchain", "llamaindex"
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework. title: its name. entries: the sync and the async method by which the app is asked.
+    """One framework. title: its name. entries: names of the app's sync and async entry method.
 
     module: builds the app from components; has ``load_documents``, ``split_documents``, ``index``, ``build`` and
-    ``SUFFIXES``. ask, aask: what the app says to a question, as a record; they raise what the app raises.
+    ``SUFFIXES``. ask, aask: call the app with a question and return its answer as a record; raise the app's exceptions.
     """
 
     title: str

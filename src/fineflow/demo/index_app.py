@@ -1,10 +1,10 @@
-"""A document assistant in stock LlamaIndex, as people write such apps.
+"""Document assistant in stock LlamaIndex (the framework's own code), as users write it.
 
-Advanced RAG: a model writes more search queries, all of them are searched and their results fused, a reranker keeps the
-best passages, and the answer is written from one passage and refined with each other one. The query engine takes a
+Advanced RAG: a model writes more search queries, the results of all searches are fused, a reranker keeps the best
+passages, and the answer is written from one passage and refined with each further one. The query engine takes a
 question and returns LlamaIndex's response.
 
-The wordings are chosen for the small model that comes with the demo, which reads one passage reliably and believes the
+The prompts are worded for the small model that comes with the demo, which reads one passage reliably and trusts the
 last one: so the best passage comes last. Larger models understand them as well.
 """
 
@@ -43,7 +43,7 @@ SUFFIXES = (".txt", ".md", ".markdown")
 
 
 class BestLast(BaseNodePostprocessor):
-    """Turns the order of the passages round."""
+    """Reverses the order of the passages."""
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -52,7 +52,7 @@ class BestLast(BaseNodePostprocessor):
 
 
 def load_documents(folder: Path) -> list[Document]:
-    """One document per text or markdown file below ``folder``, in the order of their paths; blank files are left out.
+    """Returns one document per text or markdown file below ``folder``, in path order, without blank files.
 
     Bytes that are not UTF-8 are replaced. Raises OSError for a file that cannot be read.
     """
@@ -75,7 +75,7 @@ def load_documents(folder: Path) -> list[Document]:
 
 
 def split_documents(documents: Sequence[Document]) -> list[BaseNode]:
-    """Passages of at most 80 tokens, about a paragraph each."""
+    """Returns passages of at most 80 tokens, about a paragraph each."""
     return SentenceSplitter(chunk_size=80, chunk_overlap=0, paragraph_separator="\n\n").get_nodes_from_documents(
         documents
     )
@@ -87,7 +87,7 @@ def index(
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     batch_size: int = 32,
 ) -> VectorStoreIndex:
-    """An index of the passages in memory. ``progress`` wraps the batches, as ``tqdm`` would."""
+    """Returns an in-memory index of the passages. ``progress`` wraps the batches, like ``tqdm``."""
     made = VectorStoreIndex([], embed_model=embeddings)
     for start in progress(range(0, len(passages), batch_size)):
         made.insert_nodes(list(passages[start : start + batch_size]))
@@ -95,7 +95,7 @@ def index(
 
 
 def build(llm: LLM, store: VectorStoreIndex, reranker: BaseNodePostprocessor, *, top_k: int = 4) -> BaseQueryEngine:
-    """The assistant. ``top_k``: passages per search query; the reranker decides how many of their union it keeps."""
+    """Builds the assistant. ``top_k``: passages per search query; the reranker selects from their union."""
     retriever = QueryFusionRetriever(
         [store.as_retriever(similarity_top_k=top_k)],
         llm=llm,

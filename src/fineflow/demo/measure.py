@@ -1,8 +1,8 @@
-"""Runs a stock app and its optimized twin on the same inputs, times them, and compares all that they return.
+"""Runs a stock app and its optimized counterpart on the same inputs, times them, and compares their results.
 
 Every run starts from the same state of the engines (``reset``). The order of the runs is reversed from one round to
-the next, so that neither side always goes first. Times are wall-clock seconds of one call, without the start of an
-event loop; the figure for a kind of run is the median of its rounds.
+the next, so neither side always goes first. Times are wall-clock seconds of one call, without the start of an event
+loop; the figure of a kind of run is the median of its rounds.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Kind = tuple[str, str]  # side, entry point
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call returned, or the exception that it raised."""
+    """Result of a call, or the exception that it raised."""
 
     value: Mapping[str, Any] | None = None
     error: Exception | None = None
 
     def differences(self, other: Outcome) -> list[str]:
-        """Names of the keys whose values differ; ``["exception"]`` where the calls did not fail alike."""
+        """Returns the keys whose values differ; ``["exception"]`` if the calls did not fail in the same way."""
         if self.error is not None or other.error is not None:
             alike = type(self.error) is type(other.error) and str(self.error) == str(other.error)
             return [] if alike else ["exception"]
         mine, theirs = self.value or {}, other.value or {}
-        # The order of the keys is part of the answer: it is the order in which a printed record shows them.
+        # The order of the keys counts, too: a printed record shows it.
         keys = list(dict.fromkeys([*mine, *theirs]))
         found = [key for key in keys if key not in mine or key not in theirs or mine[key] != theirs[key]]
         return found or ([] if list(mine) == list(theirs) else ["order of keys"])
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One timed call: seconds from its start, the intervals that engines reported meanwhile, its start in seconds."""
+    """One timed call: its duration and its start in seconds, and the intervals that engines reported meanwhile."""
 
     seconds: float
     outcome: Outcome
@@ -54,9 +54,9 @@ class Run:
 
 @dataclass(slots=True)
 class Measured:
-    """All runs for one question. The reference is the first sync call of stock, with which every run is compared.
+    """All runs for one question. The reference is the first sync call of stock; every run is compared with it.
 
-    entries: the sync and the async method by which the apps were asked.
+    entries: names of the sync and the async entry method.
     """
 
     question: str
@@ -72,19 +72,19 @@ class Measured:
 
     @property
     def equal(self) -> bool:
-        """Whether every run of either side returned (or raised) the same."""
+        """True if every run of both sides returned (or raised) the same."""
         return not any(self.differences.values())
 
     def seconds(self, side: str, entry: str) -> float:
-        """Median of the runs of one kind."""
+        """Returns the median time of the runs of one kind."""
         return median(run.seconds for run in self.runs[side, entry])
 
     def ratio(self, entry: str) -> float:
-        """Stock's time divided by fineflow's: above 1 is sooner."""
+        """Returns stock's time divided by fineflow's: above 1, fineflow is faster."""
         return self.seconds(STOCK, entry) / self.seconds(FINEFLOW, entry)
 
     def typical(self, side: str, entry: str) -> Run:
-        """The run whose time lies in the middle."""
+        """Returns the run with the median time."""
         runs = sorted(self.runs[side, entry], key=lambda run: run.seconds)
         return runs[(len(runs) - 1) // 2]
 
@@ -97,7 +97,7 @@ class Measured:
 
 
 def kinds(entries: tuple[str, str]) -> tuple[Kind, ...]:
-    """Everything that is run: both sides by each method."""
+    """Returns all kinds of runs: both sides by each method."""
     return tuple((side, entry) for entry in entries for side in SIDES)
 
 
@@ -110,10 +110,10 @@ def measure(
     repeat: int,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Measured:
-    """Runs both apps (keys ``SIDES``) on a question: once of each kind without a clock, then ``repeat`` timed rounds.
+    """Runs both apps (keys ``SIDES``) on a question: one untimed round, then ``repeat`` timed ones.
 
-    ``reset`` brings the engines into the same state before every run. ``progress`` wraps the rounds. Exceptions of an
-    app are outcomes; KeyboardInterrupt and the like pass.
+    ``reset`` puts the engines into the same state before every run. ``progress`` wraps the rounds. Exceptions of an app
+    are outcomes; KeyboardInterrupt and other BaseExceptions propagate.
     """
     measured: Measured | None = None
     every = kinds(framework.entries)

@@ -1,4 +1,4 @@
-"""What the demo prints: text for people, a record for programs."""
+"""Output of the demo: text for readers, a record for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fineflow.demo.measure import FINEFLOW, SIDES, STOCK, Measured, Outcome
 
 
 def method(repeat: int) -> str:
-    """How the times were taken."""
+    """Returns a description of the measurement."""
     taken = "of one run" if repeat == 1 else f"the median of {repeat} runs"
     text = (
         f"Each time is {taken} after an untimed one. Before every run of either side the language "
@@ -27,8 +27,8 @@ def method(repeat: int) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores this process may use, torch's threads, and the accelerator if torch sees one."""
-    torch: Any = sys.modules.get("torch")  # loaded by then by the engines, who alone depend on it
+    """Returns processor, cores that this process may use, torch's threads, and the accelerator if torch sees one."""
+    torch: Any = sys.modules.get("torch")  # by then imported by the engines, which alone depend on it
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": _cpu_model(),
@@ -49,7 +49,7 @@ def _cpu_model() -> str:
 
 
 def header(about: Mapping[str, Any]) -> str:
-    """What runs on what."""
+    """Returns the description of models, documents and hardware."""
     machine, documents = about["hardware"], about["documents"]
     accelerator = machine["accelerator"] or "no accelerator"
     rows = {
@@ -64,23 +64,23 @@ def header(about: Mapping[str, Any]) -> str:
 
 
 def sources(outcome: Outcome) -> list[str]:
-    """The files that the documents of an answer came from, each once, in their order."""
+    """Returns the source files of an answer's documents, each once, in order."""
     documents = (outcome.value or {}).get("documents", ())
     return list(dict.fromkeys(str(document.metadata.get("source", "?")) for document in documents))
 
 
-_MORE = ("category", "related")  # what an app may say besides its answer
+_MORE = ("category", "related")  # optional keys of an answer
 
 
 def verdict(ratio: float) -> str:
-    """How fineflow's time compares with stock's, in words; within 3% counts as no difference."""
+    """Returns the comparison of fineflow's time with stock's in words; within 3% there is no difference."""
     if ratio > 1.03:
         return f"{ratio:.2f}x as fast"
     return "no difference" if ratio >= 1 / 1.03 else f"slower: {1 / ratio:.2f}x the time"
 
 
 def question(measured: Measured, heading: str, expected: str | None = None) -> str:
-    """One question: the answer with its sources, the times, and whether everything is equal."""
+    """Returns the report of one question: the answer with its sources, the times, and the comparison."""
     lines = [f"{heading} {measured.question}"]
     reference = measured.reference
     if reference.error is not None:
@@ -112,7 +112,7 @@ def _equality(measured: Measured) -> str:
 
 
 def _told(key: str, outcome: Outcome) -> str:
-    """What was found under a key that differs, cut to a line."""
+    """Returns the value of a key that differs, cut to a line."""
     if key == "exception":
         error = outcome.error
         return "raised nothing" if error is None else f"raised {type(error).__name__}: {one_line(error)}"
@@ -121,7 +121,7 @@ def _told(key: str, outcome: Outcome) -> str:
 
 
 def summary(measured: Sequence[Measured]) -> str:
-    """All questions together."""
+    """Returns the report of all questions together."""
     lines = [f"All {len(measured)} questions"]
     for entry in measured[0].entries:
         stock, ours = (sum(item.seconds(side, entry) for item in measured) for side in SIDES)
@@ -137,7 +137,7 @@ def _times(entry: str, stock: float, ours: float, *, comparable: bool) -> str:
 
 
 def question_record(measured: Measured, expected: str | None = None) -> dict[str, Any]:
-    """The same for programs. Seconds; ``speedup`` is stock's time divided by fineflow's."""
+    """Returns the report of one question as a record. Seconds; ``speedup``: stock's time divided by fineflow's."""
     reference = measured.reference
     value = reference.value or {}
     error = reference.error
@@ -169,7 +169,7 @@ def record(
     plan: str,
     **about: Any,
 ) -> dict[str, Any]:
-    """The whole result for programs; ``about`` describes models, documents and the machine."""
+    """Returns the whole result as a record; ``about`` describes models, documents and the machine."""
     return {
         "fineflow": fineflow.__version__,
         **about,

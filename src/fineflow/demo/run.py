@@ -1,4 +1,4 @@
-"""``fineflow demo``: the same app, stock and optimized, on the same models, side by side."""
+"""``fineflow demo``: compares the same app, stock and optimized, on the same models."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Say = Callable[[str], None]
 
 
 def run(settings: Settings, load: Callable[[Settings, Progress], Components] = load) -> int:
-    """Runs the demo and prints what it found. 0: everything equal; 1: something differs, or the app failed.
+    """Runs the demo and prints the results. Returns 0 if all results are equal; 1 if some differ, or the app failed.
 
-    Raises UsageError for what the user can put right. ``load`` makes the components.
+    Raises UsageError for errors that the user can fix. ``load`` creates the components.
     """
     framework = FRAMEWORKS[settings.framework]
     say: Say = partial(print, file=sys.stderr) if settings.json else print
@@ -67,7 +67,7 @@ def run(settings: Settings, load: Callable[[Settings, Progress], Components] = l
 
 
 def _corpus(settings: Settings, stack: ExitStack) -> tuple[Path, dict[str, str]]:
-    """The folder of documents, and the known answers by question (only for the bundled ones)."""
+    """Returns the folder of documents, and the known answers by question (only for the bundled ones)."""
     if settings.docs is not None:
         return settings.docs, {}
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fineflow-demo-")))
@@ -75,7 +75,7 @@ def _corpus(settings: Settings, stack: ExitStack) -> tuple[Path, dict[str, str]]
 
 
 def _read(folder: Path, app: Any) -> tuple[list[Any], int]:
-    """The passages of all documents below a folder, and the number of files they come from."""
+    """Returns the passages of all documents below a folder, and their number of files."""
     try:
         documents = app.load_documents(folder)
     except OSError as error:
@@ -120,7 +120,7 @@ def _ask(
 
 
 def _bar(title: str) -> Progress:
-    """A progress bar on stderr; nothing where stderr is not a terminal."""
+    """Returns a wrapper that shows a progress bar on stderr, if that is a terminal."""
 
     def wrap(items: Iterable[Any]) -> Iterable[Any]:
         bar: Iterable[Any] = tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
@@ -130,7 +130,7 @@ def _bar(title: str) -> Progress:
 
 
 def _write_timeline(file: Path, measured: list[Measured]) -> None:
-    """Stock above fineflow, for each question and entry point, each by its run of median time."""
+    """Writes the timeline: for each question and entry point stock above fineflow, each by its run of median time."""
     tracks: list[Track] = []
     for item in measured:
         for entry in item.entries:

@@ -1,6 +1,6 @@
-"""What engines and graph schedulers report while they work, for whoever listens.
+"""Events that engines and graph schedulers report to listeners while they work.
 
-Costs nothing when nobody listens. Times are those of ``now()``: ``time.perf_counter()`` seconds but in virtual time.
+Costs nothing without listeners. Times are those of ``now()``: ``time.perf_counter()`` seconds except in virtual time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any, Protocol
 class Interval:
     """One piece of work on one engine (or of one primitive that runs on no engine).
 
-    lane: engine name. label: what it was, for people. queued/start/end: seconds. items: batch size of the request.
-    batch: number of the engine batch it was part of, of an LLM: of the step with which it began (-1 where there are no
-    batches). origin: label set by
-    ``labelled()`` around the call that caused it ("" outside).
+    lane: engine name. label: display name of the work. queued/start/end: seconds. items: batch size of the request.
+    batch: number of the engine batch it was part of; for an LLM, of the step in which it began (-1: no batches).
+    origin: label set by ``labelled()`` around the call that caused it ("" outside).
     """
 
     lane: str
@@ -35,26 +34,24 @@ class Interval:
 
 
 class Meter(Protocol):
-    """Learns from measurements what work costs (``cost_model.costs``). Called from any thread, for every piece
-    of work.
-    """
+    """Learns costs from measurements (``cost_model.costs``). Called from any thread, for every piece of work."""
 
     def observe(self, engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
-        """The engine took so long for work of this size, time in queues not included.
+        """Records that the engine took ``seconds`` for work of this size, without time in queues.
 
-        op: an ``Op``. together: how many requests it decoded in the same steps, on average, this one included.
+        op: an ``Op``. together: mean number of requests decoded in the same steps, this one included.
         """
         ...
 
     def observe_size(self, engine: str, op: Any, name: str, size: float) -> None:
-        """The primitive ``name`` gave the engine work of this size."""
+        """Records that the primitive ``name`` gave the engine work of this size."""
         ...
 
 
 meters: list[Meter] = []
-"""Who is told by ``measured`` and ``sized``. Whoever appends one leaves it there."""
+"""Receivers of ``measured`` and ``sized``. Append only."""
 
-_clocks = False  # asked many times in every call
+_clocks = False  # a plain flag, as it is read many times in every call
 _listeners: list[Callable[[Interval], None]] = []
 _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
 
@@ -64,7 +61,7 @@ _stamp: contextvars.ContextVar[Any] = contextvars.ContextVar("fineflow_stamp", d
 
 
 def now() -> float:
-    """Seconds on the clock of the intervals: that of the running event loop where it has one of its own."""
+    """Returns seconds on the clock of the intervals: the running event loop's own clock if it is virtual."""
     if not _clocks:
         return perf_counter()
     loop = asyncio._get_running_loop()
@@ -72,7 +69,7 @@ def now() -> float:
 
 
 def own_clock() -> None:
-    """From now on there are event loops with a clock of their own, whose attribute ``virtual`` says so."""
+    """Enables event loops with their own clock, marked by an attribute ``virtual``."""
     global _clocks
     _clocks = True
 
@@ -82,43 +79,41 @@ def listening() -> bool:
 
 
 def report(interval: Interval) -> None:
-    """Hands an interval to every listener. Called from any thread."""
+    """Passes an interval to every listener. Thread-safe."""
     for listener in tuple(_listeners):
         listener(interval)
 
 
 def measured(engine: str, op: Any, size: float | None, seconds: float, *, together: float = 1.0) -> None:
-    """Tells the meters what work of this size took, for engines below the layer that knows them."""
+    """Reports the cost of work of this size to the meters; for engines, which may not import the cost model."""
     for meter in meters:
         meter.observe(engine, op, size, seconds, together=together)
 
 
 def sized(engine: str, op: Any, size: float, name: str | None = None) -> None:
-    """Tells the meters how large the work of a primitive was: of the current task's where no name is given."""
+    """Reports the size of a primitive's work to the meters. name: default is the current task's primitive."""
     for meter in meters:
         meter.observe_size(engine, op, _subject.get() if name is None else name, size)
 
 
 def origin() -> str:
-    """The label that ``labelled()`` set around the current call."""
+    """Returns the label that ``labelled()`` set around the current call."""
     return _origin.get()
 
 
 def subject(otherwise: str) -> str:
-    """The name of the primitive that the current task works for, or ``otherwise`` outside of a graph."""
+    """Returns the name of the primitive that the current task works for, or ``otherwise`` outside of a graph."""
     return _subject.get() or otherwise
 
 
 def about(name: str, stamp: Any = None) -> None:
-    """Says what the current context works for, until the end of its task. stamp: of that run
-    (``runtime.call.trace``).
-    """
+    """Sets the primitive that the current task works for. stamp: of that run (``runtime.call.trace``)."""
     _subject.set(name)
     _stamp.set(stamp)
 
 
 def began(ago: float) -> None:
-    """An engine began so many seconds ago to work for the current task; the first time counts."""
+    """Records that an engine began ``ago`` seconds ago to work for the current task. The first time counts."""
     stamp = _stamp.get()
     if stamp is not None:
         start = now() - ago
@@ -126,10 +121,11 @@ def began(ago: float) -> None:
 
 
 class Service:
-    """A request to an LLM engine, as the queue in front of it knows it, and what the engine tells of it.
+    """Request to an LLM engine: the view of the queue in front of it, and the times that the engine reports.
 
-    number: in that queue. lane: of the instance that it is with. queued: since when it waits. begun, batch: when the
-    engine began with it, and with which of its steps, or else ``number``. told: whether the engine has reported it.
+    number: in that queue. lane: of the instance that serves it. queued: start of its wait. begun, batch: time and
+    number of the engine step in which it began; batch is ``number`` if the step is not known. told: the engine has
+    reported it.
     """
 
     __slots__ = ("batch", "begun", "lane", "number", "queued", "told")
@@ -148,7 +144,7 @@ _service: contextvars.ContextVar[Service | None] = contextvars.ContextVar("finef
 
 @contextmanager
 def serving(service: Service) -> Iterator[None]:
-    """Marks the enclosed use of an engine as being for one request of a queue."""
+    """Marks the enclosed use of an engine as work for one request of a queue."""
     token = _service.set(service)
     try:
         yield
@@ -157,11 +153,11 @@ def serving(service: Service) -> Iterator[None]:
 
 
 def ended(lane: str, label: str, queued: float, begun: float | None, batch: int) -> None:
-    """For LLM engines: the request that the current task works for has ended; reports it.
+    """Reports, for an LLM engine, that the request of the current task has ended.
 
-    label: what it was, outside of a graph. queued: when the engine got it; where it came through a queue, the time in
-    that queue counts as well. begun: when the engine began with it (None: never); batch: the number of the step, of all
-    its steps, with which it did (-1: not known).
+    label: display name outside of a graph. queued: time at which the engine got it; for a request from a queue, the
+    time in that queue counts too. begun: time at which the engine began with it (None: never). batch: number of the
+    engine step in which it did (-1: not known).
     """
     service = _service.get()
     if service is not None:
@@ -176,7 +172,7 @@ def ended(lane: str, label: str, queued: float, begun: float | None, batch: int)
 
 @contextmanager
 def labelled(label: str) -> Iterator[None]:
-    """Marks everything that happens because of the enclosed calls."""
+    """Labels everything that the enclosed calls cause (``Interval.origin``)."""
     token = _origin.set(label)
     try:
         yield
@@ -186,7 +182,7 @@ def labelled(label: str) -> Iterator[None]:
 
 @contextmanager
 def record() -> Iterator[list[Interval]]:
-    """Collects the intervals of everything that runs meanwhile, from all threads."""
+    """Collects the intervals of everything that runs inside the block, on all threads."""
     found: list[Interval] = []
     _listeners.append(found.append)
     try:

@@ -1,7 +1,6 @@
 """The runtime of this process: its limits, its statistics, its end.
 
-There is one runtime per process, started when it is first needed, without limits. A ``Runtime`` sets limits while it is
-open.
+There is one runtime per process, started on first use, without limits. A ``Runtime`` sets limits while it is open.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ _open: Runtime | None = None
 class Runtime:
     """Limits on the calls of optimized objects in this process, from ``start`` or ``with`` until it is closed.
 
-    max_queries: calls that may be under way at once (None: any number). A call inside of another one does not count. A
-    batch is a call per input where it runs so. overload: beyond that, "wait", or "raise" ``Overloaded`` at once.
-    max_waiting: calls that may wait (None: any number); beyond that, ``Overloaded``. tenants: weights, by the name that
-    a call gives in ``config["metadata"]["fineflow_tenant"]``; 1 for those not named. Where calls of several tenants
-    wait, each gets its share of admissions, and of the engines, in proportion to its weight. Inside a tenant, calls of
-    a higher ``config["metadata"]["fineflow_priority"]`` (default 0) come first; calls that wait rise, so none starves.
+    max_queries: most calls that run concurrently (None: any number). A call inside another one does not count. A batch
+    that runs its inputs separately counts as one call per input. overload: beyond that, "wait", or "raise"
+    ``Overloaded`` at once. max_waiting: most calls that may wait (None: any number); beyond that, ``Overloaded``.
+    tenants: weights, by the name that a call sets in ``config["metadata"]["fineflow_tenant"]``; 1 for all others. If
+    calls of several tenants wait, each tenant gets admissions and engine time in proportion to its weight. Inside a
+    tenant, calls of a higher ``config["metadata"]["fineflow_priority"]`` (default 0) go first; waiting calls rise, so
+    none starves.
 
-    Raises: ValueError or TypeError for invalid limits; RuntimeError where another one is open.
+    Raises: ValueError or TypeError for invalid limits; RuntimeError if another one is open.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Runtime:
         self.limits = Limits(max_queries, max_waiting, overload, dict(tenants or {}))
 
     def start(self) -> Self:
-        """Sets the limits. Calls that are under way count."""
+        """Sets the limits. Calls that already run count."""
         global _open
         with _lock:
             if _open is not None:
@@ -58,13 +58,13 @@ class Runtime:
         return self
 
     def close(self, timeout: float | None = None) -> None:
-        """Lifts the limits; calls that wait get ``Overloaded``; waits for those under way to end.
+        """Lifts the limits; waiting calls get ``Overloaded``; waits for running calls to end.
 
-        A stream is under way until it is read to its end or closed. Engines stay open, and so does the thread that
-        serves them: see ``shutdown``. Does nothing where it is not open.
+        A stream runs until it is read to its end or closed. Engines stay open, and so does the thread that serves
+        them: see ``shutdown``. Does nothing if this runtime is not open.
 
-        Raises: TimeoutError if calls are still under way after ``timeout`` seconds; RuntimeError inside a call, or on
-        the thread of a running event loop where it would have to wait.
+        Raises: TimeoutError if calls still run after ``timeout`` seconds; RuntimeError inside a call, or if it would
+        block the thread of a running event loop.
         """
         if _open is self:
             _check_thread("Runtime.close()", "await aclose()")
@@ -72,7 +72,7 @@ class Runtime:
             _wait_sync(timeout)
 
     async def aclose(self, timeout: float | None = None) -> None:
-        """``close`` for a coroutine on any event loop."""
+        """Does the same as ``close``, from a coroutine on any event loop."""
         if _open is self:
             _check_outside("Runtime.aclose()")
             self._lift()
@@ -87,7 +87,7 @@ class Runtime:
         set_limits(None)
 
     def statistics(self) -> Statistics:
-        """Statistics of this process: the same as ``fineflow.statistics()``."""
+        """Returns the statistics of this process, as ``fineflow.statistics()``."""
         return statistics()
 
     def __enter__(self) -> Self:
@@ -121,12 +121,12 @@ class Runtime:
 
 
 def shutdown(timeout: float | None = 5.0) -> None:
-    """Closes the open ``Runtime``, waits for calls under way, and ends the runtime's thread. The next use restarts it.
+    """Closes the open ``Runtime``, waits for running calls, and ends the runtime's thread. The next use restarts it.
 
-    timeout: seconds to wait (None: without limit). Calls that are still under way then are left to stock, or get a
-    ``BackendError`` where an engine was working for them. Engines stay open: close them by their ``aclose``.
+    timeout: seconds to wait (None: without limit). Calls that still run then are left to stock (the framework's own
+    code), or get a ``BackendError`` if an engine is working for them. Engines stay open: close them with ``aclose``.
 
-    Raises: RuntimeError inside a call, and on the thread of a running event loop where it would have to wait.
+    Raises: RuntimeError inside a call, or if it would block the thread of a running event loop.
     """
     _check_thread("fineflow.shutdown()", "await asyncio.to_thread(fineflow.shutdown)")
     found = _open
@@ -167,4 +167,4 @@ async def _wait(timeout: float | None) -> None:
 
 def _still_running(timeout: float | None) -> TimeoutError:
     running = process_admission().running
-    return TimeoutError(f"{running} calls are under way still after {timeout} s; the limits are lifted all the same")
+    return TimeoutError(f"{running} calls are still running after {timeout} s; the limits are lifted all the same")

@@ -1,4 +1,4 @@
-"""Servers that fineflow was told of (``fineflow.engine``), by address, and what adapters may ask of them."""
+"""Registry of the servers declared with ``fineflow.engine``, by address, and the interface that adapters use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Server(Protocol):
-    """A model on a server that clients of the user's ask, too: an ``LLMEngine`` that can send prompts ahead for them.
+    """Model on a server that the user's clients also call: an ``LLMEngine`` that can send prompts ahead for them.
 
-    name: lane in plans and timelines. block_size: characters from which on it does. can_prefill: whether it may.
-    priority: whether requests say how urgent they are. own_http: whether it has an HTTP client of the user's, so that
-    no other one has settings that it lacks.
+    name: lane in plans and timelines. block_size: fewest characters that it sends ahead. can_prefill: may send ahead.
+    priority: requests carry a priority. own_http: uses the user's HTTP client, so no other client has settings that it
+    lacks.
     """
 
     name: str
@@ -30,38 +30,38 @@ class Server(Protocol):
     def own_http(self) -> bool: ...
 
     def of(self, model: str) -> Server:
-        """The same for another model of that server."""
+        """Returns the counterpart for another model of that server."""
         ...
 
     def without_priority(self, why: Exception) -> None:
-        """It has refused one: from now on requests say none."""
+        """Stops sending priorities, after the server has refused one."""
         ...
 
     def write(self, messages: Sequence[Mapping[str, Any]], *, asks: bool = True) -> str:
-        """A conversation (messages in OpenAI's form) as text that can be cut and compared; ``asks``: for an answer."""
+        """Returns a conversation (OpenAI messages) as text to cut and compare. asks: it requests an answer."""
         ...
 
     def wants(self, text: str, body: Mapping[str, Any]) -> bool:
-        """Whether ``warm`` would send that: it is long enough, and was not sent not long ago. From any thread."""
+        """Returns True if ``warm`` would send the text: long enough, and not sent recently. Thread-safe."""
         ...
 
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
         """Sends the beginning of a prompt ahead, as the client ``user`` would; returns its characters. Never raises.
 
-        body: what the request says besides the prompt. user: may be the arguments of a client. On the runtime's loop.
+        body: the request without the prompt. user: a client, or the arguments of one. Runs on the runtime's loop.
         """
         ...
 
 
 _servers: dict[str, Server] = {}
-_components: dict[str, LimitedComponent] = {}  # what stands for a server in queues, once it has had a limit
+_components: dict[str, LimitedComponent] = {}  # the queue entry of a server that has, or had, a limit
 _told = 0
 
 
 def register(url: str, server: Server, max_requests: int | None = None) -> None:
-    """Plans that are made from now on know the server; one that was there under the address is replaced.
+    """Registers a server for plans made from now on; replaces the one registered at the address.
 
-    max_requests: how many requests calls that run ahead may have under way there, of all models (None: any number).
+    max_requests: most concurrent requests of calls that run ahead, over all models (None: any number).
     """
     global _told
     key = normal(url)
@@ -72,7 +72,7 @@ def register(url: str, server: Server, max_requests: int | None = None) -> None:
 
 
 def forget(url: str) -> None:
-    """Plans that are made from now on know nothing of it."""
+    """Removes a server from plans made from now on."""
     global _told
     _servers.pop(normal(url), None)
     _told += 1
@@ -81,34 +81,34 @@ def forget(url: str) -> None:
 
 
 def bounded() -> bool:
-    """Whether any server has, or had, a limit."""
+    """Returns True if any server has, or had, a limit."""
     return bool(_components)
 
 
 def component_at(url: str) -> LimitedComponent | None:
-    """What stands in queues for the server at an address, if it has a limit."""
+    """Returns the limited component of the server at an address, if it has a limit."""
     found = _components.get(normal(url)) if _components else None
     return None if found is None or found.permits is None else found
 
 
 def at(url: str) -> Server | None:
-    """What was registered for an address."""
+    """Returns the server registered for an address, if any."""
     return _servers.get(normal(url)) if _servers else None
 
 
 def component_of(engine: Any) -> LimitedComponent | None:
-    """The same for an engine, if it is one on a server."""
+    """Returns the limited component of an engine's server, if it runs on one that has a limit."""
     url = getattr(engine, "base_url", None) if _components else None
     return component_at(url) if isinstance(url, str) else None
 
 
 def told() -> int:
-    """How often that has changed: plans that are older do not know of the last change."""
+    """Returns the number of changes of the registry so far: a plan from an earlier number is stale."""
     return _told
 
 
 def normal(url: str) -> str:
-    """An address as it is compared: host in lower case, usual ports and slashes at the end left out."""
+    """Returns an address in normal form: host in lower case, without default port and trailing slashes."""
     parts = urlsplit(url.strip())
     host = (parts.hostname or "").lower()
     port = "" if parts.port in (None, _PORTS.get(parts.scheme.lower())) else f":{parts.port}"
@@ -116,5 +116,5 @@ def normal(url: str) -> str:
 
 
 def address(url: str) -> str:
-    """Host and port, for people."""
+    """Returns host and port, for display."""
     return normal(url).partition("://")[2].partition("/")[0]

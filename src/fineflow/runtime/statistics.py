@@ -1,7 +1,7 @@
-"""What the runtime has done so far and is doing now, in figures: an immutable snapshot, also as Prometheus text.
+"""Statistics of the runtime: an immutable snapshot, also as Prometheus text.
 
-Figures are kept where things happen, without locks: every thread adds to its own, and a snapshot sums them up. What
-waits and what runs is read off the queues at that moment.
+Counters take no locks: every thread adds to its own, and a snapshot sums them up. The numbers of waiting and running
+requests are read from the queues at that moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observed values. ``counts[i]``: those above ``bounds[i - 1]``, up to ``bounds[i]``; the last has no end."""
+    """Observed values. ``counts[i]``: values in ``(bounds[i - 1], bounds[i]]``; the last count has no upper bound."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -38,19 +38,19 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """0 where nothing was observed."""
+        """Mean value; 0 without observations."""
         return self.total / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """One engine, by name (several of one name together), or one of the user's components that is not an engine.
+    """Statistics of the engines of one name, or of one of the user's components that is not an engine.
 
-    queued: items that wait for a batch; requests that wait for room in an LLM. running: batches, or requests to an LLM
-    or component, under way now. batches: that have ended (of an LLM or component: requests); failed: those of them that
-    raised. sizes: items per batch. waits: seconds that requests waited for their first batch, or for an LLM to begin
-    with them. runs: seconds per batch.
-    cache: of the key/value caches of an LLM, in tokens; None where the engine does not tell, or does not run.
+    queued: items waiting for a batch; requests waiting for room in an LLM. running: batches, or requests to an LLM or
+    component, that run now. batches: ended batches (LLM or component: requests); failed: those of them that raised.
+    sizes: items per batch. waits: seconds that requests waited for their first batch, or until an LLM began with them.
+    runs: seconds per batch. cache: KV caches of an LLM, in tokens; None if the engine does not report it or does not
+    run.
     """
 
     name: str
@@ -66,10 +66,10 @@ class EngineStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatistics:
-    """Calls of optimized objects. A call that goes straight to stock counts only while a ``Runtime`` is in force.
+    """Calls of optimized objects. A call that goes straight to stock counts only while a ``Runtime`` is open.
 
     running, waiting: now. finished: returned. failed: raised. cancelled: cancelled, interrupted or left early.
-    overloaded: turned away, with ``Overloaded``. wait_seconds, run_seconds: in all, of those that were admitted.
+    overloaded: refused with ``Overloaded``. wait_seconds, run_seconds: totals of the admitted calls.
     """
 
     running: int
@@ -84,18 +84,18 @@ class QueryStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A snapshot of this process; figures count from its start, or from the fork that made it."""
+    """Snapshot of this process; figures count from its start, or from the fork that created it."""
 
     queries: QueryStatistics
     engines: Mapping[str, EngineStatistics]
 
     def prometheus(self) -> str:
-        """The snapshot in Prometheus' text exposition format, version 0.0.4."""
+        """Returns the snapshot in Prometheus' text exposition format, version 0.0.4."""
         return "".join(f"{line}\n" for line in _exposition(self))
 
 
 class Source(Protocol):
-    """A queue: an engine's name, what waits for it, and the instances of it with what runs on them."""
+    """Queue as statistics read it: its engine, the number of waiting items, and the engine's instances."""
 
     @property
     def engine(self) -> Any: ...
@@ -107,7 +107,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """The figures of one engine that one thread adds to."""
+    """Counters of one engine for one thread."""
 
     begun: int = 0
     ended: int = 0
@@ -118,7 +118,7 @@ class Tally:
     runs: _Counted = field(default_factory=lambda: _Counted(_SECONDS))
 
     def batch(self, items: int, waits: Iterable[float], seconds: float, *, failed: bool) -> None:
-        """A batch has ended. waits: seconds, of each request whose first batch it was. seconds: that it ran."""
+        """Counts an ended batch. waits: seconds, of each request whose first batch it was. seconds: run time."""
         self.batches += 1
         self.failed += failed
         self.sizes.add(items)
@@ -128,7 +128,7 @@ class Tally:
 
 
 class _Counted:
-    """A histogram that grows."""
+    """Mutable histogram."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -144,19 +144,19 @@ class _Counted:
 
 _tallies: dict[tuple[str, int], Tally] = {}  # by engine and thread
 _sources: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
-_caches: weakref.WeakKeyDictionary[Measured, str] = weakref.WeakKeyDictionary()  # and the names they go by
+_caches: weakref.WeakKeyDictionary[Measured, str] = weakref.WeakKeyDictionary()  # cache -> name of its engine
 _numbers = itertools.count()
 
 
 def tally(engine: str) -> Tally:
-    """Where this thread counts what an engine does."""
+    """Returns this thread's counters of an engine."""
     key = (engine, threading.get_ident())
     found = _tallies.get(key)
     return _tallies.setdefault(key, Tally()) if found is None else found
 
 
 def served(engine: str, number: int, items: int, waits: Sequence[float], seconds: float, *, failed: bool) -> None:
-    """An engine has ended a batch, or a request; ``number`` is what timelines and logs call it. See ``Tally.batch``."""
+    """Counts and logs an ended batch or request of an engine (``Tally.batch``). number: id in timelines and logs."""
     tally(engine).batch(items, waits, seconds, failed=failed)
     if log.isEnabledFor(logging.DEBUG):
         told = {"event": "batch", "engine": engine, "batch": number, "items": items, "ran": seconds, "failed": failed}
@@ -164,7 +164,7 @@ def served(engine: str, number: int, items: int, waits: Sequence[float], seconds
 
 
 def watch(source: Source) -> None:
-    """Has snapshots show a queue for as long as it exists, and the caches of its engines for as long as these do."""
+    """Adds a queue and the caches of its engines to snapshots, for as long as these objects exist."""
     _sources[next(_numbers)] = source
     for instance in source.instances:
         if isinstance(instance.engine, Measured):
@@ -180,7 +180,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def statistics() -> Statistics:
-    """What this process has done so far and is doing now."""
+    """Returns a snapshot of this process."""
     found = process_admission()
     counts = found.counts
     queries = QueryStatistics(
@@ -241,27 +241,27 @@ def _histogram(bounds: tuple[float, ...], parts: Sequence[_Counted]) -> Histogra
 
 def _exposition(found: Statistics) -> Iterator[str]:
     q, engines = found.queries, found.engines.values()
-    yield from _family("queries_running", "gauge", "Calls under way.", [("", q.running)])
+    yield from _family("queries_running", "gauge", "Running calls.", [("", q.running)])
     yield from _family("queries_waiting", "gauge", "Calls that wait to be admitted.", [("", q.waiting)])
     outcomes = ("finished", "failed", "cancelled", "overloaded")
     ended = [(_labels(outcome=name), getattr(q, name)) for name in outcomes]
-    yield from _family("queries_total", "counter", "Calls that have ended, by how.", ended)
+    yield from _family("queries_total", "counter", "Ended calls, by outcome.", ended)
     seconds = "Seconds that admitted calls"
-    yield from _family("queries_wait_seconds_total", "counter", f"{seconds} waited before.", [("", q.wait_seconds)])
-    yield from _family("queries_run_seconds_total", "counter", f"{seconds} took then.", [("", q.run_seconds)])
+    yield from _family("queries_wait_seconds_total", "counter", f"{seconds} waited.", [("", q.wait_seconds)])
+    yield from _family("queries_run_seconds_total", "counter", f"{seconds} ran.", [("", q.run_seconds)])
     for name, kind, text in (
         ("queued", "gauge", "Items that wait for a batch, or requests that wait for room in an LLM."),
-        ("running", "gauge", "Batches, or requests to an LLM or component, under way."),
+        ("running", "gauge", "Running batches, or requests to an LLM or component."),
         ("batches", "counter", "Batches, or requests to an LLM or component, that have ended."),
         ("failed", "counter", "Batches or requests that raised."),
     ):
         values = [(_labels(engine=engine.name), getattr(engine, name)) for engine in engines]
         yield from _family(f"engine_{name}" + ("_total" if kind == "counter" else ""), kind, text, values)
     for name, kind, text in (
-        ("total", "gauge", "Tokens that the key/value cache has room for."),
-        ("free", "gauge", "Tokens of the key/value cache that no request holds."),
-        ("queried", "counter", "Tokens of prompts that were looked up in the prefix cache."),
-        ("hits", "counter", "Tokens of prompts that were found in the prefix cache."),
+        ("total", "gauge", "Capacity of the KV cache in tokens."),
+        ("free", "gauge", "Tokens of the KV cache that no request holds."),
+        ("queried", "counter", "Prompt tokens that were looked up in the prefix cache."),
+        ("hits", "counter", "Prompt tokens that were found in the prefix cache."),
     ):
         values = [(_labels(engine=each.name), getattr(each.cache, name)) for each in engines if each.cache is not None]
         if values:

@@ -198,5 +198,5 @@ def test_a_shutdown_tells_those_whose_requests_were_in_an_llm(tmp_path: Path) ->
     print(on_engine(max_tokens=2).invoke(Q), admission.running, admission.waiting)
     """
     status, out, errors = run_python(tmp_path, LLM + textwrap.dedent(text))
-    told = "3 {'fineflow.shutdown() was called while this was under way'}"
+    told = "3 {'fineflow.shutdown() was called while this was running'}"
     assert (status, out.splitlines(), errors) == (0, [told, "yes yes  0 0"], "")

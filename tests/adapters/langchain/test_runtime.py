@@ -298,7 +298,7 @@ def test_closing_turns_away_who_waits_and_waits_for_who_runs() -> None:
         gate.wait_arrived()
         second = pool.submit(one.invoke, QUESTION)
         wait_until(lambda: process_admission().waiting == 1)
-        with pytest.raises(TimeoutError, match="1 calls are under way"):
+        with pytest.raises(TimeoutError, match="1 calls are still running"):
             runtime.close(timeout=0.01)
         with pytest.raises(Overloaded, match="closed"):
             second.result(10)

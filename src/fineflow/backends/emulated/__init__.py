@@ -1,8 +1,8 @@
-"""Emulated engines: real results, queues and batches, while the time that work takes follows a latency profile.
+"""Emulated engines: real results, queues and batches, with run times from a latency profile.
 
-For tests and benchmarks without an accelerator. Time is ``asyncio.sleep`` of the loop that the engine is used on, so it
-is real time, or virtual time in ``fineflow.testing.virtual``. What is computed is computed really: texts come from a
-script, vectors from hashes of words, scores from shared words. Figures got this way are emulated, and say so.
+For tests and benchmarks without an accelerator. Time is ``asyncio.sleep`` on the loop that uses the engine, so it is
+real time, or virtual time in ``fineflow.testing.virtual``. Results are really computed: texts come from a script,
+vectors from hashes of words, scores from shared words. Reports mark figures measured this way as emulated.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from fineflow.ir import Op
 
 
 class _EmulatedBatches:
-    """What both batch engines share."""
+    """Base of the emulated batch engines."""
 
     ops: ClassVar[frozenset[Op]]
 
@@ -37,11 +37,11 @@ class _EmulatedBatches:
         return [self.compute(item) for item in items]
 
     def compute(self, item: Any) -> Any:
-        """The result of one item."""
+        """Returns the result of one item."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Nothing to free."""
+        """Does nothing: there is nothing to free."""
 
 
 class EmulatedEmbedding(_EmulatedBatches):
@@ -72,10 +72,10 @@ class EmulatedReranker(_EmulatedBatches):
 
 
 class EmulatedSearch(_EmulatedBatches):
-    """Serves SEARCH, as a vector store does: of what ``rows`` hold, the most similar first.
+    """Serves SEARCH as a vector store does.
 
-    rows: pairs of a vector and what a search finds for it. Items: ``(vector, k)``; results: lists of at most ``k``
-    found, by dot product, equal ones in the order of the rows.
+    rows: pairs of a vector and a value. Items: ``(vector, k)``; results: lists of at most ``k`` values, highest dot
+    product first, ties in the order of the rows.
     """
 
     ops = frozenset({Op.SEARCH})
@@ -97,7 +97,7 @@ class EmulatedSearch(_EmulatedBatches):
 
 
 def word_vector(text: str, dimensions: int = 32) -> list[float]:
-    """The sum of vectors that come from hashes of the words, of unit length: who shares words is near each other.
+    """Returns a unit vector: the sum of hash vectors of the words. Texts that share words are close to each other.
 
     A text without words counts as one word.
     """
@@ -110,6 +110,6 @@ def word_vector(text: str, dimensions: int = 32) -> list[float]:
 
 
 def overlap(query: str, text: str) -> float:
-    """The share of the query's words that the text contains, between 0 and 1."""
+    """Returns the share of the query's words that the text contains, between 0 and 1."""
     words = set(re.findall(r"\w+", query.lower()))
     return len(words & set(re.findall(r"\w+", text.lower()))) / len(words) if words else 0.0

@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template of models that are none."""
+"""Tokenizer and chat template of emulated models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fineflow.protocols import Message
 
 
 class Words:
-    """The tokenizer of all emulated LLMs: instances of one model understand each other's tokens."""
+    """Tokenizer of all emulated LLMs, so that instances of one model use the same tokens."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
@@ -35,9 +35,9 @@ words = Words()
 def plain_chat(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, add_generation_prompt: bool = True
 ) -> str:
-    """Each message on lines of its own, under its role; before them the tools, each on a line.
+    """Returns a prompt with one line per tool, then each message under a line with its role.
 
-    Calls of tools are written as models of the Hermes and Qwen families write them, behind the text of their message.
+    Tool calls follow the text of their message, in the format of Hermes and Qwen models.
     """
     text = "".join(map(_lines, messages))
     if tools:

@@ -1,4 +1,4 @@
-"""An emulated LLM: continuous batching by iteration, a prefix cache of blocks, priorities."""
+"""Emulated LLM with continuous batching by iteration, a prefix cache of blocks, and priorities."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from fineflow.ir import Op
 from fineflow.protocols import Delta, Message, Sampling, TokenLogprob
 from fineflow.runtime import events
 
-# A timer, though a short one: in virtual time it goes off when everybody has done what they do at this moment.
+# A short timer: in virtual time it fires after all other work of the same moment.
 _GATHERING_SECONDS = 1e-6
 
 
 @dataclass(eq=False)
 class _Request:
-    """A prompt on its way: how much of it is not prefilled yet, what will be said, what of the cache it holds."""
+    """Request in the engine: its progress, its scripted answer, and the blocks that it holds."""
 
     number: int
     tokens: Sequence[int]
     answer: Sequence[int]
     priority: int
-    blocks: Sequence[int]  # keys of the whole blocks of the prompt
+    blocks: Sequence[int]  # keys of the full blocks of the prompt
     size: int  # blocks of prompt and answer
-    left: int = 0  # prompt tokens that are not prefilled
+    left: int = 0  # prompt tokens that are not prefilled yet
     cached: int = 0
     said: int = 0
-    started: float | None = None  # when it left the queue
-    batch: int = -1  # and for which iteration
-    shared: list[int] = field(default_factory=list)  # blocks of the prompt that others may use, too
-    outputs: asyncio.Queue[int] = field(default_factory=asyncio.Queue)  # tokens as they come; at last _END
+    started: float | None = None  # time at which it left the queue
+    batch: int = -1  # iteration at which it left the queue
+    shared: list[int] = field(default_factory=list)  # blocks of the prompt that other requests may share
+    outputs: asyncio.Queue[int] = field(default_factory=asyncio.Queue)  # tokens as they are decoded, then _END
 
     @property
     def private(self) -> int:
@@ -53,14 +53,14 @@ def _certain(token: int, sampling: Sampling) -> tuple[TokenLogprob, ...]:
 
 
 class EmulatedLLM:
-    """An ``LLMEngine`` that says what ``answer`` makes of the text of a prompt; a token is a word.
+    """``LLMEngine`` that answers a prompt with ``answer(text)``; a token is a word.
 
-    Iteration by iteration: running requests go on, waiting ones join by priority as long as there is room, prompts are
-    prefilled in chunks, and the end of an iteration gives every prefilled sequence one token. Whole blocks of prompts
-    are kept when they have been prefilled, until room is needed, and shared by what begins with them.
-    A request gets room for all that it will say at once, so that none has to be put off later. ``capacity``: tokens
-    that it asks not to be exceeded (``protocols.Limited``); the profile says what it really has room for.
-    ``constraints``: forms of output (``protocols.Constrains``) that ``answer`` is taken to follow.
+    In each iteration running requests continue, waiting ones join by priority while there is room, prompts are
+    prefilled in chunks, and every prefilled sequence gets one token at the end. Full blocks of prefilled prompts stay
+    in the prefix cache until room is needed; prompts that begin with them share them. A request reserves room for its
+    whole answer when it joins, so none is preempted. ``capacity``: tokens that callers should not exceed
+    (``protocols.Limited``); the profile sets the real size of the cache. ``constraints``: forms of output
+    (``protocols.Constrains``) that ``answer`` is assumed to follow.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EmulatedLLM:
         self._numbers = itertools.count()
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
-        self._kept: OrderedDict[int, int] = OrderedDict()  # shared blocks: how many use them, the latest used last
+        self._kept: OrderedDict[int, int] = OrderedDict()  # shared blocks -> users, by last use
         self._server: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -103,14 +103,14 @@ class EmulatedLLM:
         return plain_chat(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
-        """One token for each word with the white space behind it."""
+        """Returns one token for each word with the white space after it."""
         return [words.token(word) for word in re.findall(r"\s+|\S+\s*", text)]
 
     def _text(self, tokens: Sequence[int]) -> str:
         return "".join(map(words.text, tokens))
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Prefills the whole blocks of a prompt's beginning that are not kept already."""
+        """Prefills the full blocks of a prompt prefix, unless they are cached."""
         whole = tokens[: len(tokens) // self.block_size * self.block_size]
         if self.can_prefill and self.cached(whole) < len(whole):
             events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
@@ -121,12 +121,13 @@ class EmulatedLLM:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncGenerator[Delta, None]:
-        """Decodes; see ``LLMEngine``. Sampling never changes what is said, only where it ends; of logprobs it is
-        certain. RequestError for a form of the output that is not among its ``constraints``, an answer that is shorter
-        than ``min_tokens``, and ``extra``.
+        """Decodes; see ``LLMEngine``. Sampling never changes the text, only where it ends; all logprobs are 0.
+
+        RequestError for a form of output that is not in ``constraints``, an answer shorter than ``min_tokens``, and
+        ``extra``.
         """
         said = self.answer(self._text(tokens))
-        least = len(self._text(self.encode(said)[: sampling.min_tokens]))  # in which no stop string is looked for
+        least = len(self._text(self.encode(said)[: sampling.min_tokens]))  # no stop strings in these characters
         cuts = [at for at in (said.find(stop, least) for stop in sampling.stop) if at >= 0]
         answer = self.encode(said[: min(cuts)] if cuts else said)
         self._check(sampling, answer)
@@ -141,7 +142,7 @@ class EmulatedLLM:
                     yield Delta(words.text(token), (token,), logprobs=_certain(token, sampling))
             events.sized(self.name, Op.PREFILL, len(tokens))
             events.sized(self.name, Op.DECODE, count)
-            together = max((self._decoded - before) / max(count - 1, 1), 1.0)  # what others got meanwhile
+            together = max((self._decoded - before) / max(count - 1, 1), 1.0)  # requests per step
             events.measured(self.name, Op.DECODE, count, events.now() - first, together=together)
             text, news = (words.text(token), (token,)) if count else ("", ())
             certain = _certain(token, sampling) if count else ()
@@ -153,26 +154,26 @@ class EmulatedLLM:
         wrong += ["min_tokens"] * (len(answer) < sampling.min_tokens) + [name for name, _ in sampling.extra]
         if wrong:
             raise RequestError(
-                f"LLM {self.name!r} is emulated: it says what its answer function says, and cannot follow "
+                f"LLM {self.name!r} is emulated: its text comes from its answer function, so it cannot follow "
                 f"{', '.join(wrong)}; leave it out"
             )
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt are kept now."""
+        """Returns the number of leading tokens of a prompt in the prefix cache."""
         return len(list(itertools.takewhile(self._kept.__contains__, self._blocks(tokens)))) * self.block_size
 
     def forget(self) -> None:
-        """Empties the prefix cache, of what no request is using."""
+        """Drops all cached blocks that no request uses."""
         for block in [block for block, users in self._kept.items() if not users]:
             del self._kept[block]
 
     async def aclose(self) -> None:
-        """Nothing to free: the engine rests when it has no requests."""
+        """Does nothing: an engine without requests holds nothing."""
 
     # Requests and iterations
 
     def _blocks(self, tokens: Sequence[int]) -> list[int]:
-        """Keys of the whole blocks: each stands for all the tokens up to its end."""
+        """Returns the keys of the full blocks; each is a hash of all tokens up to the block's end."""
         size, keys = self.block_size, [0]
         for start in range(0, len(tokens) // size * size, size):
             keys.append(hash((keys[-1], *tokens[start : start + size])))
@@ -187,7 +188,7 @@ class EmulatedLLM:
                 f"{len(tokens) + len(answer)}; shorten it, or give the profile more blocks"
             )
         loop = asyncio.get_running_loop()
-        if self._server is not None and self._server.get_loop() is not loop:  # which has ended in the middle of work
+        if self._server is not None and self._server.get_loop() is not loop:  # that loop ended
             self._server = None
             for left in (*self._waiting, *self._running):
                 self._withdraw(left)
@@ -199,7 +200,7 @@ class EmulatedLLM:
 
     @contextmanager
     def _submitted(self, tokens: Sequence[int], answer: Sequence[int], priority: int) -> Iterator[_Request]:
-        """A request on its way, withdrawn and reported at the end of the block."""
+        """Submits a request; withdraws and reports it at the end of the block."""
         queued = events.now()
         request = self._submit(tokens, answer, priority)
         try:
@@ -209,7 +210,7 @@ class EmulatedLLM:
             events.ended(self.name, "decode" if answer else "prefill", queued, request.started, request.batch)
 
     def _prefilled(self, request: _Request) -> float:
-        """Tells what computing the prompt took, up to the first token; the time now."""
+        """Reports the time of the prefill, up to the first token. Returns the current time."""
         now, started = events.now(), request.started or 0.0
         events.began(now - started)
         events.measured(self.name, Op.PREFILL, len(request.tokens) - request.cached, now - started)
@@ -239,7 +240,7 @@ class EmulatedLLM:
         self._waiting.sort(key=lambda request: (-request.priority, request.number))
         while self._waiting and len(self._running) < self.profile.sequences:
             request = self._waiting[0]
-            # The last token of a prompt is computed always, to go on from it.
+            # The last token of a prompt is always computed: decoding continues from it.
             usable = request.blocks[: (len(request.tokens) - 1) // self.block_size]
             found = list(itertools.takewhile(self._kept.__contains__, usable))
             if not self._make_room(request.size - len(found), set(found)):
@@ -252,7 +253,7 @@ class EmulatedLLM:
             self._running.append(self._waiting.pop(0))
 
     def _make_room(self, blocks: int, wanted: set[int]) -> bool:
-        """Drops what was used least recently until so many blocks are free; False if requests use too many."""
+        """Drops the least recently used blocks until ``blocks`` are free. Returns False if requests hold too many."""
         free = self.profile.blocks - sum(request.private for request in self._running) - len(self._kept)
         idle = (block for block, users in self._kept.items() if not users and block not in wanted)
         drop = list(itertools.islice(idle, max(blocks - free, 0)))
@@ -282,7 +283,7 @@ class EmulatedLLM:
             self._say(request)
 
     def _keep(self, request: _Request) -> None:
-        """The blocks that are whole now can be shared from now on."""
+        """Shares the blocks of a prompt that are full by now."""
         done = (len(request.tokens) - request.left) // self.block_size
         for block in request.blocks[len(request.shared) : done]:
             self._kept[block] = self._kept.get(block, 0) + 1

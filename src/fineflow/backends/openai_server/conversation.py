@@ -1,9 +1,9 @@
-"""Conversations as text whose beginnings can be compared and cut, for servers that apply the chat template themselves.
+"""Conversations as text whose prefixes can be compared and cut, for servers that apply the chat template themselves.
 
-Each message is a header (JSON: its role and what else it says beside its text), its text, and marks around both. The
-marks are code points that Unicode keeps out of texts, so that no content can pass for a message. A text that is cut
-anywhere is still one: the messages before the cut, the last of which goes on. Only an engine of the same package reads
-it; what the model reads is written by the server's own template.
+Each message is a header (JSON: its role and all fields except its text), its text, and marks around both. The marks
+are Unicode noncharacters, so no content can be mistaken for a message. A prefix of such a text is valid, too: the
+messages before the cut, the last of which is open. Only the engine of this package reads the text; the server's own
+template writes the prompt of the model.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TOOLS = "tools"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a text says. messages and tools: in OpenAI's form. open: the last message goes on. asks: for an answer.
+    """Parsed text. messages and tools: in OpenAI's form. open: the last message is cut. asks: requests an answer.
 
-    begun: what the answer begins with, which is not said again.
+    begun: beginning of the answer, which the model continues without repeating it.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -38,7 +38,7 @@ class Conversation:
 def written(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, asks: bool = True
 ) -> str:
-    """The text of messages in OpenAI's form. RequestError for content that has one of the marks, or is not JSON data.
+    """Returns the text of messages in OpenAI's form. RequestError for content with a mark, or that is not JSON data.
 
     asks: the model is to answer.
     """
@@ -55,7 +55,7 @@ def written(
 
 
 def _written(header: Mapping[str, Any], content: str | None) -> str:
-    """content: None where it is in the header, as it is no text."""
+    """Returns the text of one message. content: None if it is not text and therefore part of the header."""
     told = json.dumps(header, ensure_ascii=False)
     if any(mark in part for part in (told, content or "") for mark in _MARKS):
         raise RequestError("the prompt contains one of U+FDD0 to U+FDD3, which no text may contain; leave them out")
@@ -63,7 +63,7 @@ def _written(header: Mapping[str, Any], content: str | None) -> str:
 
 
 def read(text: str) -> Conversation | None:
-    """What ``written`` wrote, or the beginning of it; None for another text. A header that was cut is left out."""
+    """Parses the output of ``written``, or a prefix of it; returns None for other text. Drops a header that was cut."""
     if not text.startswith(_BEGIN):
         return None
     body, asks, begun = text.partition(_ANSWER)
@@ -90,7 +90,7 @@ def read(text: str) -> Conversation | None:
 
 
 def as_openai(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's form, in which the arguments of tool calls are JSON texts."""
+    """Returns a message in OpenAI's form, in which the arguments of tool calls are JSON texts."""
     found = message.as_dict()
     for call in found.get("tool_calls", ()):
         call["function"]["arguments"] = json.dumps(call["function"]["arguments"])

@@ -1,4 +1,4 @@
-"""The pieces of a streamed answer, as engines give them."""
+"""Conversion of a streamed answer to the deltas of an engine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fineflow.errors import BackendError
 from fineflow.protocols import Delta, TokenLogprob
 
 UNKNOWN = -1
-"""Stands for a token whose id the server does not tell."""
+"""Placeholder of a token whose id the server does not report."""
 
 
 async def deltas(chunks: AsyncIterator[Any]) -> AsyncGenerator[Delta, None]:
-    """The deltas of the chunks of ``/chat/completions`` or ``/completions``. BackendError where the end is missing.
+    """Yields the deltas of the chunks of ``/chat/completions`` or ``/completions``. BackendError if the end is missing.
 
-    The last one waits for the usage that comes behind it. Calls of tools that the server has parsed are written as
-    models of the Hermes and Qwen families write them.
+    The last delta waits for the usage chunk that follows it. Tool calls that the server has parsed are written back to
+    text in the format of Hermes and Qwen models.
     """
     last: Delta | None = None
     usage: Any = None
@@ -75,7 +75,7 @@ def _logprobs(found: Any) -> tuple[TokenLogprob, ...]:
 
 
 def _gather(choice: Any, calls: dict[int, list[str]]) -> None:
-    """Adds to the name and the arguments of each call what a chunk says of it."""
+    """Appends the pieces of a chunk to the name and the arguments of each call."""
     for call in getattr(getattr(choice, "delta", None), "tool_calls", None) or ():
         known = calls.setdefault(call.index, ["", ""])
         if call.function is not None:

@@ -1,7 +1,7 @@
-"""A model on an OpenAI-compatible server as an ``LLMEngine``: vLLM, SGLang, llama.cpp, TGI, OpenAI itself.
+"""``LLMEngine`` for a model on an OpenAI-compatible server: vLLM, SGLang, llama.cpp, TGI, OpenAI itself.
 
 The server has the tokenizer and the chat template. So the tokens of this engine are the characters of a prompt, and the
-prompt of a conversation is text of its own form (``conversation``), which goes out as messages.
+prompt of a conversation is text in its own format (``conversation``), which is sent as messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _check(base_url: Any, options: Mapping[str, Any]) -> None:
     try:
         parts = urlsplit(base_url) if isinstance(base_url, str) else None
         good = parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of a port that is none
+    except ValueError:  # invalid port
         good = False
     if not good:
         raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
@@ -44,25 +44,25 @@ def _check(base_url: Any, options: Mapping[str, Any]) -> None:
 
 
 class OpenAIServerEngine:
-    """A model that an OpenAI-compatible server serves. ``fineflow.engine`` makes one and has chains use it.
+    """Model on an OpenAI-compatible server. ``fineflow.engine`` creates one and registers it for chains.
 
-    base_url: address, as ``http://localhost:8000/v1``. model: its name there; None: the only one that is served. warm:
-    whether prefixes of prompts may be sent ahead, in requests for one token. priority: whether requests say how urgent
-    they are, as vLLM with ``--scheduling-policy priority`` understands it. vllm: whether the server is vLLM (None: it
-    is asked when that matters). options: of ``openai.AsyncOpenAI``, as ``api_key``, ``timeout`` (seconds),
-    ``max_retries``, ``default_headers``, ``http_client``.
+    base_url: address, e.g. ``http://localhost:8000/v1``. model: its name there; None: the only model of the server.
+    warm: prefixes of prompts may be sent ahead, in requests for one token. priority: requests carry a priority, as vLLM
+    with ``--scheduling-policy priority`` understands it. vllm: the server is vLLM (None: detected when needed).
+    options: of ``openai.AsyncOpenAI``, e.g. ``api_key``, ``timeout`` (seconds), ``max_retries``, ``default_headers``,
+    ``http_client``.
 
-    Messages go to ``/chat/completions``, texts to ``/completions``; both are streamed, and broken off by closing the
+    Messages go to ``/chat/completions``, texts to ``/completions``; both are streamed, and cancelled by closing the
     connection. ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``regex`` and ``choices`` need vLLM.
-    Tokens in deltas are -1 where the server does not tell them.
+    Tokens in deltas are -1 if the server does not report them.
 
-    Raises: ValueError for an address that is none, TypeError for an option that the client has not. Requests raise
-    RequestError where the server refuses one, BackendError where it cannot be reached, breaks off or fails; the openai
-    library's exception is chained.
+    Raises: ValueError for an invalid address, TypeError for an unknown option. Requests raise RequestError if the
+    server refuses one, BackendError if it cannot be reached, closes the connection or fails; the openai library's
+    exception is the cause.
     """
 
     block_size = BLOCK  # characters
-    tool_format = "hermes"  # in which ``deltas`` writes the calls that the server has read
+    tool_format = "hermes"  # format in which ``deltas`` writes the calls that the server has parsed
 
     def __init__(
         self,
@@ -84,31 +84,31 @@ class OpenAIServerEngine:
 
     @property
     def priority(self) -> bool:
-        """Whether requests say how urgent they are: where that is allowed, and was not refused."""
+        """True if requests carry a priority: enabled, and not refused by the server."""
         return self.connection.priority
 
     def without_priority(self, why: Exception) -> None:
-        """The server has refused a priority, and is told none any more."""
+        """Stops sending priorities, after the server has refused one."""
         self.connection.priority = False
-        log.warning("%s takes no priorities, and is told none from now on: %s", self.connection.address, why)
+        log.warning("%s refuses priorities; requests carry none from now on: %s", self.connection.address, why)
 
     @property
     def base_url(self) -> str:
-        """The address of the server."""
+        """Address of the server."""
         return self.connection.url
 
     @property
     def own_http(self) -> bool:
-        """Whether it was given an HTTP client."""
+        """True if it uses an HTTP client of the user."""
         return "http_client" in self.connection.options
 
     @property
     def constraints(self) -> frozenset[str]:
-        """What of ``Sampling`` it can hold its output to: a JSON schema, and the rest where it is known to be vLLM."""
+        """Forms of constrained output: a JSON schema; on a server known to be vLLM also the others."""
         return frozenset({"schema", "regex", "choices"} if self.connection.vllm else {"schema"})
 
     def of(self, model: str) -> OpenAIServerEngine:
-        """The engine of another model on the same server, with the same settings."""
+        """Returns the engine of another model on the same server, with the same settings."""
         found = self._siblings.get(model)
         if found is None:
             found = object.__new__(OpenAIServerEngine)
@@ -129,23 +129,23 @@ class OpenAIServerEngine:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The conversation in the form that this engine reads; the server writes it by the model's chat template."""
+        """Returns the conversation in this engine's own format; the server applies the model's chat template."""
         return written([as_openai(message) for message in messages], tools, asks=add_generation_prompt)
 
     def write(self, messages: Sequence[Mapping[str, Any]], *, asks: bool = True) -> str:
-        """The same for messages as a client sends them. RequestError where they are not plain JSON data."""
+        """Returns the same for messages in OpenAI's form. RequestError if they are not plain JSON data."""
         return written(messages, asks=asks)
 
     def encode(self, text: str) -> list[int]:
-        """The code points of a text."""
+        """Returns the code points of a text."""
         return [ord(character) for character in text]
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """Characters at the beginning of a prompt that were sent ahead not long ago."""
+        """Returns the number of leading characters of a prompt that were sent ahead recently."""
         return self.warmed.known(_text(tokens))
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Sends a beginning of a prompt ahead, in a request for one token."""
+        """Sends a prefix of a prompt ahead, in a request for one token."""
         try:
             with self.warmed.sending(_text(tokens)):
                 await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
@@ -153,24 +153,24 @@ class OpenAIServerEngine:
             raise told(self.name, error) from error
 
     def wants(self, text: str, body: Mapping[str, Any]) -> bool:
-        """Whether ``warm`` would send the beginning. From any thread."""
+        """Returns True if ``warm`` would send the prefix. Thread-safe."""
         if not self.can_prefill or self.warmed.resting():
             return False
         return len(text) - self.warmed.known(text, repr(body)) >= BLOCK
 
     async def warm(self, text: str, body: Mapping[str, Any], user: Any, *, priority: int = 0) -> int:
-        """Sends a beginning of a prompt ahead for a client of the user's; returns its characters, 0 where not.
+        """Sends a prefix of a prompt ahead for a client of the user; returns its characters, 0 if it was not sent.
 
-        body: what besides the prompt the client's own request will say. user: the ``openai.AsyncOpenAI`` whose key,
-        headers, query and time limits are used, or the arguments of one. It is asked once and never raises; a server
-        that refuses time and again is left alone for a while.
+        body: the client's own request without the prompt. user: the ``openai.AsyncOpenAI`` whose key, headers, query
+        and timeouts are used, or the arguments of one. Sends once and never raises; pauses for a while if the server
+        refuses several times in a row.
         """
         if not self.wants(text, body):
             return 0
         try:
             with self.warmed.sending(text, repr(body)):
                 await self._send_ahead(text, body, self.connection.like(user), priority)
-        except Exception as error:  # whatever it is: nobody has asked for this
+        except Exception as error:  # any error: the user did not request this
             self.warmed.refused(self.name, error)
             return 0
         return len(text)
@@ -181,7 +181,7 @@ class OpenAIServerEngine:
             return
         sent = {"model": await self._model(), **given, **body}
         urgency = {"priority": -priority} if self.priority else {}
-        # What is for vLLM, besides what the user's own request has there.
+        # vLLM's fields, merged with those of the user's own request.
         sent["extra_body"] = urgency | (body.get("extra_body") or {}) | (given.get("extra_body") or {})
         start = events.now()
         resource: Any = client.chat.completions if "messages" in sent else client.completions
@@ -191,7 +191,7 @@ class OpenAIServerEngine:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncGenerator[Delta, None]:
-        """Decodes on the server. Higher priority first, where it may be said; vLLM counts the other way round."""
+        """Decodes on the server. Higher priority first, if enabled; vLLM's own order is reversed."""
         text, client = _text(tokens), self.connection.client()
         try:
             vllm = await self.connection.is_vllm(client)
@@ -216,7 +216,7 @@ class OpenAIServerEngine:
         return self.model
 
     async def aclose(self) -> None:
-        """Closes the connections to the server, which all its models share."""
+        """Closes the connections to the server, which are shared by all its models."""
         await self.connection.aclose()
 
 

@@ -1,4 +1,4 @@
-"""What a request says: prompts, beginnings of prompts, and ``Sampling`` as OpenAI's interface and vLLM have it."""
+"""Bodies of requests: prompts, prefixes of prompts, and ``Sampling`` in the terms of OpenAI's API and vLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fineflow.backends.openai_server.conversation import Conversation, read
 from fineflow.errors import RequestError
 from fineflow.protocols import Sampling
 
-# Fields of Sampling that OpenAI's interface does not know, and where vLLM has them.
+# Fields of Sampling that OpenAI's API lacks, and their places in vLLM's API.
 _OF_VLLM = ("top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "choices", "special_tokens")
 _STRUCTURED = {"regex": "regex", "choices": "choice"}
 _NAMES = {"special_tokens": "skip_special_tokens"}
@@ -18,15 +18,15 @@ _DEFAULT = Sampling()
 
 
 def add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    """Puts fields into a request that the client library does not know."""
+    """Adds fields to a request that the client library does not know."""
     body["extra_body"] = {**(body.get("extra_body") or {}), **extra}
 
 
 def ahead(text: str, *, vllm: bool) -> dict[str, Any] | None:
-    """The request for one token that has the beginning of a prompt computed; None where there is nothing to compute.
+    """Returns the request for one token that prefills a prefix of a prompt; None if there is nothing to compute.
 
-    vLLM's own fields let the prompt end inside of the last message; elsewhere the template ends the message, whose last
-    few tokens are then computed in vain.
+    vLLM's own fields let the prompt end inside the last message; on other servers the template ends the message, and
+    the last few tokens are wasted.
     """
     found = read(text)
     if found is None:
@@ -41,22 +41,22 @@ def ahead(text: str, *, vllm: bool) -> dict[str, Any] | None:
 
 
 def _needs_vllm(sampling: Sampling) -> tuple[str, ...]:
-    """The fields of a sampling that are not at their defaults and that OpenAI's interface does not know."""
+    """Returns the fields of a sampling that are not at their defaults and that OpenAI's API lacks."""
     return tuple(name for name in _OF_VLLM if getattr(sampling, name) != getattr(_DEFAULT, name))
 
 
 def decode(text: str, sampling: Sampling, *, vllm: bool, name: str) -> dict[str, Any]:
-    """The request for an answer. RequestError for what only vLLM can do and the server ``name`` is another one."""
+    """Returns the request for an answer. RequestError for fields that need vLLM if the server ``name`` is not vLLM."""
     found = read(text)
     foreign = _needs_vllm(sampling)
-    if found is not None and found.tools:  # whose calls the server takes out of the text itself
+    if found is not None and found.tools:  # the server itself parses the tool calls
         foreign = tuple(name for name in foreign if name != "special_tokens")
     if found is not None and found.begun and not vllm:
         raise RequestError(f"{name} cannot have its answer begin with {found.begun!r}, as it is not vLLM")
     if foreign and not vllm:
         raise RequestError(
-            f"{name} cannot follow {', '.join(foreign)} of Sampling, as it is not vLLM; leave them out, or give what "
-            "it calls them as extra"
+            f"{name} cannot follow {', '.join(foreign)} of Sampling, as it is not vLLM; leave them out, or pass the "
+            "server's own fields as extra"
         )
     body: dict[str, Any] = {"prompt": text} if found is None else _messages(found)
     body.update(stream=True, stream_options={"include_usage": True})
@@ -89,7 +89,7 @@ def _said(sampling: Sampling, key: str) -> Any:
 
 
 def _goes_on(found: Conversation) -> dict[str, Any]:
-    """The fields with which vLLM goes on with an answer that was begun; it is the last message then."""
+    """Returns the fields with which vLLM continues a begun answer, which is then the last message."""
     return {"add_generation_prompt": False, "continue_final_message": True} if found.begun else {}
 
 

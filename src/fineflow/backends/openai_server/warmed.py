@@ -1,4 +1,4 @@
-"""What of prompts was sent to a server ahead of them, and whether it wants to hear of that."""
+"""Record of the prefixes of prompts that were sent ahead to a server, and of its refusals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from fineflow.runtime import events
 
 BLOCK = 256
-"""Characters; about 64 tokens, from which on computing a beginning by itself is worth a request."""
+"""Characters, about 64 tokens: a shorter prefix is not worth a request of its own."""
 
-_KEPT_SECONDS = 240.0  # servers keep a prefix for some minutes (OpenAI: 5 to 10) or until they need the room
+_KEPT_SECONDS = 240.0  # servers keep a prefix for some minutes (OpenAI: 5 to 10) or until they need the memory
 _REMEMBERED = 1 << 14  # blocks
 _REFUSALS = 3  # in a row
 _REST_SECONDS = 60.0
@@ -21,9 +21,9 @@ log = logging.getLogger("fineflow")
 
 
 class Warmed:
-    """The beginnings of prompts that a server was given for its prefix cache. Seconds are those of ``events.now``.
+    """Prefixes of prompts that were sent to a server for its prefix cache. Times are those of ``events.now``.
 
-    under_way: how many it is being given now.
+    under_way: number of prefixes that are being sent now.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Warmed:
         self._rests_until = 0.0
 
     def known(self, text: str, about: str = "") -> int:
-        """Characters at the beginning of a text that were sent not long ago; about: what else was said."""
+        """Returns the number of leading characters of a text that were sent recently. about: rest of the request."""
         now, found = events.now(), 0
         for key in _keys(text, about):
             if self._until.get(key, 0.0) <= now:
@@ -43,7 +43,7 @@ class Warmed:
 
     @contextmanager
     def sending(self, text: str, about: str = "") -> Iterator[None]:
-        """The block has the server compute a beginning: known from now on, unless that fails or is broken off."""
+        """Marks a prefix as sent while the block sends it, and afterwards unless the block raises."""
         until, now = events.now() + _KEPT_SECONDS, events.now()
         keys = list(_keys(text, about))
         fresh = [key for key in keys if self._until.get(key, 0.0) <= now]
@@ -64,15 +64,15 @@ class Warmed:
         self._refusals = 0
 
     def refused(self, name: str, error: Exception) -> None:
-        """The server has refused a beginning, or could not be reached."""
+        """Counts an error of a server that refused a prefix or could not be reached; pauses after several in a row."""
         self._refusals += 1
         log.debug("prompt not sent ahead", extra={"event": "warm refused", "engine": name, "why": str(error)})
         if self._refusals == _REFUSALS:
             self._refusals, self._rests_until = 0, events.now() + _REST_SECONDS
-            log.warning("%s refuses beginnings of prompts, and gets none for %d s: %s", name, _REST_SECONDS, error)
+            log.warning("%s refuses prefixes of prompts; none are sent for %d s: %s", name, _REST_SECONDS, error)
 
     def resting(self) -> bool:
-        """Whether it has refused so often that it is left alone now."""
+        """Returns True during the pause after repeated refusals."""
         return events.now() < self._rests_until
 
 

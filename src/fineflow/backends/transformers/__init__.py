@@ -1,4 +1,4 @@
-"""The embedded LLM engine on transformers' continuous batching."""
+"""Embedded LLM engine on transformers' continuous batching."""
 
 from fineflow.backends.transformers.engine import TransformersEngine
 from fineflow.backends.transformers.model_host import CacheStats

@@ -1,4 +1,4 @@
-"""From the tokens that a request gets to the deltas that its engine gives out."""
+"""Conversion of the tokens of a request to the deltas of its engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fineflow.protocols import Delta, Sampling, TokenLogprob
 
 
 class Answer:
-    """The output of one request as it comes. eos: tokens that end it. text: of the model.
+    """Output of one request while it is decoded. eos: tokens that end it. text: of the model.
 
-    tokens: how many there are so far. reason: how it has ended, once it has.
+    tokens: number of tokens so far. reason: finish reason; None until the end.
     """
 
     def __init__(self, sampling: Sampling, eos: Sequence[int], text: Text) -> None:
         self.tokens = 0
         self.reason: str | None = None
-        self._unstopped = sampling.min_tokens  # tokens at the beginning in which no stop string is looked for
+        self._unstopped = sampling.min_tokens  # leading tokens in which stop strings do not count
         self._eos = eos
         self._text = text
         decode = partial(text.decode_all, eos=eos) if sampling.special_tokens else text.decode
@@ -31,7 +31,7 @@ class Answer:
         self._logprobs: list[TokenLogprob] = []
 
     def take(self, output: Output, request: Request) -> Delta | None:
-        """What can be given out now; None if nothing can. RequestError where the form could not be followed."""
+        """Returns the text and tokens that are final now; None if there are none. RequestError if the form failed."""
         free = max(self._unstopped - self.tokens, 0)
         self.tokens += len(output.tokens)
         self._news += output.tokens

@@ -1,28 +1,28 @@
-"""From tokens to text while decoding goes on: whole characters only, and nothing that a stop string may still claim."""
+"""Text of tokens during decoding: whole characters only, and no text that may still become a stop string."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-_INCOMPLETE = "\ufffd"  # what tokenizers decode the beginning of a multi-byte character to
+_INCOMPLETE = "\ufffd"  # decoding of an incomplete multi-byte character
 
 
 class Detokenizer:
     """Turns a growing list of tokens into pieces of text that concatenate to the decoding of the whole list.
 
-    ``decode`` is the tokenizer's own. A token's text may depend on the one before it (a leading space, the first bytes
-    of a character), so each step decodes a window that starts at the last piece given out and takes the difference.
-    This needs nothing but ``decode`` and hence serves every kind of tokenizer.
+    ``decode`` is the tokenizer's own. A token's text may depend on the token before it (a leading space, the first
+    bytes of a character), so each step decodes a window that starts at the last emitted piece, and emits the
+    difference. This only needs ``decode``, so it works for every tokenizer.
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._tokens: list[int] = []
-        self._window = 0  # where the window begins: the tokens of the last piece given out
-        self._done = 0  # tokens whose text has been given out
+        self._window = 0  # start of the window: the first token of the last emitted piece
+        self._done = 0  # tokens whose text was emitted
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that ``tokens`` complete; may be empty."""
+        """Adds tokens and returns the text that they complete; may be empty."""
         text = ""
         for token in tokens:
             self._tokens.append(token)
@@ -39,7 +39,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Cuts a stream of text before the first occurrence of a stop string, holding back what may become one."""
+    """Cuts a stream of text before the first stop string; holds back text that may become one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -47,7 +47,7 @@ class StopStrings:
         self.hit = False
 
     def push(self, text: str) -> str:
-        """The text that is certain not to belong to a stop string. ``hit`` tells whether one has come."""
+        """Returns the text that cannot belong to a stop string. ``hit`` is True after a stop string."""
         pending = self._held + text
         found = [at for at in (pending.find(stop) for stop in self._stops) if at >= 0]
         if found:
@@ -58,12 +58,12 @@ class StopStrings:
         return pending[:cut]
 
     def finish(self) -> str:
-        """What is left when the output ends by itself: the text held back was not a stop string after all."""
+        """Returns the text held back, at the end of the output: it did not become a stop string."""
         rest, self._held = self._held, ""
         return rest
 
     def _undecided(self, text: str) -> int:
-        """Length of the longest end of ``text`` that begins a stop string."""
+        """Returns the length of the longest suffix of ``text`` that is the beginning of a stop string."""
         longest = 0
         for stop in self._stops:
             for length in range(min(len(stop) - 1, len(text)), longest, -1):

@@ -1,14 +1,14 @@
-"""The embedded LLM engine: any causal LM of Hugging Face transformers, in this process, with continuous batching.
+"""Embedded LLM engine: any causal LM of Hugging Face transformers, in this process, with continuous batching.
 
-One daemon thread owns the model and runs ``continuous.Manager``; everything else here runs on the caller's event loop
-and talks to it through queues. Finished requests leave their full key/value blocks behind, which is what ``prefill``
-relies on; upstream drops all blocks nobody uses at once when fewer than 15% of the cache are free.
+One daemon thread owns the model and runs ``manager.Manager``; everything else here runs on the caller's event loop and
+communicates with it through queues. Finished requests leave their full KV blocks in the cache; ``prefill`` relies on
+that. Upstream drops all unused blocks together when less than 15% of the cache is free.
 
-Penalties, ``min_tokens``, logprobs and forms (schema, regex, choices; by llguidance) are followed where the pass of the
-model is neither captured in CUDA graphs nor compiled; elsewhere RequestError names them.
+Penalties, ``min_tokens``, logprobs and forms (schema, regex, choices; by llguidance) need a forward pass that is
+neither captured in CUDA graphs nor compiled; otherwise RequestError names them.
 
-What upstream's continuous batching does not do: penalties of a model's generation config (those of ``Sampling`` are
-done here), beam search, and prefix sharing for models with sliding-window attention (``can_prefill`` is False there).
+Not supported by upstream's continuous batching: penalties of a model's generation config (those of ``Sampling`` are
+applied here), beam search, and prefix sharing for models with sliding-window attention (``can_prefill`` is False).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from fineflow.runtime import events
 
 
 class TransformersEngine:
-    """An ``LLMEngine`` on ``transformers``' continuous batching. Loads the model at first use, with a progress bar.
+    """``LLMEngine`` on ``transformers``' continuous batching. Loads the model on first use, with a progress bar.
 
-    model: a local folder or a hub id. device: default CUDA where there is one. dtype: default float32 on CPU (greedy
-    output is then that of ``model.generate``), else the model's own. name: lane in plans and timelines; default the
-    last part of ``model``. context: longest prompt plus output in tokens; default what the model's config says.
-    batching: settings of transformers; default small blocks and batches on CPU, transformers' own on CUDA.
+    model: a local folder or a hub id. device: default CUDA if available. dtype: default float32 on CPU (greedy output
+    then equals that of ``model.generate``), else the model's own. name: lane in plans and timelines; default the last
+    part of ``model``. context: longest prompt plus output in tokens; default from the model's config. batching:
+    settings of transformers; default small blocks and batches on CPU, transformers' own on CUDA.
 
-    Raises BackendError when the model cannot be loaded: at once for a local folder, at first use for a hub id.
-    After ``aclose()`` or the death of its thread the engine starts again when next used.
+    Raises BackendError if the model cannot be loaded: at once for a local folder, on first use for a hub id. After
+    ``aclose()`` or the death of its thread the engine starts again on next use.
     """
 
-    recovers = True  # transformers drops the cache of a request, and computes it again, what was decoded included
+    recovers = True  # transformers drops the cache of a request and recomputes it, decoded tokens included
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TransformersEngine:
         self._hosting = Hosting(self.model_id, self.name, self.device, self.dtype, context, batching)
         self._ids = itertools.count()
         self._grammars = grammars.Grammars(self._of_grammars)
-        self._warming: set[Request] = set()  # prefills under way
+        self._warming: set[Request] = set()  # running prefills
         self._decoded = 0  # tokens so far, of all requests
         if is_local(model):
             self._hosting.load_config()
@@ -88,7 +88,7 @@ class TransformersEngine:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The prompt text of a conversation, by the model's chat template. RequestError when it has none."""
+        """Returns the prompt text of a conversation, by the model's chat template. RequestError if it has none."""
         return self._hosting.text.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
@@ -96,22 +96,22 @@ class TransformersEngine:
 
     @property
     def tokenizer(self) -> Any:
-        """The model's tokenizer, loaded when first asked for; it does not wait for the model."""
+        """Tokenizer of the model, loaded on first use, without the model."""
         return self._hosting.text.tokenizer
 
     # Requests
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Computes and keeps the full blocks of a prompt prefix; does nothing when there are none, or all are kept.
+        """Computes and caches the full blocks of a prompt prefix; does nothing if there are none, or all are cached.
 
-        Returns when the blocks can be used, or when a request for a prompt that begins with ``tokens`` has come: that
-        goes on with the blocks there are. Cancelling it aborts the request. Nothing is left of it but blocks that
-        nobody holds, which any later request may share or take over.
+        Returns when the blocks can be used, or when a request whose prompt begins with ``tokens`` arrives, which
+        continues from the blocks computed so far. Cancelling it aborts the request. It leaves only unused blocks, which
+        any later request may share or evict.
         """
         whole = len(tokens) // self.block_size * self.block_size
         if not self.can_prefill or self.cached(tokens) >= whole:
             return
-        # Two tokens, because the blocks of a request are registered only after a step that it survives.
+        # Two tokens, because upstream registers the blocks of a request only after a step that does not end it.
         events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
         async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (request, outputs):
             self._warming.add(request)
@@ -125,10 +125,10 @@ class TransformersEngine:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncGenerator[Delta, None]:
-        """Decodes; see ``LLMEngine``. Tokens of the deltas include the end-of-sequence token, their text does not.
+        """Decodes; see ``LLMEngine``. The tokens of the deltas include the end-of-sequence token, their text does not.
 
-        Raises ValueError for settings out of range, RequestError for those that cannot be followed, BackendError when
-        the prompt is too long or the engine dies. ``max_tokens`` is cut to what the model's context has room for.
+        Raises ValueError for settings out of range, RequestError for unsupported settings or a prompt that is too long,
+        BackendError if the engine dies. ``max_tokens`` is cut to the room in the model's context.
         """
         check(sampling)
         steering = await self._steering(tokens, sampling)
@@ -149,10 +149,10 @@ class TransformersEngine:
                     yield delta
 
     def _measured(self, prompt: int, steps: int, first: float, before: int) -> None:
-        """Tells what decoding took since the first token."""
+        """Reports the time of decoding since the first token."""
         events.sized(self.name, Op.PREFILL, prompt)
         events.sized(self.name, Op.DECODE, steps)
-        together = max((self._decoded - before) / max(steps, 1), 1.0)  # what others got meanwhile
+        together = max((self._decoded - before) / max(steps, 1), 1.0)  # mean number of requests per step
         events.measured(self.name, Op.DECODE, steps, time.perf_counter() - first, together=together)
 
     @contextlib.asynccontextmanager
@@ -165,7 +165,7 @@ class TransformersEngine:
         eos: bool = True,
         steering: Steering | None = None,
     ) -> AsyncGenerator[tuple[Request, asyncio.Queue[Output]], None]:
-        """A request on its way and the queue of its outputs; withdrawn and reported at the end of the block."""
+        """Submits a request and yields it with the queue of its outputs; withdraws and reports it at the end."""
         queued = time.perf_counter()
         outputs: asyncio.Queue[Output] = asyncio.Queue()
         manager = await self._hosting.running()  # loaded from here on
@@ -180,7 +180,7 @@ class TransformersEngine:
             stop_at_eos=eos,
             steering=steering,
         )
-        if not manager.submit(request):  # its thread ended at this very moment
+        if not manager.submit(request):  # its thread has just ended
             manager = await self._hosting.running()
             if not manager.submit(request):
                 raise self._died(manager.background_thread_status.fatal_error)
@@ -195,11 +195,11 @@ class TransformersEngine:
 
     @property
     def constraints(self) -> frozenset[str]:
-        """Which forms an output can be held to: see ``protocols.Constrains``."""
+        """Forms of constrained output: see ``protocols.Constrains``."""
         return grammars.CONSTRAINTS if self._hosting.eager and grammars.available() else frozenset()
 
     async def _steering(self, tokens: Sequence[int], sampling: Sampling) -> Steering | None:
-        """What has to be done for a request beyond drawing its tokens."""
+        """Returns the steering of a request; None if its tokens only have to be drawn."""
         names = steered(sampling)
         if not names:
             return None
@@ -219,15 +219,15 @@ class TransformersEngine:
         return self._hosting.text.of_grammars(self._hosting.config.get_text_config().vocab_size, self._hosting.eos)
 
     def _overtake(self, tokens: list[int]) -> None:
-        """Withdraws the prefills of a prompt that is there as a whole now: both at once would compute it twice."""
+        """Withdraws running prefills of a prefix of the prompt: running both would compute it twice."""
         for warming in tuple(self._warming):
             if tokens[: len(warming.tokens)] == warming.tokens and self._hosting.manager is not None:
                 self._hosting.manager.withdraw(warming)
-                with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits
+                with contextlib.suppress(RuntimeError):  # its loop is closed
                     warming.loop.call_soon_threadsafe(warming.deliver, Output([], True))
 
     def _prefilled(self, request: Request) -> float:
-        """Tells what computing the prompt took, up to the first token; the time now."""
+        """Reports the time of the prefill, up to the first token. Returns the current time."""
         now = time.perf_counter()
         events.measured(
             self.name, Op.PREFILL, len(request.tokens) - max(request.cached_tokens, 0), now - request.started
@@ -241,12 +241,12 @@ class TransformersEngine:
         return output
 
     def _died(self, cause: BaseException | None) -> BackendError:
-        error = BackendError(f"LLM engine {self.name!r} stopped while a request was under way: {cause}")
+        error = BackendError(f"LLM engine {self.name!r} stopped while a request was running: {cause}")
         error.__cause__ = cause
         return error
 
     def _fit(self, prompt: int, sampling: Sampling) -> Sampling:
-        """The sampling cut to the room that the context and the cache leave."""
+        """Returns the sampling with ``max_tokens`` cut to the room in the context and the cache."""
         assert self.context is not None
         room = self.context - prompt
         if not prompt or room < 1:
@@ -260,47 +260,47 @@ class TransformersEngine:
 
     @property
     def block_size(self) -> int:
-        """Tokens per key/value block."""
+        """Tokens per KV block."""
         return self._hosting.block_size
 
     @property
     def can_prefill(self) -> bool:
-        """Whether prompts share what is computed of their beginnings."""
+        """True if prompts share the KV cache of common prefixes."""
         return self._hosting.can_prefill
 
     @property
     def context(self) -> int | None:
-        """Tokens of the longest prompt and output together; None until a model from a hub is loaded."""
+        """Most tokens of prompt and output together; None until a model from a hub is loaded."""
         return self._hosting.context
 
     @property
     def capacity(self) -> int | None:
-        """Tokens that transformers lets into its key/value cache; None until it has measured how much memory is free.
+        """Tokens that transformers admits to its KV cache; None until it has measured the free memory.
 
-        That is its blocks less the margin, below which it begins no further prompt and gives up what it has kept.
+        These are its blocks minus the margin, below which it starts no further prompt and evicts the prefix cache.
         """
         return self._hosting.capacity
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt are in the prefix cache now. A moment later it may be others."""
+        """Returns the number of leading tokens of a prompt in the prefix cache now. It may change at any time."""
         return self._hosting.cached(tokens)
 
     def stats(self) -> CacheStats:
-        """Where the key/value cache stands; all zero while the engine is idle. Approximate while it works."""
+        """Returns the state of the KV cache; all zero while nothing runs. Approximate while the engine is busy."""
         return self._hosting.stats()
 
     async def reset_prefix_cache(self) -> None:
-        """Forgets the prefix cache, so that a measurement starts from the same state as the one before it.
+        """Empties the prefix cache, so that every measurement starts from the same state.
 
-        Requests under way go on, and share with later ones no more blocks than they fill from now on. The generation
+        Running requests continue; later requests share only the blocks that they fill from now on. The generation
         thread is paused between two steps for it.
         """
         await self._hosting.reset_prefix_cache()
 
     async def start(self) -> None:
-        """Loads the model and starts its thread, so that the first request need not wait for it."""
+        """Loads the model and starts its thread, so that the first request does not wait for it."""
         await self._hosting.running()
 
     async def aclose(self) -> None:
-        """Fails the requests under way, ends the thread and releases the model. Idempotent."""
+        """Fails running requests, ends the thread and releases the model. Idempotent."""
         await self._hosting.aclose()

@@ -1,4 +1,4 @@
-"""Forms that an output is held to, compiled by llguidance where that is installed."""
+"""Grammars for constrained output, compiled by llguidance if it is installed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from fineflow.errors import RequestError
 from fineflow.protocols import Sampling
 
-# JSON as ``json.dumps`` writes it: where white space is free, small models write it and do not stop.
+# JSON as ``json.dumps`` writes it: with flexible white space, small models write it without end.
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 CONSTRAINTS = frozenset({"schema", "regex", "choices"})
 
 
 def available() -> bool:
-    """Whether llguidance is installed."""
+    """Returns True if llguidance is installed."""
     return find_spec("llguidance") is not None
 
 
 class Grammars:
-    """Compiles the forms of one model's requests. tokenizer: makes what llguidance needs, about a second, once."""
+    """Compiles the forms of one model's requests. tokenizer: makes llguidance's tokenizer; takes about 1 s, once."""
 
     def __init__(self, tokenizer: Callable[[], Any]) -> None:
         self._make = tokenizer
@@ -30,7 +30,7 @@ class Grammars:
         self._lock = threading.Lock()
 
     def matcher(self, sampling: Sampling) -> Any:
-        """An ``LLMatcher`` for the form that the sampling asks for. RequestError for one that cannot be followed."""
+        """Returns an ``LLMatcher`` for the form of the sampling. RequestError for a form that cannot be followed."""
         from llguidance import LLMatcher
 
         with self._lock:
@@ -56,7 +56,7 @@ def _grammar(sampling: Sampling, kind: Any) -> Any:
 
 
 def tokenizer_of(tokenizer: Any, vocabulary: int, eos: list[int]) -> Any:
-    """What llguidance needs of a model's tokenizer. vocabulary: the number of the model's scores."""
+    """Returns llguidance's tokenizer for a model. vocabulary: number of the model's scores."""
     import llguidance.hf
 
     return llguidance.hf.from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=eos or None)

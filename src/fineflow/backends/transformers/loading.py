@@ -1,4 +1,4 @@
-"""Names of models, settings by device, and errors while loading."""
+"""Model names, settings by device, and errors while loading."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from transformers import ContinuousBatchingConfig
 from fineflow.backends.transformers.manager import SCHEDULER_TYPE
 from fineflow.errors import BackendError
 
-_MARGIN = 0.15  # of the cache, which transformers keeps free for requests that are decoding; its own default
-_CPU_CACHE_TOKENS = 16384  # key/value cache on CPU, in tokens; on CUDA transformers takes what memory is free
+_MARGIN = 0.15  # share of the cache that transformers keeps free for decoding requests; its own default
+_CPU_CACHE_TOKENS = 16384  # size of the KV cache on CPU; on CUDA transformers uses the free memory
 
 
 def is_local(model: str | Path) -> bool:
-    """Whether a model is meant as a folder: only a plain ``name`` or ``owner/name`` that is no folder is a hub id."""
+    """Returns True if a model name is a folder: only a ``name`` or ``owner/name`` that is no folder is a hub id."""
     text = str(model)
     path = Path(text)
     return isinstance(model, Path) or path.exists() or path.is_absolute() or text.startswith((".", "~"))
@@ -26,7 +26,7 @@ def is_local(model: str | Path) -> bool:
 
 @contextlib.contextmanager
 def loading(model_id: str) -> Iterator[None]:
-    """Turns whatever goes wrong while loading into one line."""
+    """Turns errors while loading into a BackendError with a one-line reason."""
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
@@ -38,7 +38,7 @@ def loading(model_id: str) -> Iterator[None]:
 
 
 def batching_config(given: ContinuousBatchingConfig | None, device: torch.device) -> ContinuousBatchingConfig:
-    """The settings of the manager: a copy of ``given``, or what suits the device."""
+    """Returns the settings of the manager: a copy of ``given``, or the defaults for the device."""
     if given is not None:
         batching = copy.deepcopy(given)
     elif device.type == "cpu":
@@ -51,7 +51,7 @@ def batching_config(given: ContinuousBatchingConfig | None, device: torch.device
             auto_switch_to_flash=False,
         )
     else:
-        # Double buffering looks up the blocks of requests that were cancelled meanwhile and dies of it.
+        # Double buffering crashes on the blocks of requests that were cancelled meanwhile.
         batching = ContinuousBatchingConfig(use_async_batching=False, max_memory_percent=0.8)
     batching.scheduler_type = SCHEDULER_TYPE
     batching.safety_margin = _MARGIN if batching.safety_margin is None else batching.safety_margin

@@ -1,9 +1,9 @@
-"""Continuous batching of transformers, adapted at its seams: routing, sampling and priorities per request, and a daemon
-thread that tells when it ends.
+"""Continuous batching of transformers, extended with routing, sampling and priorities per request, on a daemon thread
+that fails its requests when it ends.
 
-transformers gives one manager per model with one sampling setting, first come first served. Three of its parts are
-replaced here through the interfaces that it has for them: the scheduler (a registered type), the output router and the
-list of logits processors. Nothing upstream is patched.
+transformers has one manager per model with one sampling setting, first come first served. Three of its parts are
+replaced here through its own interfaces: the scheduler (a registered type), the output router and the list of logits
+processors. Nothing upstream is patched.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fineflow.backends.transformers.request import Output, Request, request_of
 from fineflow.backends.transformers.sampler import Sampler
 
 SCHEDULER_TYPE = "fineflow_priority"
-_EXIT_SECONDS = 5.0  # how long the end of the interpreter waits for the step that is running
+_EXIT_SECONDS = 5.0  # interpreter exit waits so long for the running step
 
 
 class PriorityScheduler(FIFOScheduler):  # type: ignore[misc]
-    """First come first served among equals; higher priority first. Requests that are decoding always go on.
+    """Scheduler by priority, FIFO among equals. Decoding requests always continue.
 
-    Requests learn the number of the step with which they begin.
+    Sets ``Request.batch`` to the number of the step in which the request begins.
     """
 
     _step = 0
@@ -61,10 +61,10 @@ SCHEDULER_MAPPING[SCHEDULER_TYPE] = PriorityScheduler
 
 
 class Router(OutputRouter):  # type: ignore[misc]
-    """Hands outputs to the requests waiting for them. Outputs nobody waits for cancel their request and are dropped.
+    """Delivers outputs to their requests. An output without a waiting request is dropped, and its request cancelled.
 
-    Upstream would collect the latter in a queue for ever. Cancelling again closes a gap: a cancellation that the
-    manager reads before the request itself is forgotten by it.
+    Upstream would collect such outputs in a queue forever. Cancelling again closes a gap: the manager forgets a
+    cancellation that it reads before the request itself.
     """
 
     def __init__(self, cancel: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Router(OutputRouter):  # type: ignore[misc]
         self.closed = False
 
     def register(self, request: Request) -> bool:
-        """False when the manager's thread has ended: nobody would ever answer."""
+        """Registers a request. Returns False if the manager's thread has ended: there would be no answer."""
         with self._lock:
             if not self.closed:
                 self._waiting[request.id] = request
@@ -117,7 +117,7 @@ class Router(OutputRouter):  # type: ignore[misc]
         super().fail_and_deliver(state, error)
 
     def close(self, error: BaseException) -> None:
-        """Fails everyone who is still waiting, and everyone to come."""
+        """Fails all waiting requests, and refuses later ones."""
         with self._lock:
             self.closed = True
             left, self._waiting = list(self._waiting.values()), {}
@@ -131,14 +131,14 @@ class Router(OutputRouter):  # type: ignore[misc]
 
         try:
             loop.call_soon_threadsafe(run)
-        except RuntimeError:  # that loop is closed: its requests have nobody left to wait for them
+        except RuntimeError:  # that loop is closed: its requests have no reader any more
             for request, _ in items:
                 self.forget(request.id)
                 self._cancel(request.id)
 
 
 class Manager(ContinuousBatchingManager):  # type: ignore[misc]
-    """transformers' manager with the parts above, on a daemon thread: a forgotten engine does not keep the process."""
+    """transformers' manager with the parts above, on a daemon thread: an engine left open does not block exit."""
 
     output_router: Router
 
@@ -149,7 +149,7 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         self.logit_processor = Sampler()
         resolved = self.continuous_batching_config
         compiled = resolved.varlen_compile_config or resolved.decode_compile_config
-        at_once = not resolved.use_async_batching  # a batch is not prepared before the one before it has ended
+        at_once = not resolved.use_async_batching  # a batch is prepared only after the previous one has ended
         self.logit_processor.eager = at_once and not any(resolved.cuda_graph_booleans) and not compiled
         _managers.add(self)
 
@@ -165,11 +165,11 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
             self.output_router.close(self.background_thread_status.fatal_error or RuntimeError("it was closed"))
 
     def accepts(self) -> bool:
-        """Whether the thread runs and is not about to end."""
+        """Returns True if the thread runs and is not about to end."""
         return self.is_running() and self.background_thread_status.can_accept_new_requests() is None
 
     def submit(self, request: Request) -> bool:
-        """Queues a request. False when the thread has ended or is about to."""
+        """Queues a request. Returns False if the thread has ended or is about to."""
         if not self.output_router.register(request):
             return False
         accepted = self.add_request(
@@ -185,28 +185,28 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         return accepted is not None
 
     def withdraw(self, request: Request) -> None:
-        """Ends a request before its next step; its blocks are free then. Harmless when it has ended by itself."""
+        """Ends a request before its next step and frees its blocks. Does nothing if it has ended by itself."""
         self.output_router.forget(request.id)
         self.cancel_request(request.id)
 
     def cached(self, tokens: list[int]) -> int:
-        """Tokens at the beginning of a prompt whose blocks are in the cache. From any thread."""
+        """Returns the number of leading tokens of a prompt whose blocks are in the cache. Thread-safe."""
         processor = self.batch_processor
         if processor is None or not processor.cache.use_prefix_sharing:
             return 0
-        # The lookup leaves out a prompt's last token, which must be computed; one more makes the last block count.
+        # The lookup ignores a prompt's last token, which must be computed; an extra token makes the last block count.
         found = [
             len(allocator.match_prefix_blocks([*tokens, 0])) * allocator.tokens_per_page
             for allocator in processor.cache.cache_allocators.values()
         ]
-        kept: int = min(found)  # kinds of attention share what all of them have
+        kept: int = min(found)  # a prefix must be cached for every kind of attention
         return kept
 
     def forget_prefixes(self) -> None:
-        """Empties the prefix cache. Only while paused."""
+        """Empties the prefix cache. Only while the thread is paused."""
         cache = self.batch_processor.cache
         cache.evict_cached_blocks()
-        for allocator in cache.cache_allocators.values():  # blocks in use lose their names, and are freed when released
+        for allocator in cache.cache_allocators.values():  # blocks in use lose their keys, and are freed when released
             allocator.ledger.hash_to_block.clear()
             allocator.ledger.block_to_hash.clear()
 
@@ -216,7 +216,7 @@ _managers: weakref.WeakSet[Manager] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    # A daemon thread inside torch while the interpreter is taken down may crash the process at its very end.
+    # A daemon thread inside torch may crash the process while the interpreter shuts down.
     for manager in list(_managers):
         if manager.is_running():
             with suppress(Exception):

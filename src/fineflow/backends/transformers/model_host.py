@@ -1,4 +1,4 @@
-"""A model of transformers and the thread that runs it: loaded and started at first use, stopped, started again."""
+"""Life cycle of a transformers model and its thread: loaded and started on first use, stopped, started again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fineflow.backends.transformers.threads import in_thread
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Blocks of the key/value cache: in use by requests, kept for reuse, and all; and the number of live requests."""
+    """State of the KV cache in blocks: used by requests, kept for reuse, in total; and the number of live requests."""
 
     requests: int
     used: int
@@ -28,11 +28,11 @@ class CacheStats:
 
 
 class Hosting:
-    """What ``TransformersEngine`` sends its requests to; the arguments are those of the engine, with its defaults.
+    """Host of a ``TransformersEngine``'s model. Arguments as for the engine, with its defaults.
 
-    text: the tokenizer, loaded with the model. manager: None while nothing runs. eos: the tokens that end an output,
-    known once it has run. context: longest prompt and output together in tokens, as the model's config says when that
-    is loaded. can_prefill: whether prompts share what is computed of their beginnings.
+    text: tokenizer side of the model. manager: None while nothing runs. eos: tokens that end an output, known after
+    the first start. context: most tokens of prompt and output together; from the model's config once that is loaded.
+    can_prefill: prompts share the KV cache of common prefixes.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class Hosting:
     # Life
 
     def alive(self) -> bool:
-        """Whether it takes requests."""
+        """Returns True if it accepts requests."""
         return self.manager is not None and self.manager.accepts()
 
     async def running(self) -> Manager:
-        """Loads the model and starts its thread, if need be. BackendError when the model cannot be loaded."""
+        """Returns the manager; loads the model and starts its thread if necessary. BackendError if loading fails."""
         if not self.alive():
             await in_thread(self._start)
         assert self.manager is not None
         return self.manager
 
     async def aclose(self) -> None:
-        """Fails the requests under way, ends the thread and releases the model. Idempotent."""
+        """Fails running requests, ends the thread and releases the model. Idempotent."""
         await in_thread(self._stop)
 
     def load_config(self) -> None:
-        """Reads what can be known of the model without its weights. BackendError when there is no such model."""
+        """Reads the model's config, without its weights. BackendError if there is no such model."""
         with loading(self._model_id):
             self.config = AutoConfig.from_pretrained(self._model_id)
         text = self.config.get_text_config()
@@ -113,7 +113,7 @@ class Hosting:
     def _stop(self, *, release: bool = True) -> None:
         with self._lock:
             if self.manager is not None:
-                self.manager.stop(block=True, hard_stop=True)  # also when its thread has died: it frees the cache
+                self.manager.stop(block=True, hard_stop=True)  # even if its thread has died: this frees the cache
                 self.manager = None
             if release:
                 self.model = None
@@ -122,26 +122,26 @@ class Hosting:
 
     @property
     def eager(self) -> bool:
-        """Whether passes of the model are neither captured nor compiled, so that something can be done within them."""
+        """True if passes of the model are neither captured nor compiled, so that requests can be steered."""
         return self.manager.logit_processor.eager if self.manager is not None else self._device.type == "cpu"
 
     @property
     def capacity(self) -> int | None:
-        """Tokens that transformers lets into its key/value cache; None until it has measured how much memory is free.
+        """Tokens that transformers admits to its KV cache; None until it has measured the free memory.
 
-        That is its blocks less the margin, below which it begins no further prompt and gives up what it has kept.
+        These are its blocks minus the margin, below which it starts no further prompt and evicts the prefix cache.
         """
         processor = self.manager.batch_processor if self.manager is not None else None
         blocks = processor.cache.num_blocks if processor is not None else self._batching.num_blocks
         return None if blocks is None else int(blocks * (1 - self._batching.safety_margin)) * self.block_size
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt are in the prefix cache now."""
+        """Returns the number of leading tokens of a prompt in the prefix cache now."""
         manager = self.manager
         return manager.cached(list(tokens)) if manager is not None else 0
 
     def stats(self) -> CacheStats:
-        """Where the key/value cache stands; all zero while nothing runs. Approximate while it works."""
+        """Returns the state of the KV cache; all zero while nothing runs. Approximate while the engine is busy."""
         manager = self.manager
         processor = manager.batch_processor if manager is not None else None
         if processor is None:
@@ -155,13 +155,13 @@ class Hosting:
         return CacheStats(live, used, kept, total)
 
     async def reset_prefix_cache(self) -> None:
-        """Forgets the prefix cache; the thread is paused between two steps for it."""
+        """Empties the prefix cache; the thread is paused between two steps for it."""
         manager = self.manager
         if manager is None or not manager.is_running():
             return
 
         def reset() -> None:
-            with contextlib.suppress(RuntimeError), manager.pause():  # it raises when the thread ends meanwhile
+            with contextlib.suppress(RuntimeError), manager.pause():  # raised if the thread ends meanwhile
                 if manager.batch_processor is not None:
                     manager.forget_prefixes()
 

@@ -1,4 +1,4 @@
-"""A request on its way to transformers' manager, and what comes back."""
+"""Requests to transformers' manager, and their outputs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fineflow.protocols import Sampling
 
 @dataclass(slots=True)
 class Output:
-    """What the manager's thread hands to a waiting request: new tokens, and how the request stands.
+    """Output from the manager's thread to a waiting request: new tokens, and the state of the request.
 
-    logprobs: of the tokens, where they were asked for.
+    logprobs: of the tokens, if requested.
     """
 
     tokens: list[int]
@@ -28,12 +28,12 @@ class Output:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One request, as it travels with transformers' own state of it (see ``request_of``).
+    """One request, attached to transformers' own state of it (see ``request_of``).
 
-    deliver is called on ``loop``. cached_tokens, started and batch are filled in by the manager's thread: tokens of
-    the prompt found in the prefix cache, when the request left the queue (``time.perf_counter`` seconds), and with
-    which step of the model. So is logprobs, a place for each token of the output, where they were asked for.
-    steering: what changes the scores of its tokens, if anything does.
+    deliver is called on ``loop``. The manager's thread sets cached_tokens (tokens of the prompt found in the prefix
+    cache), started (time at which the request left the queue, in ``time.perf_counter`` seconds), batch (step of the
+    model in which it began) and logprobs (an entry per output token, if requested). steering: changes the scores of its
+    tokens; None if they stay as they are.
     """
 
     id: str
@@ -52,10 +52,10 @@ class Request:
     delivered: int = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Request:
-        return self  # transformers copies a request's arguments when it restarts it; identity must survive
+        return self  # transformers copies the arguments of a restarted request; this object must stay the same
 
 
 def request_of(state: RequestState) -> Request | None:
-    """The request that a state of transformers belongs to; None for those it makes itself to warm up."""
+    """Returns the request of a state of transformers; None for states that transformers creates to warm up."""
     found = state.logit_processor_kwargs.get("request")
     return found if isinstance(found, Request) else None

@@ -1,4 +1,4 @@
-"""Decoding settings per request: transformers has one setting per manager."""
+"""Sampling settings per request: transformers has one setting per manager."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fineflow.backends.transformers.steering import alternatives
 
 
 class Sampler:
-    """Decoding settings per request, as a list of logits processors: it decides, the argmax follows.
+    """Sampling settings per request, in place of the list of logits processors; the argmax then takes its choice.
 
-    Greedy requests pass through untouched, so they stay greedy to the last bit. For the others the token is drawn by
-    the Gumbel trick from noise that is a function of (seed, position, token id) alone: equal seeds give equal output,
-    whatever else is in the batch. Order of the settings as in ``generate``: temperature, top-k, top-p, min-p.
+    Scores of greedy requests stay unchanged, so they are greedy to the last bit. For the others the token is drawn by
+    the Gumbel trick from noise that depends only on (seed, position, token id): equal seeds give equal output, whatever
+    else is in the batch. Order of the settings as in ``generate``: temperature, top-k, top-p, min-p.
 
-    ``eager``: the forward pass is neither captured in a graph nor compiled, so that batches without sampling may skip
-    the work, and requests may be steered (``Steering``) and have logprobs.
+    ``eager``: the forward pass is neither captured in a graph nor compiled, so batches without sampling may skip the
+    work, and requests may be steered (``Steering``) and have logprobs.
     """
 
     tensors_required = 5  # rows of int32 per request: temperature, top_p, min_p (bits of float32), top_k, noise seed
@@ -30,10 +30,10 @@ class Sampler:
     def __init__(self) -> None:
         self.eager = True
         self._needed = False
-        self._followed: list[tuple[int, RequestState, Request]] = []  # those of the batch with more than a draw
+        self._followed: list[tuple[int, RequestState, Request]] = []  # requests of the batch with steering or logprobs
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:
-        """Everything a request brings has been checked before."""
+        """Does nothing: requests are checked before they are submitted."""
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         int32_tensor.zero_()  # temperature 0: greedy
@@ -58,7 +58,7 @@ class Sampler:
         request = request_of(state)
         if request is None or request.sampling.temperature <= 0:
             return 0.0, 1.0, 0.0, 0, 0
-        # The position of the token to come; also right for requests that were interrupted and started again.
+        # The position of the next token; also correct for requests that were interrupted and restarted.
         key = struct.pack("<Qq", request.seed % 2**64, state.position_offset)
         noise = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little", signed=True)
         asked = request.sampling
@@ -71,13 +71,13 @@ class Sampler:
         if self.eager:
             for i, state, request in self._followed:
                 if request.sampling.logprobs is not None:
-                    del request.logprobs[len(_output(state, request)) :]  # of a token that is decoded a second time
+                    del request.logprobs[len(_output(state, request)) :]  # a restarted request decodes tokens again
                     chosen = int(drawn[i].argmax())
                     request.logprobs.append(alternatives(scores[i], chosen, request.sampling.logprobs))
         return drawn
 
     def _steered(self, scores: torch.Tensor) -> torch.Tensor:
-        """The scores as the requests that are steered have them."""
+        """Returns the scores with those of steered requests replaced."""
         rows = [
             (i, request.steering.scores(scores[i], _output(state, request)))
             for i, state, request in self._followed
@@ -91,7 +91,7 @@ class Sampler:
         return scores
 
     def _drawn(self, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
-        """Scores whose highest is that of the token that is drawn."""
+        """Returns scores whose maximum is the drawn token."""
         count = scores.size(0)
         temperature, top_p, min_p = (args[row, :count].view(torch.float32).unsqueeze(-1) for row in range(3))
         top_k, seed = args[3, :count].unsqueeze(-1), args[4, :count].unsqueeze(-1)
@@ -113,13 +113,13 @@ def _followed(request: Request) -> bool:
 
 
 def _output(state: RequestState, request: Request) -> list[int]:
-    """The tokens that were decoded so far, also of a request that was interrupted and started again."""
+    """Returns the tokens decoded so far, also of a request that was interrupted and restarted."""
     decoded: list[int] = [*state.initial_tokens, *state.generated_tokens][len(request.tokens) :]
     return decoded
 
 
 def _gumbel(seed: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Gumbel noise per (seed, token id). seed: [n, 1] int32, ids: [n, vocabulary] int64; float32 as ids."""
+    """Returns Gumbel noise per (seed, token id), float32 [n, vocabulary]. seed: [n, 1] int32, ids: int64."""
     word = 0xFFFFFFFF
     mixed = (seed.to(torch.int64) & word) ^ ((ids * 0x9E3779B1) & word)
     for factor in (0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F):  # the finalizer of MurmurHash3, one round more

@@ -1,7 +1,7 @@
-"""What of a request's sampling depends on the tokens so far: penalties, a least length, a form; and logprobs.
+"""Sampling that depends on the tokens so far: penalties, a minimum length, a form; and logprobs.
 
-Upstream has none of it per request. It is done for each such request on its own, in Python between the forward pass and
-the choice of the token, which neither a captured nor a compiled pass lets in.
+Upstream has none of it per request. It runs for each such request separately, in Python between the forward pass and
+the choice of the token, so it is not possible in a captured or compiled pass.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _DEFAULT = Sampling()
 
 
 def steered(sampling: Sampling) -> list[str]:
-    """The fields that ask for something that this module does."""
+    """Returns the fields of a sampling that need this module."""
     names = [name for name in _STEERED if getattr(sampling, name) != getattr(_DEFAULT, name)]
     return names if sampling.logprobs is None else [*names, "logprobs"]
 
 
 def check(sampling: Sampling) -> None:
-    """ValueError for settings that no decoding can follow; RequestError for those that this engine does not know."""
+    """Raises ValueError for settings out of range, RequestError for settings that this engine does not know."""
     wanted = {
         "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
         "temperature": (sampling.temperature >= 0, "0 (greedy) or more"),
@@ -51,10 +51,10 @@ def check(sampling: Sampling) -> None:
 
 
 class Steering:
-    """Changes the scores of one request. Called on the thread of the generation, token after token.
+    """Changes the scores of one request. Called on the generation thread, once per token.
 
-    prompt: its tokens. eos: those that end a sequence. matcher: an ``llguidance.LLMatcher`` for the form, if any.
-    failure: what the matcher says where it could not go on; the output ends there.
+    prompt: its tokens. eos: tokens that end a sequence. matcher: an ``llguidance.LLMatcher`` for the form, if any.
+    failure: error of the matcher, at which the output ends.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], eos: Sequence[int], matcher: Any = None) -> None:
@@ -66,7 +66,7 @@ class Steering:
         self._matched = 0  # tokens of the output that the matcher has seen
 
     def scores(self, scores: torch.Tensor, output: Sequence[int]) -> torch.Tensor:
-        """What the next token is chosen from: a tensor of its own. scores: float32, as many as the vocabulary.
+        """Returns the changed scores of the next token, a new tensor. scores: float32 [vocabulary].
 
         output: the tokens so far.
         """
@@ -79,7 +79,7 @@ class Steering:
         return scores
 
     def _penalize(self, scores: torch.Tensor, output: Sequence[int]) -> None:
-        """As transformers does for repetitions, and OpenAI for what is in the output already."""
+        """Applies the repetition penalty as transformers does, presence and frequency penalties as OpenAI does."""
         factor = self._sampling.repetition_penalty
         if factor != 1.0:
             ids = list(self._prompt.union(output))
@@ -91,7 +91,7 @@ class Steering:
             scores[list(counts)] -= less.to(scores.dtype)
 
     def _hold(self, scores: torch.Tensor, output: Sequence[int]) -> None:
-        """Leaves what the form allows."""
+        """Masks the tokens that the form does not allow."""
         new = [token for token in output[self._matched :] if token not in self._eos]
         self._matched = len(output)
         if not self.failure and new and not self._matcher.consume_tokens(new):
@@ -109,11 +109,11 @@ class Steering:
 
 
 Alternatives = tuple[float, list[tuple[int, float]]]
-"""The logprob of a token, and tokens with theirs: the likeliest ones in its place."""
+"""Logprob of a token, and the most likely tokens in its place with their logprobs."""
 
 
 def alternatives(scores: torch.Tensor, chosen: int, count: int) -> Alternatives:
-    """What is to be told of a token that was chosen. scores: those of the model, of the whole vocabulary."""
+    """Returns the logprobs to report for a chosen token. scores: the model's own, of the whole vocabulary."""
     logprobs = scores.float().log_softmax(dim=-1)
     if not count:
         return float(logprobs[chosen]), []

@@ -1,4 +1,4 @@
-"""The text side of a model: its tokenizer and its chat template."""
+"""Tokenizer and chat template of a model."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fineflow.protocols import Message
 
 
 class Text:
-    """What turns conversations and text into tokens, and tokens into text. From any thread.
+    """Converts conversations and text to tokens, and tokens to text. Thread-safe.
 
-    model_id: whose tokenizer is loaded when it is first needed; that does not wait for the model.
+    model_id: model whose tokenizer is loaded on first use, without the model itself.
     """
 
     def __init__(self, model_id: str) -> None:
         self._model_id = model_id
-        self._lock = threading.RLock()  # fast tokenizers refuse to be borrowed by two threads at once
+        self._lock = threading.RLock()  # fast tokenizers raise if two threads use them at once
         self._tokenizer: Any = None
 
     @property
     def tokenizer(self) -> Any:
-        """The model's tokenizer. BackendError when it cannot be loaded."""
+        """Tokenizer of the model. BackendError if it cannot be loaded."""
         if self._tokenizer is None:
             with self._lock, loading(self._model_id):
                 if self._tokenizer is None:
@@ -48,28 +48,28 @@ class Text:
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
             )
-        except Exception as error:  # templates raise what they like
+        except Exception as error:  # templates may raise anything
             raise RequestError(f"the chat template of LLM {self._model_id!r} refuses the messages: {error}") from error
         return text
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text as it is."""
+        """Returns the tokens of a text, without adding special ones."""
         tokenizer = self.tokenizer
         with self._lock:
             found: list[int] = tokenizer(text, add_special_tokens=False).input_ids
         return found
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of tokens, without that of special ones."""
+        """Returns the text of tokens, without special ones."""
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text
 
     def decode_all(self, tokens: list[int], eos: Collection[int] = ()) -> str:
-        """The text of tokens, special ones included, but for those of ``eos``."""
+        """Returns the text of tokens, special ones included except those of ``eos``."""
         text: str = self.tokenizer.decode([token for token in tokens if token not in eos])
         return text
 
     def of_grammars(self, vocabulary: int, eos: Sequence[int]) -> Any:
-        """What llguidance needs of the tokenizer. vocabulary: the number of the model's scores."""
+        """Returns llguidance's tokenizer for the model. vocabulary: number of the model's scores."""
         with self._lock:
             return tokenizer_of(self.tokenizer, vocabulary, list(eos))

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop."""
+"""Blocking work off the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Runs blocking work in a thread of its own, which ends with it (an executor's would outlive the engine)."""
+    """Runs blocking work in a new thread, which ends with it (an executor's thread would outlive the engine)."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -30,7 +30,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             result = work()
         except BaseException as caught:
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="fineflow-engine-control", daemon=True).start()

@@ -1,4 +1,4 @@
-"""vLLM as an engine, in processes of its own."""
+"""vLLM as an engine, in its own processes."""
 
 from fineflow.backends.vllm.engine import VLLMEngine
 

@@ -1,4 +1,4 @@
-"""What vLLM tells of its key/value cache while it works."""
+"""Metrics of vLLM's KV cache."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Gauges:
-    """The latest figures; written on vLLM's loop, read from anywhere.
+    """Latest metrics; written on vLLM's loop, read from any thread.
 
-    usage: part of the cache that requests hold, 0 to 1. running, waiting: requests. queried, hits: tokens of prompts
-    so far, and those of them that were in the prefix cache.
+    usage: share of the cache that requests hold, 0 to 1. running, waiting: requests. queried, hits: prompt tokens so
+    far, and those of them that were in the prefix cache.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Gauges:
         self.hits = 0
 
     def logger(self, vllm_config: Any, engine_index: int = 0) -> Any:
-        """A factory of stat loggers, as ``AsyncLLM`` takes them."""
+        """Returns a stat logger; this method is a factory for ``AsyncLLM``."""
         from vllm.v1.metrics.loggers import StatLoggerBase
 
         gauges = self

@@ -1,4 +1,4 @@
-"""The vLLM engine, as users make it."""
+"""The vLLM engine that users create."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _users = itertools.count(1)
 
 
 class VLLMEngine:
-    """An ``LLMEngine`` on vLLM's ``AsyncLLM``, in processes of its own. Starts at first use, which takes half a minute.
+    """``LLMEngine`` on vLLM's ``AsyncLLM``, in its own processes. Starts on first use, which takes half a minute.
 
     model: a local folder or a hub id. name: lane in plans and timelines; default the last part of ``model``. context:
-    longest prompt plus output in tokens; default what the model's config says. sessions: how many prefixes may be kept
-    as requests that wait for the rest of their prompt, instead of in the prefix cache alone (0: none; experimental, as
-    it is in vLLM; not with versions of vLLM that it was not tried with, nor for requests with stop strings). options:
-    any other argument of vLLM's ``AsyncEngineArgs``, as ``dtype``, ``gpu_memory_utilization``,
-    ``kv_cache_memory_bytes``, ``enforce_eager``.
+    longest prompt plus output in tokens; default from the model's config. sessions: number of prefixes that may be kept
+    as requests that wait for the rest of their prompt, not only in the prefix cache (0: none; experimental, as it is in
+    vLLM; only with tested versions of vLLM, and not for requests with stop strings). options: any other argument of
+    vLLM's ``AsyncEngineArgs``, e.g. ``dtype``, ``gpu_memory_utilization``, ``kv_cache_memory_bytes``,
+    ``enforce_eager``.
 
-    Objects with the same arguments stand for one engine, which all chains of the process share. It ends when the last
-    of them is closed or collected, and starts again when one is used after that. It has an event loop of its own, so
-    it may be used from any; a forked child starts another one.
+    Objects with equal arguments share one engine in the process. It ends when the last of them is closed or collected,
+    and starts again if one is used after that. It has its own event loop, so it may be used from any loop; a forked
+    child starts its own engine.
 
-    Scripts must do what they do below ``if __name__ == "__main__"``, because vLLM's processes import them.
+    Scripts must run their code below ``if __name__ == "__main__"``, because vLLM's processes import them.
 
-    Raises BackendError, with what went wrong in vLLM's processes, for whoever waits when it cannot start or dies; the
-    next use starts another one. RequestError for a request that vLLM refuses.
+    If it cannot start or dies, all waiting callers get a BackendError with the cause from vLLM's processes; the next
+    use starts it again. RequestError for a request that vLLM refuses.
     """
 
-    recovers = True  # vLLM preempts a request that has no room, and computes it again
+    recovers = True  # vLLM preempts a request without room, and recomputes it
 
     def __init__(
         self,
@@ -62,44 +62,44 @@ class VLLMEngine:
 
     @property
     def shared(self) -> Shared:
-        """The engine that it stands for. Asking for it is use, also after ``aclose``."""
+        """The shared engine. Reading it counts as use, even after ``aclose``."""
         self._shared.users.add(self._user)
         return self._shared
 
     @property
     def block_size(self) -> int:
-        """Tokens per key/value block; a guess until vLLM has started, unless it was given."""
+        """Tokens per KV block; before vLLM has started a guess, unless set by an option."""
         return self._shared.block_size
 
     @property
     def can_prefill(self) -> bool:
-        """Whether vLLM keeps prefixes."""
+        """True if vLLM's prefix cache is on."""
         return self._shared.can_prefill
 
     @property
     def context(self) -> int | None:
-        """Tokens of the longest prompt and output together; None until vLLM has started."""
+        """Most tokens of prompt and output together; None until vLLM has started."""
         return self._shared.context
 
     @property
     def capacity(self) -> int | None:
-        """Tokens that its key/value cache has room for; None until vLLM has started."""
+        """Capacity of the KV cache in tokens; None until vLLM has started."""
         return self._shared.capacity
 
     @property
     def constraints(self) -> frozenset[str]:
-        """What it can hold its output to."""
+        """Forms of constrained output."""
         return self._shared.constraints
 
     @property
     def version(self) -> str | None:
-        """Of vLLM; None until it has started."""
+        """Version of vLLM; None until it has started."""
         host = self._shared.host
         return host.facts.version if host is not None else None
 
     @property
     def tokenizer(self) -> Any:
-        """The model's tokenizer, loaded when first asked for; it does not wait for vLLM to start."""
+        """Tokenizer of the model, loaded on first use, without starting vLLM."""
         return self.shared.prompts.tokenizer
 
     def render_chat(
@@ -109,50 +109,50 @@ class VLLMEngine:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The prompt text of a conversation, by the model's chat template. RequestError when it has none."""
+        """Returns the prompt text of a conversation, by the model's chat template. RequestError if it has none."""
         return self.shared.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt text (special tokens only where the text has them)."""
+        """Returns the token ids of a prompt text, without adding special tokens."""
         return self.shared.encode(text)
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Computes and keeps the full blocks of a prompt prefix, by a request for one token.
+        """Computes and caches the full blocks of a prompt prefix, by a request for one token.
 
-        Does nothing when there are none, or all are kept. Returns when the blocks can be used, or when a request for a
-        prompt that begins with ``tokens`` has come: that goes on with the blocks there are. Cancelling it aborts it.
+        Does nothing if there are none, or all are cached. Returns when the blocks can be used, or when a request whose
+        prompt begins with ``tokens`` arrives, which continues from the blocks computed so far. Cancelling it aborts it.
         """
         await self.shared.prefill(tokens, priority=priority)
 
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncGenerator[Delta, None]:
-        """Decodes; see ``LLMEngine``. Tokens of the deltas include the end-of-sequence token, their text does not.
+        """Decodes; see ``LLMEngine``. The tokens of the deltas include the end-of-sequence token, their text does not.
 
-        ``sampling.extra`` takes fields of vLLM's ``SamplingParams``, as ``logit_bias``, ``bad_words``, ``ignore_eos``.
-        ``max_tokens`` is cut to what the model's context has room for. Raises RequestError for what vLLM refuses.
+        ``sampling.extra`` takes fields of vLLM's ``SamplingParams``: ``logit_bias``, ``bad_words``, ``ignore_eos``, ...
+        ``max_tokens`` is cut to the room in the model's context. Raises RequestError for a request that vLLM refuses.
         """
         return self.shared.generate(tokens, sampling, priority=priority)
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt are in the prefix cache, as far as can be told from outside."""
+        """Returns the estimated number of leading tokens of a prompt in the prefix cache."""
         return self._shared.cached(tokens)
 
     def cache_statistics(self) -> CacheStatistics | None:
-        """Where the key/value cache stands; None while vLLM does not run."""
+        """Returns statistics of the KV cache; None while vLLM does not run."""
         return self._shared.cache_statistics()
 
     async def reset_prefix_cache(self) -> None:
-        """Forgets the prefix cache, so that a measurement starts from the same state as the one before it.
+        """Empties the prefix cache, so that every measurement starts from the same state.
 
-        Requests under way are computed anew.
+        Running requests are computed again.
         """
         await self._shared.reset_prefix_cache()
 
     async def start(self) -> None:
-        """Starts vLLM, so that the first request need not wait for it."""
+        """Starts vLLM, so that the first request does not wait for it."""
         await self.shared.running()
 
     async def aclose(self) -> None:
-        """Where it is the last one for its engine, fails what is under way and ends vLLM's processes. Idempotent."""
+        """Closes this object. The last one of an engine fails running requests and ends vLLM. Idempotent."""
         await asyncio.wrap_future(_released(self._shared, self._user))
 
 

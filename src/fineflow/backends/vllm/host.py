@@ -1,7 +1,7 @@
-"""A running vLLM: one ``AsyncLLM`` on an event loop of its own, in a thread of its own.
+"""A running vLLM: one ``AsyncLLM`` on its own event loop, in its own thread.
 
-``AsyncLLM`` belongs to one event loop, starts by blocking it, and handles what its processes send there. So it gets one
-that nobody else uses, and lives on when the loop of those who ask it ends. Requests come from any event loop.
+``AsyncLLM`` belongs to one event loop, blocks it while it starts, and handles the messages of its processes there. With
+its own loop it blocks no other work, and outlives the loops of its callers. Requests come from any event loop.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fineflow.backends.vllm.cache_metrics import Gauges
 from fineflow.backends.vllm.startup import cause, open_engine, progress
 from fineflow.errors import BackendError, RequestError
 
-_EXIT_SECONDS = 30.0  # for vLLM's processes to give back what they hold; longer than they take on a busy machine
+_EXIT_SECONDS = 30.0  # for vLLM's processes to release their resources; longer than they take on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What vLLM has decided when it started. All but the version in tokens.
+    """Settings that vLLM determined when it started; sizes in tokens.
 
-    block: of key/value cache; context: longest prompt and output; room: all blocks together. caching: whether it keeps
-    prefixes.
+    block: size of a KV block. context: longest prompt and output together. room: size of the KV cache. caching: the
+    prefix cache is on.
     """
 
     version: str
@@ -40,7 +40,7 @@ class Facts:
 
 
 class Host:
-    """Starts at ``start``, works until ``stop`` or until vLLM's processes die, and is not used again."""
+    """One run of vLLM: from ``start`` until ``stop`` or until vLLM's processes die. Not reusable."""
 
     def __init__(self, name: str, model: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -53,37 +53,37 @@ class Host:
         self._ending: asyncio.Event
         self._guard = threading.Lock()
         self._open = False
-        self._tasks: dict[asyncio.Task[None], Callable[[Any], None]] = {}  # under way, and who is told what comes
+        self._tasks: dict[asyncio.Task[None], Callable[[Any], None]] = {}  # running -> receiver of its items
         self._thread = threading.Thread(target=self._main, name=f"fineflow-vllm-{name}", daemon=True)
         self._started: Future[None] = Future()
 
     @property
     def running(self) -> bool:
-        """Whether it takes requests."""
+        """True if it accepts requests."""
         return self._open
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """True if any work is running."""
         return bool(self._tasks)
 
     def start(self) -> None:
-        """Blocks until vLLM is ready. BackendError, with the root cause, where it cannot start."""
+        """Blocks until vLLM is ready. BackendError, with the root cause, if it cannot start."""
         with progress(f"starting vLLM with {self.name}"):
             self._thread.start()
             self._started.result()
-        # Only now, so that it is done before what vLLM and multiprocessing have registered, which would wait for ever.
+        # Registered last, hence run before the exit functions of vLLM and multiprocessing, which would wait forever.
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Fails what is under way and blocks until vLLM's processes have ended."""
+        """Fails running requests and blocks until vLLM's processes have ended."""
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
         atexit.unregister(self.stop)
 
     def abandon(self) -> None:
-        """In a forked child: the processes are the parent's, and must not be ended from here."""
+        """Detaches a forked child from vLLM's processes, which belong to the parent and must not be ended here."""
         self._open = False
         atexit.unregister(self.stop)
         client = getattr(self.llm, "engine_core", None)
@@ -112,9 +112,9 @@ class Host:
         await asyncio.wait({ending, self.llm.output_handler}, return_when=asyncio.FIRST_COMPLETED)
         with self._guard:
             self._open = False
-        await asyncio.sleep(0)  # what was accepted before that is a task now
+        await asyncio.sleep(0)  # work accepted before becomes a task
         if ending.done():
-            failure = BackendError(f"LLM engine {self.name!r} was closed while a request was under way")
+            failure = BackendError(f"LLM engine {self.name!r} was closed while a request was running")
         else:
             why = cause(folder, self.llm.dead_error, self._exits())
             failure = BackendError(f"LLM engine {self.name!r} died: {why}; its next use starts another one")
@@ -125,7 +125,7 @@ class Host:
         self.llm.shutdown(timeout=_EXIT_SECONDS)
         self.llm = None
         for process in processes:
-            process.join(_EXIT_SECONDS)  # else it stays a child that has ended and is not known to have
+            process.join(_EXIT_SECONDS)  # else it stays a zombie
 
     async def _fail(self, error: BackendError) -> None:
         left = dict(self._tasks)
@@ -157,7 +157,7 @@ class Host:
     # From other event loops
 
     async def call(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """Awaits ``work(llm)`` on vLLM's event loop. BackendError when vLLM ends before it does."""
+        """Awaits ``work(llm)`` on vLLM's event loop. BackendError if vLLM ends first."""
 
         async def once(llm: Any) -> AsyncGenerator[Any, None]:
             yield await work(llm)
@@ -169,15 +169,15 @@ class Host:
     async def stream(
         self, work: Callable[[Any], AsyncIterator[Any]], *, expose: Callable[[Callable[[], None]], None] | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Iterates ``work(llm)``, which runs on vLLM's event loop. Closing it cancels the work there.
+        """Iterates ``work(llm)``, which runs on vLLM's event loop. Closing the iterator cancels the work there.
 
-        expose: is given a function that ends the iteration, from any thread. Raises BackendError when vLLM ends,
-        RequestError for what vLLM refuses.
+        expose: called with a thread-safe function that ends the iteration. Raises BackendError if vLLM ends,
+        RequestError for requests that vLLM refuses.
         """
         loop, items = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
         def deliver(item: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
                 loop.call_soon_threadsafe(items.put_nowait, item)
 
         if expose is not None:
@@ -189,7 +189,7 @@ class Host:
                     raise item
                 yield item
         finally:
-            with contextlib.suppress(RuntimeError):  # vLLM's loop has ended, and everything on it
+            with contextlib.suppress(RuntimeError):  # vLLM's loop has ended, with its tasks
                 self._loop.call_soon_threadsafe(task.cancel)
 
     def run(self, work: Callable[[], None]) -> None:
@@ -220,12 +220,12 @@ class Host:
                 deliver(item)
             deliver(_END)
         except EngineDeadError:
-            await asyncio.Event().wait()  # until those who find out why tell everybody
+            await asyncio.Event().wait()  # until _serve fails all tasks with the cause
         except Exception as error:
             deliver(self._told(error))
 
     def _told(self, error: Exception) -> BackendError:
-        """What a request has come to: refused, where its own values are the reason."""
+        """Returns the BackendError for a failed request: a RequestError if its own values are the reason."""
         from vllm.exceptions import GracefulHTTPError, VLLMClientError
 
         root: BaseException = error
@@ -243,21 +243,21 @@ _END = object()
 
 
 class _Task:
-    """A task of vLLM's loop, which begins a moment later."""
+    """Handle of a task that starts on vLLM's loop a moment later."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
-        """On vLLM's loop."""
+        """Cancels the task. Call it on vLLM's loop."""
         self.cancelled = True
         if self.task is not None:
             self.task.cancel()
 
 
 def _same(error: BackendError) -> BackendError:
-    """One for each who waits: they are raised in places of their own."""
+    """Returns a copy: each waiting caller raises its own exception object."""
     copy = BackendError(*error.args)
     copy.__cause__ = error.__cause__
     return copy

@@ -1,4 +1,4 @@
-"""Which beginnings of prompts vLLM has in its prefix cache, as far as that can be told from outside."""
+"""Estimate of the prompt prefixes in vLLM's prefix cache, which it does not report."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 
 
 class Kept:
-    """The blocks that were computed last, by the tokens up to their end.
+    """The most recently computed blocks, by hash of the tokens up to their end.
 
-    vLLM does not tell which blocks it keeps. It gives up those first that were used longest ago, so of the latest ones,
-    as many as fill half of its cache, all are there unless requests under way hold more than the other half.
+    vLLM does not report its cached blocks. It evicts the least recently used ones first, so the latest blocks up to
+    half of its cache are all present unless running requests hold more than the other half.
     """
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def add(self, tokens: Sequence[int], size: int, room: int) -> None:
-        """The blocks of these tokens have been used. size: tokens per block; room: tokens of the whole cache."""
-        # The end first: vLLM gives up a block before those in front of it.
+        """Marks the blocks of these tokens as used. size: tokens per block; room: tokens of the whole cache."""
+        # The last block first: vLLM evicts a block before its predecessors.
         for key in reversed(list(_keys(tokens, size))):
             self._blocks[key] = None
             self._blocks.move_to_end(key)
@@ -26,13 +26,13 @@ class Kept:
             self._blocks.popitem(last=False)
 
     def correct(self, tokens: Sequence[int], size: int, cached: int) -> None:
-        """Of this prompt no more than ``cached`` tokens were found in the cache."""
+        """Removes the blocks of a prompt beyond the ``cached`` tokens that vLLM found in the cache."""
         for at, key in enumerate(_keys(tokens, size), 1):
             if at * size > cached:
                 self._blocks.pop(key, None)
 
     def known(self, tokens: Sequence[int], size: int) -> int:
-        """Tokens at the beginning of a prompt that are in the cache."""
+        """Returns the number of leading tokens of a prompt in the cache."""
         found = 0
         for key in _keys(tokens, size):
             if key not in self._blocks:
@@ -41,7 +41,7 @@ class Kept:
         return found
 
     def clear(self) -> None:
-        """The cache was emptied."""
+        """Removes all blocks: the cache was emptied."""
         self._blocks.clear()
 
 

@@ -1,4 +1,4 @@
-"""Prompts for a model on vLLM: its chat template and its tokenizer, which need no running vLLM."""
+"""Prompts for a model on vLLM: chat template and tokenizer, which need no running vLLM."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fineflow.protocols import Message
 
 
 class Prompts:
-    """The tokenizer of a model, as vLLM loads it. options: vLLM's own, of which some are about that."""
+    """Tokenizer of a model, loaded as vLLM does. options: vLLM's own, some of which concern the tokenizer."""
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self.model = model
         self._options = options
-        self._tokenizing = threading.RLock()  # fast tokenizers refuse to be borrowed by two threads at once
+        self._tokenizing = threading.RLock()  # fast tokenizers raise if two threads use them at once
         self._tokenizer: Any = None
 
     def forget_locks(self) -> None:
-        """In a forked child: whoever held them does not exist."""
+        """Replaces the locks in a forked child, where their holders do not exist."""
         self._tokenizing = threading.RLock()
 
     def render_chat(
@@ -41,7 +41,7 @@ class Prompts:
             )
         except BackendError:
             raise
-        except Exception as error:  # templates raise what they like
+        except Exception as error:  # templates may raise anything
             if not getattr(self.tokenizer, "chat_template", True):
                 raise RequestError(f"LLM {self.model!r} has no chat template; use it for plain completions") from error
             raise RequestError(f"the chat template of LLM {self.model!r} refuses the messages: {error}") from error
@@ -55,7 +55,7 @@ class Prompts:
 
     @property
     def tokenizer(self) -> Any:
-        """Loaded when first asked for; it does not wait for vLLM to start."""
+        """Tokenizer, loaded on first use, without starting vLLM."""
         if self._tokenizer is None:
             with self._tokenizing:
                 if self._tokenizer is None:
@@ -76,5 +76,5 @@ class Prompts:
                     revision=given.get("tokenizer_revision") or given.get("revision"),
                     download_dir=given.get("download_dir"),
                 )
-        except Exception as error:  # of vLLM, transformers, tokenizers and the hub
+        except Exception as error:  # from vLLM, transformers, tokenizers or the hub
             raise BackendError(f"the tokenizer of LLM {self.model!r} could not be loaded: {error}") from error

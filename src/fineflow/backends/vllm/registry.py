@@ -1,4 +1,4 @@
-"""Which engines there are in this process: one for each set of arguments, while somebody uses it."""
+"""Registry of the engines of this process: one per set of arguments, as long as it has users."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fineflow.backends.vllm.host import Host
 from fineflow.backends.vllm.shared import Shared
 
 _engines: weakref.WeakValueDictionary[tuple[Any, ...], Shared] = weakref.WeakValueDictionary()
-_all: weakref.WeakSet[Shared] = weakref.WeakSet()  # also those with equal arguments, one after the other
-_inherited: list[Host] = []  # of a parent process; if they were collected here, they would end its engines
+_all: weakref.WeakSet[Shared] = weakref.WeakSet()  # also earlier ones with equal arguments
+_inherited: list[Host] = []  # of a parent process: collecting them here would end its engines
 _registry = threading.RLock()
 
 
 def shared(model: str, name: str, options: Mapping[str, Any], sessions: int = 0) -> Shared:
-    """The engine for these arguments: one, as long as somebody has it."""
+    """Returns the engine for these arguments; creates it unless it exists."""
     key = (model, name, sessions, *sorted((option, repr(value)) for option, value in options.items()))
     with _registry:
         found = _engines.get(key)
@@ -29,7 +29,7 @@ def shared(model: str, name: str, options: Mapping[str, Any], sessions: int = 0)
 
 
 def release(engine: Shared, user: int) -> None:
-    """``user`` does not need it any longer. Blocks where that was the last one, until vLLM has ended."""
+    """Removes a user of an engine. Blocks for the last one, until vLLM has ended."""
     with _registry:
         engine.users.discard(user)
         last = not engine.users

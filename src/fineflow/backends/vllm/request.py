@@ -1,4 +1,4 @@
-"""One request to vLLM, from its first token to its last, and what it teaches about the engine."""
+"""One request to vLLM, and the measurements and cache estimates that its outputs give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fineflow.runtime import events
 
 
 class Ledger:
-    """What all requests of an engine add to: prefixes that are kept, and tokens decoded so far."""
+    """State that all requests of an engine share: estimate of the prefix cache, tokens decoded so far, request ids."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,7 +25,7 @@ class Ledger:
 
 
 class Request:
-    """One request to vLLM, and what is reported of it. cached: tokens of the prompt that were in the prefix cache."""
+    """One request to vLLM. cached: tokens of the prompt that were in the prefix cache."""
 
     def __init__(
         self, ledger: Ledger, host: Host, prompt: tuple[int, ...], params: Any, priority: int, label: str
@@ -36,14 +36,14 @@ class Request:
         self.params = params
         self.priority = priority
         self.label = label
-        self.session: Session | None = None  # with which it goes on
+        self.session: Session | None = None  # the session that it continues
         self.cached = 0
         self._begun: float | None = None
         self._tokens: list[int] = []  # decoded so far
-        self._before = 0  # those of all requests, when its own began
+        self._before = 0  # tokens of all requests at its first token
 
     async def outputs(self, expose: Callable[[Callable[[], None]], None] | None = None) -> AsyncGenerator[Any, None]:
-        """What vLLM answers; closing it aborts the request. expose: see ``Host.stream``."""
+        """Yields vLLM's outputs; closing the iterator aborts the request. expose: see ``Host.stream``."""
         from vllm.inputs import tokens_input
 
         ledger, queued = self.ledger, events.now()
@@ -73,12 +73,12 @@ class Request:
             events.ended(ledger.name, self.label, queued, self._begun, -1)
 
     def _first(self, output: Any) -> None:
-        """The prompt has been computed. vLLM's times are those of the same clock as ours, in its own process."""
+        """Records the end of the prefill. vLLM's times, from its own process, are on the same clock as ours."""
         ledger, facts, stats = self.ledger, self.host.facts, output.metrics
         self.cached = len(self.session.prefix) if self.session is not None else output.num_cached_tokens or 0
         self._before = ledger.decoded
         if self.session is not None:
-            return  # vLLM's times are those of the session
+            return  # vLLM's times start with the session
         if self.label == "decode":
             ledger.kept.correct(self.prompt, facts.block, self.cached)
         ledger.kept.add(self.prompt, facts.block, facts.room)
@@ -92,7 +92,7 @@ class Request:
         ledger.kept.add(self.prompt + tuple(self._tokens[:-1]), facts.block, facts.room)
         if self.label == "decode" and stats is not None and stats.last_token_ts:
             steps = max(len(self._tokens), 1)
-            together = max((ledger.decoded - self._before) / steps, 1.0)  # what others got meanwhile
+            together = max((ledger.decoded - self._before) / steps, 1.0)  # mean number of requests per step
             events.sized(ledger.name, Op.PREFILL, len(self.prompt))
             events.sized(ledger.name, Op.DECODE, steps)
             events.measured(

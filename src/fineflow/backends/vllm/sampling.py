@@ -1,4 +1,4 @@
-"""How to decode, in vLLM's terms, and what comes back in ours."""
+"""Conversion of ``Sampling`` to vLLM's ``SamplingParams``, and of vLLM's outputs back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from fineflow.errors import BackendError, RequestError
 from fineflow.protocols import Sampling, TokenLogprob
 
-# Of SamplingParams, what is said by fields of Sampling or belongs to how this engine reads the output.
+# Fields of SamplingParams that are set from Sampling, or that this engine sets to read the output.
 _TAKEN = {
     "n",
     "max_tokens",
@@ -35,9 +35,9 @@ _TAKEN = {
 
 
 def params(sampling: Sampling, name: str, room: int) -> Any:
-    """``SamplingParams`` of vLLM. room: tokens that the context leaves for the output, 1 or more.
+    """Returns vLLM's ``SamplingParams``. room: tokens that the context leaves for the output, 1 or more.
 
-    Raises RequestError for what vLLM cannot follow. name: of the engine, for the message.
+    Raises RequestError for settings that vLLM refuses. name: of the engine, for the message.
     """
     from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import RequestOutputKind
@@ -48,7 +48,7 @@ def params(sampling: Sampling, name: str, room: int) -> Any:
     extra = dict(sampling.extra)
     if unknown := sorted(extra.keys() - possible):
         raise RequestError(
-            f"LLM {name!r} knows no argument {', '.join(unknown)}; beside the common ones it takes those of vLLM's "
+            f"LLM {name!r} knows no argument {', '.join(unknown)}; it takes the common ones, and those of vLLM's "
             f"SamplingParams: {', '.join(possible)}"
         )
     try:
@@ -85,7 +85,7 @@ def _form(sampling: Sampling) -> Any:
 
 
 def warming() -> Any:
-    """``SamplingParams`` of a request that only leaves its prompt in the prefix cache."""
+    """Returns the ``SamplingParams`` of a request that only puts its prompt into the prefix cache."""
     from vllm.sampling_params import RequestOutputKind
 
     from vllm import SamplingParams
@@ -94,15 +94,15 @@ def warming() -> Any:
 
 
 def finish_reason(completion: Any, name: str) -> str | None:
-    """As ``Delta`` has it. BackendError where vLLM has broken the request off."""
+    """Returns the finish reason in the terms of ``Delta``. BackendError if vLLM aborted the request."""
     reason: str | None = completion.finish_reason
     if reason in ("abort", "error"):
-        raise BackendError(f"LLM engine {name!r} broke off a request ({reason})")
+        raise BackendError(f"LLM engine {name!r} aborted a request ({reason})")
     return reason if reason in (None, "length") else "stop"
 
 
 def logprobs(completion: Any, most: int | None) -> tuple[TokenLogprob, ...]:
-    """Of each token of a piece, ``most`` alternatives; nothing where None were asked for."""
+    """Returns the logprobs of each token of a piece, with ``most`` alternatives; nothing if ``most`` is None."""
     if most is None:
         return ()
     pairs = zip(completion.token_ids, completion.logprobs or (), strict=False)

@@ -1,8 +1,8 @@
-"""Prefixes that are kept as requests which wait for the rest of their prompt (vLLM's ``StreamingInput``).
+"""Sessions: prefixes kept as requests that wait for the rest of their prompt (vLLM's ``StreamingInput``).
 
-An alternative to the prefix cache: what a session has computed cannot be given up for other requests before its prompt
-is there. Such requests take no stop strings, and vLLM has had faults with them; so sessions are used with versions that
-they were tried with, and only after one has said what the same prompt says without it.
+An alternative to the prefix cache: the KV cache of a session cannot be evicted for other requests before its prompt is
+complete. Such requests take no stop strings, and vLLM has had bugs with them. So sessions are used only with tested
+versions, and only after a probe has given the same output with and without a session.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fineflow.backends.vllm.sampling import params, warming
 from fineflow.protocols import Sampling
 
 TRIED = ("0.32.",)  # versions of vLLM
-_SAID = 8  # tokens by which a session is judged
+_SAID = 8  # tokens of the probe
 
 log = logging.getLogger("fineflow")
 
 
 class Session:
-    """One request to vLLM for a prefix, and later for what follows it. Belongs to the event loop that has begun it."""
+    """One request to vLLM for a prefix, and later for the rest of the prompt. Belongs to the event loop it began on."""
 
     def __init__(self, host: Host, prefix: tuple[int, ...], number: str, priority: int) -> None:
         self.prefix = prefix
@@ -37,7 +37,7 @@ class Session:
         )
 
     async def _inputs(self) -> AsyncGenerator[Any, None]:
-        """On vLLM's loop: what it gets, as it comes."""
+        """Yields the parts of the prompt on vLLM's loop, as they arrive."""
         from vllm.engine.protocol import StreamingInput
         from vllm.inputs import tokens_input
 
@@ -47,7 +47,7 @@ class Session:
         yield StreamingInput(tokens_input(list(rest)), sampling)
 
     async def begin(self) -> None:
-        """Has the prefix computed. vLLM samples a token behind it, and drops that when the rest comes."""
+        """Computes the prefix. vLLM samples a token after it, and drops that when the rest arrives."""
         try:
             await anext(self._outputs)
         except BaseException:
@@ -55,7 +55,7 @@ class Session:
             raise
 
     async def go_on(self, rest: tuple[int, ...], sampling: Any) -> AsyncGenerator[Any, None]:
-        """What vLLM says to the whole prompt, up to its last output."""
+        """Yields vLLM's outputs for the whole prompt."""
 
         def told() -> None:
             assert self._rest is not None
@@ -70,23 +70,23 @@ class Session:
                     return
 
     async def aclose(self) -> None:
-        """Gives up what it holds."""
+        """Aborts the request, which frees its blocks."""
         await self._outputs.aclose()
 
 
 class Sessions:
-    """Those of an engine that wait for the rest of their prompts: the latest ones, at most ``most`` of them."""
+    """Sessions of an engine that wait for the rest of their prompts: the latest ones, at most ``most``."""
 
     def __init__(self, most: int, name: str) -> None:
         self.most = most
         self._name = name
         self._ids = itertools.count()
         self._waiting: dict[tuple[int, ...], Session] = {}
-        self._host: Host | None = None  # that was judged
+        self._host: Host | None = None  # the host that was probed
         self._agree = False
 
     async def usable(self, host: Host, probe: Sequence[int]) -> bool:
-        """Whether sessions say with this vLLM what requests say without them. probe: tokens of some text."""
+        """Returns True if this vLLM gives the same output with and without sessions. probe: tokens of some text."""
         if not self.most:
             return False
         if host is not self._host:
@@ -94,7 +94,7 @@ class Sessions:
             self._waiting.clear()
             self._agree = host.facts.version.startswith(TRIED) and await self._judge(host, tuple(probe))
             if not self._agree:
-                log.warning("sessions of vLLM %s are not used: they are not known to agree", host.facts.version)
+                log.warning("sessions of vLLM %s are not used: their output is not known to agree", host.facts.version)
         return self._agree
 
     async def _judge(self, host: Host, probe: tuple[int, ...]) -> bool:
@@ -112,7 +112,7 @@ class Sessions:
         return f"{self._name}-session-{next(self._ids)}"
 
     async def begin(self, host: Host, prefix: tuple[int, ...], priority: int) -> None:
-        """Has a prefix computed, and kept until a prompt begins with it or ``most`` later ones have come."""
+        """Computes a prefix, and keeps it until a prompt begins with it or ``most`` later ones were computed."""
         session = Session(host, prefix, self._number(), priority)
         await session.begin()
         self._waiting[prefix] = session
@@ -120,7 +120,7 @@ class Sessions:
             await self._waiting.pop(next(iter(self._waiting))).aclose()
 
     def take(self, prompt: tuple[int, ...], sampling: Sampling) -> Session | None:
-        """The session with the longest beginning of a prompt, if there is one that can go on with it."""
+        """Removes and returns the session with the longest prefix of a prompt, if any can continue it."""
         if sampling.stop:
             return None
         found = [

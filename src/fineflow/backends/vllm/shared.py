@@ -1,4 +1,4 @@
-"""The one engine behind all ``VLLMEngine`` objects of a process that say the same."""
+"""The engine shared by all ``VLLMEngine`` objects of a process with equal arguments."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics, Delta, Message, Sampling
 from fineflow.runtime import events
 
-_BLOCK = 32  # tokens per block until vLLM has started and says
+_BLOCK = 32  # tokens per block, assumed until vLLM has started
 
 
 class Shared:
-    """An ``LLMEngine`` on vLLM; ``VLLMEngine`` says what it takes. Starts when it is used, stops with its last user.
+    """``LLMEngine`` on vLLM; for the arguments see ``VLLMEngine``. Starts on first use, stops with its last user.
 
-    users: how many ``VLLMEngine`` objects stand for it.
+    users: ids of the ``VLLMEngine`` objects that share it.
     """
 
     constraints = frozenset({"schema", "regex", "choices"})
@@ -42,17 +42,17 @@ class Shared:
         self._starting: Future[Host] | None = None
         self._ledger = Ledger(name)
         self._sessions = Sessions(sessions, name)
-        self._warming: dict[tuple[int, ...], Callable[[], None]] = {}  # prefills under way, and how they are ended
+        self._warming: dict[tuple[int, ...], Callable[[], None]] = {}  # running prefills -> function that ends them
 
     def __repr__(self) -> str:
         state = "running" if self.host is not None else "idle"
         return f"<vLLM with {self.model!r}, {state}, {len(self.users)} users>"
 
-    # What it is
+    # Properties
 
     @property
     def host(self) -> Host | None:
-        """vLLM, while it runs."""
+        """The running vLLM, or None."""
         host = self._host
         return host if host is not None and host.running else None
 
@@ -81,7 +81,7 @@ class Shared:
         if host is None:
             return None
         gauges, room = host.gauges, host.facts.room
-        used = gauges.usage if host.busy else 0.0  # an aborted request is not reported by itself
+        used = gauges.usage if host.busy else 0.0  # vLLM does not report an aborted request by itself
         return CacheStatistics(room, round(room * (1 - used)), gauges.queried, gauges.hits)
 
     def render_chat(
@@ -123,7 +123,7 @@ class Shared:
         prompt = tuple(tokens)
         params = sampled.params(sampling, self.name, self._check(len(prompt), host))
         for warming, end in list(self._warming.items()):
-            if prompt[: len(warming)] == warming:  # both at once would compute it twice
+            if prompt[: len(warming)] == warming:  # running both would compute it twice
                 end()
         request = Request(self._ledger, host, prompt, params, priority, "decode")
         request.session = self._sessions.take(prompt, sampling)
@@ -142,7 +142,7 @@ class Shared:
                     news, logprobs = [], []
 
     def _check(self, prompt: int, host: Host) -> int:
-        """The room for the output that the context leaves. RequestError when there is none."""
+        """Returns the tokens that the context leaves for the output. RequestError if there are none."""
         room = host.facts.context - prompt
         if not prompt or room < 1:
             raise RequestError(
@@ -154,7 +154,7 @@ class Shared:
     # State
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt are in the prefix cache, as far as can be told from outside."""
+        """Returns the estimated number of leading tokens of a prompt in the prefix cache."""
         return self._ledger.kept.known(tokens, self.block_size) if self.host is not None else 0
 
     async def reset_prefix_cache(self) -> None:
@@ -163,7 +163,7 @@ class Shared:
             await host.call(lambda llm: llm.reset_prefix_cache(reset_running_requests=True))
 
     async def running(self) -> Host:
-        """vLLM, started if need be. Whoever waits for its start gets its failure."""
+        """Returns the running vLLM; starts it if necessary. All callers that wait for a failing start get its error."""
         host = self.host
         if host is not None:
             return host
@@ -181,7 +181,7 @@ class Shared:
         with self._lock:
             old, self._host = self._host, None
         try:
-            if old is not None:  # it has died; its processes are gone before those of the next one come
+            if old is not None:  # it has died; its processes must be gone before the next ones start
                 old.stop()
             check_process()
             self._ledger.kept.clear()
@@ -197,11 +197,11 @@ class Shared:
         starting.set_result(host)
 
     async def aclose(self) -> None:
-        """Ends it for all its users."""
+        """Ends the engine for all its users."""
         await asyncio.wrap_future(in_thread(self.stop))
 
     def stop(self, *, unused: bool = False) -> None:
-        """Ends vLLM and waits for that; the next use starts it again. unused: only if it has no users then."""
+        """Ends vLLM and waits for that; the next use starts it again. unused: only if it has no users by then."""
         with self._lock:
             starting = self._starting
         if starting is not None:
@@ -214,7 +214,7 @@ class Shared:
             host.stop()
 
     def forget(self) -> Host | None:
-        """In a forked child: what runs is the parent's. It must be kept, because its end would be that of vLLM."""
+        """Drops and returns the parent's vLLM in a forked child. Keep it: collecting it would end the parent's vLLM."""
         host, self._host, self._starting = self._host, None, None
         self._lock = threading.RLock()
         self.prompts.forget_locks()
@@ -223,7 +223,7 @@ class Shared:
 
 
 def in_thread(work: Callable[[], None]) -> Future[None]:
-    """Runs what has to wait for processes in a thread of its own."""
+    """Runs work that waits for processes in a new thread."""
     done: Future[None] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Starting vLLM: what its processes find in the environment, where they log, and what went wrong in them."""
+"""Start of vLLM: environment and logging of its processes, and the causes of their failures."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from fineflow.errors import BackendError
 
 log = logging.getLogger("fineflow")
 
-# What vLLM finds where nobody says otherwise. Its processes are started from one with threads, whose locks a fork would
-# copy; and they share its standard output, which belongs to the program.
+# Defaults for vLLM's environment. This process has threads, whose locks a fork would copy, so vLLM's processes are
+# spawned; they share its standard output, which belongs to the program, so they log to standard error.
 _DEFAULTS = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-_CPU_BLOCK = 32  # tokens; vLLM's own default on CPU, 128, leaves much of a prompt's beginning to be computed again
-_CPU_CACHE = 2 << 30  # bytes; vLLM's own default is nearly all memory that the machine has, which others use, too
+_CPU_BLOCK = 32  # tokens; with vLLM's own default on CPU, 128, much of a common prefix is computed again
+_CPU_CACHE = 2 << 30  # bytes; vLLM's own default takes nearly all memory of the machine
 _LONGEST = 600  # characters of a reason
 _LOG = "errors.log"
-_OWN_LOGGING = ("VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")  # by which users take it into their hands
+_OWN_LOGGING = ("VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")  # with these, users configure logging themselves
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")  # the line that ends a traceback
 _DIED = re.compile(
     r"Worker proc \S+ died unexpectedly[^,]*"
-)  # after which there are exceptions, but of those who waited
+)  # the exceptions after it are consequences in the waiting processes
 
 _lock = threading.RLock()
 _inside = 0
@@ -48,10 +48,10 @@ _before: dict[str, str] = {}
 
 @contextlib.contextmanager
 def environment() -> Iterator[None]:
-    """In here vLLM is imported and started. Afterwards the variables of the environment are what they were.
+    """Sets the environment to import and start vLLM, and restores all variables afterwards.
 
-    vLLM sets some for the processes that it starts (libraries to preload, numbers of threads), which are nothing to
-    others that the user's program may start.
+    vLLM sets some for its processes (libraries to preload, numbers of threads) that other processes of the user's
+    program must not inherit.
     """
     global _inside, _before
     with _lock:
@@ -72,7 +72,7 @@ def environment() -> Iterator[None]:
 
 
 def _forget() -> None:
-    global _lock, _inside  # in a forked child nobody is inside, and nobody holds the lock
+    global _lock, _inside  # the threads inside, and the lock's holder, do not exist in a forked child
     _lock, _inside = threading.RLock(), 0
 
 
@@ -81,9 +81,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_engine(options: Mapping[str, Any], folder: Path, stat_logger: Any) -> Any:
-    """An ``AsyncLLM`` on the running event loop, with ``scheduling_policy="priority"``. Blocks for half a minute.
+    """Returns an ``AsyncLLM`` on the running event loop, with ``scheduling_policy="priority"``. Blocks for ~30 s.
 
-    options: of ``AsyncEngineArgs``. folder: for its log, see ``cause``. stat_logger: a factory, as vLLM takes them.
+    options: of ``AsyncEngineArgs``. folder: for its log, see ``cause``. stat_logger: a factory for vLLM.
     """
     with environment():
         from vllm.platforms import current_platform
@@ -93,7 +93,7 @@ def open_engine(options: Mapping[str, Any], folder: Path, stat_logger: Any) -> A
 
         given = {
             "scheduling_policy": "priority",
-            "disable_log_stats": True,  # of vLLM's own loggers; ours is in force all the same
+            "disable_log_stats": True,  # vLLM's own loggers; ours is active all the same
             "use_tqdm_on_load": sys.stderr.isatty(),
             **options,
         }
@@ -114,7 +114,7 @@ def open_engine(options: Mapping[str, Any], folder: Path, stat_logger: Any) -> A
 
 @contextlib.contextmanager
 def _logged(config: Any, folder: Path, given: Mapping[str, Any]) -> Iterator[None]:
-    """Has the processes that are started in here write their errors to a file, too, unless the user says how to log."""
+    """Makes the processes started inside also log errors to a file, unless the user configures logging."""
     if any(name in os.environ for name in _OWN_LOGGING) or {"logging_config", "log_config_file"} & given.keys():
         yield
         return
@@ -139,13 +139,13 @@ def _logged(config: Any, folder: Path, given: Mapping[str, Any]) -> Iterator[Non
         yield
     finally:
         config.logging_config = own
-        configure_logging(own)  # of this process, which has just been given the other one, too
+        configure_logging(own)  # in this process, which got the other configuration, too
 
 
 def cause(folder: Path, error: BaseException, exits: Mapping[str, int | None]) -> str:
-    """Why vLLM's processes have ended, in a line: the first exception that one of them has logged.
+    """Returns the reason why vLLM's processes have ended, in one line: the first exception that one of them logged.
 
-    error: what it looks like from here. exits: the processes' exit codes (negative: of a signal).
+    error: the error seen by this process. exits: the processes' exit codes (negative: a signal).
     """
     with contextlib.suppress(OSError):
         found = _first_exception((folder / _LOG).read_text(encoding="utf-8", errors="replace"))
@@ -160,7 +160,7 @@ def cause(folder: Path, error: BaseException, exits: Mapping[str, int | None]) -
     if "Engine core initialization failed" in reason:
         reason += (
             " A script that uses VLLMEngine has to do so below: if __name__ == '__main__', "
-            "because vLLM's processes import it"
+            "because vLLM's processes import the script"
         )
     return reason
 
@@ -186,17 +186,17 @@ def _exit(code: int) -> str:
 
 
 def check_process() -> None:
-    """BackendError in a process that multiprocessing is starting just now: it must not start engines itself."""
+    """Raises BackendError in a process that multiprocessing is just starting: it must not start engines itself."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise BackendError(
             "VLLMEngine was used while a process of vLLM imported the program's main module; "
-            "put what the program does below: if __name__ == '__main__'"
+            "put the program's code below: if __name__ == '__main__'"
         )
 
 
 @contextlib.contextmanager
 def progress(title: str) -> Iterator[None]:
-    """Shows on a terminal what is waited for, and since when; elsewhere a line in the log has to do."""
+    """Shows the title and the elapsed time on a terminal; elsewhere only logs the title."""
     log.info(title)
     bar = tqdm(desc=title, bar_format="{desc}: {elapsed}", file=sys.stderr, disable=None, leave=False)
     done = threading.Event()

@@ -1,8 +1,9 @@
-"""Cancelling what a call does before stock hears of it.
+"""Cancels the work of a call before stock (the framework's own code) sees the cancellation.
 
-A task that is cancelled cancels what it waits for, and that is stock's to pass on. Stock's streams wait for their parts
-to end by themselves first (``RunnableAssign`` inside a sequence does), with all that these parts do. So the future that
-a reader's task waits for is not stock's but one of ours, which stops the work of the call and then does as it was told.
+A cancelled task cancels the future it awaits, and stock then passes the cancellation on. But stock's streams first
+wait for their parts to end by themselves (``RunnableAssign`` inside a sequence does), with all the work of these parts.
+So the reader's task awaits one of our futures in place of stock's: it stops the work of the call first, then cancels
+stock's future.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ T = TypeVar("T")
 
 
 class _Watched(asyncio.Future[None]):
-    """Done when ``future`` is; what cancels it calls ``stop`` first."""
+    """Future that is done when ``future`` is. ``cancel`` calls ``stop`` first."""
 
     def __init__(self, future: asyncio.Future[Any], stop: Callable[[], object]) -> None:
         super().__init__(loop=future.get_loop())
-        self._asyncio_future_blocking = True  # as of every future that a task is given to wait for
+        self._asyncio_future_blocking = True  # a task requires this of every future it awaits
         self._future = future
         self._stop = stop
         future.add_done_callback(self._end)
 
     def _end(self, _: asyncio.Future[Any]) -> None:
         if not self.done():
-            self.set_result(None)  # whoever waits looks at the future itself then
+            self.set_result(None)  # the awaiting code then reads the original future
 
     def cancel(self, msg: Any | None = None) -> bool:
         self._stop()
@@ -36,7 +37,7 @@ class _Watched(asyncio.Future[None]):
 
 @types.coroutine
 def stopping(work: Awaitable[T], stop: Callable[[], object]) -> Generator[Any, Any, T]:
-    """Awaits ``work``. When the waiting task is cancelled, ``stop`` is called before ``work`` is told."""
+    """Awaits ``work``. If the awaiting task is cancelled, calls ``stop`` before it cancels ``work``."""
     inner: Any = work.__await__()
     step: Callable[[Any], Any] = inner.send
     given: Any = None

@@ -1,9 +1,9 @@
-"""The meeting point of the graph and of stock: pieces of work that one side starts and the other may take over.
+"""Meeting point of the graph and of stock (the framework's own code): work that one side starts and the other joins.
 
 An *entry* is one call of a component's inner method with certain arguments. The graph *expects* entries when it runs
-ahead; stock *claims* them when it reaches the component. The side that comes first does the work, the other one joins.
-An entry pairs one call of the graph with one of stock, so that two equal requests of stock stay two requests; only
-``shared`` entries (PURE or READ work) serve any number. All methods must be called on the query's event loop.
+ahead; stock *claims* them when it reaches the component. The first side to arrive does the work, the other one joins.
+An entry pairs one call of the graph with one call of stock, so two equal requests of stock stay two requests. Only
+``shared`` entries (PURE or READ work) serve any number of calls. All methods must be called on the query's event loop.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class State(Enum):
     """State of a piece of work. Terminal states: DONE, FAILED, WITHDRAWN."""
 
     QUEUED = auto()  # the component has not been called yet
-    RUNNING = auto()  # the component has been called: what it raises from now on is its own failure
+    RUNNING = auto()  # the component has been called: from now on an exception is the component's own failure
     DONE = auto()
     FAILED = auto()  # the component raised: stock raises the same exception when it claims the entry
-    WITHDRAWN = auto()  # no result, through no fault of the component's: stock calls the component itself
+    WITHDRAWN = auto()  # no result, but not because the component failed: stock calls the component itself
 
 
 class Side(Enum):
-    """Who asks for a piece of work, and who does it."""
+    """Side that requests or does a piece of work."""
 
     GRAPH = auto()
     STOCK = auto()
 
 
 class Reports(Protocol):
-    """What a component reported to the framework's callbacks while it ran ahead, to be replayed at the claim."""
+    """Callback events that a component reported while it ran ahead; replayed at the claim."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to replay."""
+        """True if there is nothing to replay."""
         ...
 
 
@@ -53,10 +53,11 @@ class Entry:
 
     There may be thousands of entries at once, so futures are created only for callers that have to wait.
 
-    in_pieces: the result is a list of pieces instead of one object. stream: the pieces while they come, when the graph
+    in_pieces: the result is a list of pieces instead of one object. stream: the pieces as they arrive, if the graph
     makes the component stream. worker: the side that does the work. component: the object that does it for the graph.
-    reports: see ``Reports``; None when there were none. whole: what the pieces add up to, once somebody needed it.
-    slot: of the component's call (``query.Slot``). stamps, number: where the graph's trace records a claim, until then.
+    reports: see ``Reports``; None if there are none. whole: the sum of the pieces, computed on first use.
+    slot: of the component's call (``query.Slot``). stamps, number: where the graph's trace records a claim; stamps is
+    None after the claim.
     """
 
     __slots__ = (
@@ -88,7 +89,7 @@ class Entry:
         self.shared = shared
         self.state = State.QUEUED
         self.worker: Side | None = None
-        self.for_graph = False  # whether the graph has asked for it
+        self.for_graph = False  # requested by the graph
         self.for_stock = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -108,20 +109,20 @@ class Entry:
 
     @property
     def over(self) -> bool:
-        """Whether the work has ended, in whatever way."""
+        """True if the work has ended in any terminal state."""
         return self.state in _TERMINAL
 
     @property
     def for_claims(self) -> bool:
-        """Whether stock may take this outcome: a result, the component's own failure, or the end of the call.
+        """True if stock may take this outcome: a result, the component's own failure, or the end of the call.
 
-        Anything else that went wrong is not stock's to see: it calls the component itself.
+        Stock never sees any other error: it calls the component itself.
         """
         return self.state in _CLAIMABLE or isinstance(self.error, asyncio.CancelledError)
 
     @property
     def done(self) -> asyncio.Future[Any]:
-        """The result as a future, which must not be cancelled."""
+        """Future of the result. Must not be cancelled."""
         if self._future is None:
             self._future = self._loop.create_future()
             if self.over:
@@ -129,7 +130,7 @@ class Entry:
         return self._future
 
     def running(self) -> None:
-        """Marks that the component is being called now."""
+        """Marks the component as called."""
         if not self.over:
             self.state = State.RUNNING
 
@@ -154,7 +155,7 @@ class Entry:
         self._end(State.FAILED if own and self.state is State.RUNNING else State.WITHDRAWN)
 
     def disown(self) -> None:
-        """Takes back that an outcome was the component's: nobody can tell from here."""
+        """Withdraws a failure: it is unclear here whether it was the component's own."""
         if self.state is not State.DONE:
             self.state = State.WITHDRAWN
 
@@ -200,7 +201,7 @@ class Entry:
         return self.value
 
     def follow(self, then: Callable[[], None], context: contextvars.Context) -> None:
-        """Calls ``then`` when the work is over: at once where the graph does it, else in ``context``."""
+        """Calls ``then`` at the end of the work: directly if the graph does it, else from the loop in ``context``."""
         self._follower = then, context
 
 
@@ -209,23 +210,23 @@ _CLAIMABLE = frozenset({State.DONE, State.FAILED})
 
 
 class StockFailed(Exception):
-    """Stands in the graph for a failure that stock has already seen."""
+    """Placeholder in the graph for a failure that stock has already seen."""
 
 
 def raise_stop(error: BaseException | None) -> None:
-    """Raises the StopIteration that the error of an entry stands for (``Entry.fail``)."""
+    """Raises the StopIteration that ``Entry.fail`` wrapped, if ``error`` wraps one."""
     if isinstance(error, RuntimeError) and str(error) == _STOPPED and error.__cause__:
         raise error.__cause__
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of a call that has ended; none of its values.
+    """Figures of a call that has ended, without any of its values.
 
-    claimed: results of the graph that stock took. missed: calls of stock for which there was nothing. unclaimed:
-    results of the graph that stock never asked for. surprises: what failed while running ahead, shortened. broken:
-    those of them that were neither a component's failure nor a decision to leave something to stock; in a call that
-    succeeded they are faults of fineflow. trace: times of each step.
+    claimed: results of the graph that stock took. missed: calls of stock without a matching entry. unclaimed:
+    results of the graph that stock never took. surprises: failures while running ahead, shortened. broken: those of
+    them that were neither a component's failure nor a decision to leave something to stock; if the call succeeded
+    they are bugs of fineflow. trace: times of each step.
     """
 
     claimed: int = 0
@@ -237,7 +238,7 @@ class Summary:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compares two arguments by value; what cannot be compared is not equal."""
+    """Compares two arguments by value. Returns False if the comparison raises."""
     try:
         return bool(left == right)
     except Exception:
@@ -253,12 +254,12 @@ class Claims:
         self._loop = loop
         self._entries: dict[str, Entry | list[Entry]] = {}  # mostly one at a time
         self.claimed = 0  # results of the graph that stock took
-        self.missed = 0  # calls of stock for which there was nothing
+        self.missed = 0  # calls of stock without a matching entry
         self.closed = False
 
     def _add(self, leaf: str, key: Any, *, shared: bool) -> Entry:
         entry = Entry(key, self._loop, shared=shared)
-        if not self.closed:  # what stock still does in the background after the call concerns nobody else
+        if not self.closed:  # after the call only background work of stock gets here: nothing else can match it
             found = self._entries.get(leaf)
             if found is None:
                 self._entries[leaf] = entry
@@ -277,7 +278,7 @@ class Claims:
             yield from self._at(leaf)
 
     def expect(self, leaf: str, key: Any, *, shared: bool) -> tuple[Entry, bool]:
-        """Returns the entry for work that the graph is about to do, and whether the graph has to start it."""
+        """Returns the entry for work that the graph is about to do, and True if the graph has to start it."""
         for entry in self._at(leaf):
             if (shared or not entry.for_graph) and equal(entry.key, key):
                 entry.for_graph = True
@@ -289,7 +290,7 @@ class Claims:
         return entry, True
 
     def claim(self, leaf: str, key: Any, usable: Callable[[Entry], bool]) -> tuple[Entry, bool]:
-        """Returns the entry for a call that stock makes, and whether stock has to do the work itself."""
+        """Returns the entry for a call that stock makes, and True if stock has to do the work itself."""
         for entry in self._at(leaf):
             if (entry.shared or not entry.for_stock) and equal(entry.key, key) and usable(entry):
                 entry.for_stock = True
@@ -304,14 +305,14 @@ class Claims:
         return self.own(leaf, key), True
 
     def own(self, leaf: str, key: Any) -> Entry:
-        """Returns an entry for work that stock does itself, whatever the graph has; the graph may use its result."""
+        """Returns a new entry for work that stock does itself. The graph may join it."""
         entry = self._add(leaf, key, shared=False)
         entry.for_stock, entry.worker = True, Side.STOCK
         entry.running()
         return entry
 
     def forget(self, leaf: str, entry: Entry) -> None:
-        """Lets go of an entry that is over, if nobody else can want it."""
+        """Drops an entry that is over, if no further call can match it."""
         if entry.for_graph and entry.for_stock and not entry.shared:
             found = self._entries.get(leaf)
             if found is entry:
@@ -320,11 +321,11 @@ class Claims:
                 found.remove(entry)
 
     def unclaimed(self) -> list[Entry]:
-        """Returns the entries that the graph worked for and stock never asked for."""
+        """Returns the entries that the graph requested and stock never claimed."""
         return [entry for entry in self._all() if entry.for_graph and not entry.for_stock]
 
     def close(self) -> None:
-        """Ends the call: cancels whoever still waits for the graph's work, and lets go of the values."""
+        """Ends the call: cancels all waits for the graph's work, and drops the values."""
         self.closed = True
         entries = list(self._all())
         self._entries = {}

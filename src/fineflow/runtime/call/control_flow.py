@@ -1,4 +1,4 @@
-"""What the graph scheduler does with graphs inside a primitive: one arm of a CONDITION, each item of a MAP."""
+"""Runs the graphs inside a primitive: the tests and the taken arm of a CONDITION, the body of a MAP for each item."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fineflow.runtime.call.streams import Stream
 
 
 def choose(run: Execution, p: Primitive, holds: Callable[[Any], bool]) -> object:
-    """Runs the tests of a CONDITION in order until one ``holds``, then the arm of that one alone.
+    """Runs the tests of a CONDITION in order until one ``holds``, then only that test's arm.
 
-    A test or arm starts on what is known of the condition's arguments then, and gets the others when they are known.
+    A test or arm starts with the arguments known so far; it gets the others when they arrive.
     """
 
     def start(label: str, done: Callable[[Any], None]) -> None:

@@ -1,4 +1,4 @@
-"""The dependency tracker: what of a graph is the same for every execution of it, computed once per graph."""
+"""Dependency tracker: the edges of a graph, computed once per graph and shared by all of its executions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from fineflow.ir.primitive import FED
 from fineflow.ir.traverse import ending, first_args
 
 Need = str | tuple[str, str | None]
-"""What a primitive waits for: the value of another one, or what that releases early (a field; the items: None)."""
+"""Input that a primitive waits for: a value, or a part released early: (name, field), or (name, None) for the items."""
 
-_RENEWED = 64  # executions of a graph after which its forecast is renewed; more often at first
-_READ_AGAIN = (Op.CONDITION, Op.MAP)  # whose bodies read the arguments later
+_RENEWED = 64  # the forecast of a graph is renewed after this many executions, more often at first
+_READ_AGAIN = (Op.CONDITION, Op.MAP)  # their bodies read the arguments later
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """The edges of a graph as its executions use them.
 
-    missing: how many needs each primitive has. followers: the primitives that wait for a need. early: what of a
-    primitive's value others read as soon as it is released. ready: primitives without needs. ending: what has to be
-    over for the graph to be over. numbers: number of each primitive. count: how many of them the graph gets a value of.
-    fed: those that stock runs and feeds. by_stock: all that stock runs. spent: values that only this primitive reads.
+    missing: number of needs of each primitive. followers: primitives that wait for a need. early: parts of a
+    primitive's value that others read as soon as they are released. ready: primitives without needs. ending:
+    primitives that must be over for the graph to be over. numbers: number of each primitive. count: number of
+    primitives whose value the graph gets. fed: primitives that stock runs and whose value it feeds to the graph.
+    by_stock: all primitives that stock runs. spent: values that only this primitive reads.
     """
 
     missing: Mapping[str, int]
@@ -55,7 +56,7 @@ def _computed(graph: Graph) -> Dependencies:
     for p in graph:
         needs: set[Need] = {need(ref) for ref in first_args(p).values()} | set(after(p, graph))
         if p.name in by_stock:
-            needs = set()  # it is fed when stock has run it, whatever the graph knows by then
+            needs = set()  # its value comes from stock, at any time
         missing[p.name] = len(needs.difference(graph.inputs))
         for each in needs:
             followers.setdefault(each, []).append(p)
@@ -91,9 +92,7 @@ def _spent(graph: Graph, by_stock: frozenset[str]) -> Mapping[str, tuple[str, ..
 
 
 def remaining_seconds(graph: Graph) -> Mapping[str, tuple[float, float]]:
-    """Returns predicted seconds to the end of the graph (``forecast.remaining``), renewed now and then as costs are
-    learned.
-    """
+    """Returns ``forecast.remaining(graph)``, renewed now and then as costs are learned."""
     uses = graph.__dict__["_uses"] = graph.__dict__.get("_uses", 0) + 1
     if uses % _RENEWED == 0 or uses & (uses - 1) == 0 or "_remaining" not in graph.__dict__:
         graph.__dict__["_remaining"] = remaining(graph)
@@ -102,12 +101,12 @@ def remaining_seconds(graph: Graph) -> Mapping[str, tuple[float, float]]:
 
 
 def after(p: Primitive, graph: Graph) -> tuple[str, ...]:
-    """Returns the order edges of ``p``. Not those to its stages: it joins their work, failures included."""
+    """Returns the order edges of ``p``, except those to its stages: it joins their work, failures included."""
     if p.meta.get("staged"):
         return tuple(name for name in p.after if not graph[name].params.get("stage"))
     return p.after
 
 
 def need(ref: Ref) -> Need:
-    """Returns what a data edge waits for."""
+    """Returns the need of a data edge."""
     return (ref.name, ref.key) if ref.stream else ref.name

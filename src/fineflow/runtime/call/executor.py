@@ -1,8 +1,8 @@
-"""The graph scheduler: runs one e-graph for one query, ahead of stock (Ayo, section 5.1).
+"""Graph scheduler: runs one e-graph for one query, ahead of stock, the framework's own code (Ayo, section 5.1).
 
 Dataflow by in-degree counting. Trivial primitives run inline, in the call that completed their last input; the
-others become tasks. A primitive that fails stops its own branch only: the error is stock's to raise, when it gets
-there, and its claim returns the very exception.
+others become tasks. A primitive that fails stops only its own branch: stock raises the error when it gets there,
+because its claim returns the same exception.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fineflow.runtime.queues.component_calls import component_of
 _SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
-"""Runs one primitive. Returns the value, an awaitable of it, or IN_HAND; called on the query's event loop."""
+"""Runs one primitive. Returns the value, an awaitable of it, ``Work``, or IN_HAND. Called on the query's event loop."""
 
 IN_HAND = object()
-"""What a kernel returns that completes the primitive itself, now or later."""
+"""Returned by a kernel that completes the primitive itself, now or later."""
 
 
 class Execution(Values):
-    """One graph (or a body of a MAP or CONDITION) with the values it has so far.
+    """One run of a graph (or of a body of a MAP or CONDITION) with its values so far.
 
     late: inputs that are not known yet, see ``give``.
     """
@@ -71,7 +71,7 @@ class Execution(Values):
     ) -> None:
         super().__init__(graph, inputs)
         self.level = level  # depth of the primitive that this graph is the body of
-        self.beyond = beyond  # predicted seconds of what comes behind that primitive
+        self.beyond = beyond  # predicted seconds after that primitive
         self.call = call
         self._finished = finished
         self._edges = dependencies(graph)
@@ -85,13 +85,13 @@ class Execution(Values):
             if name == graph.output.name and self._unended is not None:
                 self._unended.add(name)
         self._waking: dict[Need, list[Callable[[], None]]] = {}
-        self._ready: deque[Primitive] | None = None  # those that can start, if there are any
+        self._ready: deque[Primitive] | None = None  # primitives that can start; None: no such primitives
         self._running = False
         self._stamps = Stamps(self._edges.numbers, graph)
         call.runs.append(self._stamps)
 
     def start(self) -> None:
-        """Dispatches everything that can start now; returns without waiting. Never raises what a component does."""
+        """Dispatches everything that can start now, without waiting. Never raises an exception of a component."""
         if self._unended is not None and not self._unended:
             self._finish()
         for p in self._edges.ready:
@@ -105,7 +105,7 @@ class Execution(Values):
         self._ready.append(p)
 
     def _drain(self) -> None:
-        # A loop, not recursion: chains of trivial primitives may be long, and completing one may make others ready.
+        # A loop, not recursion: chains of trivial primitives may be long, and each may make the next one ready.
         if self._running or (ready := self._ready) is None:
             return
         self._running = True
@@ -135,9 +135,9 @@ class Execution(Values):
             value = kernel(p, args, self)
             if isinstance(value, CoroutineType):
                 value = self.spawn(value, p, in_slot=True)
-        except BaseException as error:  # not observable: stock will meet it in its own time, or never
+        except BaseException as error:  # not observable: stock raises it when it gets there, or never
             if isinstance(error, KeyboardInterrupt) and not self.call.sync:
-                raise  # the user's, who interrupts the thread of this very loop
+                raise  # the user interrupts the thread of this loop
             self.surprise(p, error, ours=True)
             return
         if value is IN_HAND:
@@ -156,7 +156,7 @@ class Execution(Values):
             self.complete(p, value)
 
     def _told(self, p: Primitive, future: asyncio.Future[Any]) -> None:
-        """A task that a kernel has made for the primitive is over."""
+        """Completes the primitive with the outcome of its kernel's task."""
         if future.cancelled() or self.call.claims.closed:
             return
         error = future.exception()
@@ -166,7 +166,7 @@ class Execution(Values):
             self.surprise(p, error, ours=False)
 
     def _worked(self, p: Primitive, work: Work) -> None:
-        """Work that stock may claim is over."""
+        """Completes the primitive with the outcome of work that stock may claim."""
         entry = work.entry
         if self.call.claims.closed:
             return
@@ -181,7 +181,7 @@ class Execution(Values):
             self.complete(p, value)
 
     def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
-        """A primitive has failed while running ahead; ``ours``: it may be a fault of fineflow's."""
+        """Records that a primitive failed while running ahead. ours: it may be a bug of fineflow."""
         text = f"{p.name}: {type(error).__name__}: {_message(error)}"
         text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
         self.call.surprises += (text,)
@@ -190,7 +190,7 @@ class Execution(Values):
         self.complete(p, Failed(error))
 
     def complete(self, p: Primitive, value: Any) -> None:
-        """A primitive is finished: keeps its value and dispatches whom it was missing for."""
+        """Ends a primitive: keeps its value and dispatches the primitives that waited for it."""
         if self.call.claims.closed:
             return
         self.keep(p.name, value)
@@ -201,7 +201,7 @@ class Execution(Values):
                 costs.observe(p.engine or "", p.op, None, stamp.ran, p.name)
         self._arrived(p.name)
         for part in self._edges.early.get(p.name, ()):
-            if part not in self.released:  # whoever waits for a part has it in the whole
+            if part not in self.released:  # the whole value contains the part
                 self._arrived(part)
         self._over(p.name, value)
         self._open -= 1
@@ -210,7 +210,7 @@ class Execution(Values):
         self._drain()
 
     def give(self, name: str, value: Any) -> None:
-        """An input is known now that was not when the graph started."""
+        """Sets an input that was not known when the graph started."""
         if self.call.claims.closed:
             return
         self.keep(name, value)
@@ -225,9 +225,10 @@ class Execution(Values):
                 self._finish()
 
     def release(self, p: Primitive, key: str | None, value: Any) -> None:
-        """A part of a primitive's value is there before the whole: the field ``key``, or the stream of items (None).
+        """Releases a part of a primitive's value before the whole: the field ``key``, or the stream of items (None).
 
-        Dispatches those who read that part with ``stream``. What is released again replaces what others read later.
+        Dispatches the primitives that read that part with ``stream``. Releasing a part again replaces it for later
+        readers.
         """
         if self.call.claims.closed:
             return
@@ -255,7 +256,7 @@ class Execution(Values):
         if not isinstance(value, Failed):
             try:
                 value = self.value(self.graph.output)
-            except Exception as error:  # a record without that key
+            except Exception as error:  # a dict without that key
                 value = Failed(error)
         self._finished(value)
 
@@ -269,12 +270,12 @@ class Execution(Values):
         stream: bool = False,
         in_slot: bool = True,
     ) -> Entry:
-        """Starts work that stock may claim, unless stock has started the same.
+        """Starts work that stock may claim, unless stock has already started it.
 
-        key: the arguments that stock's call will be compared by. start: does the work and returns the result; calls
-        ``entry.running()`` when it calls the component. stream: the pieces go to ``entry.stream`` while they come, and
-        the result is the list of them. in_slot: it is one component call, and holds a slot; otherwise ``start`` takes
-        a ``slot`` where it calls one.
+        key: arguments that a claim is compared with. start: does the work and returns the result; calls
+        ``entry.running()`` when it calls the component. stream: the pieces go to ``entry.stream`` as they arrive, and
+        the result is the list of them. in_slot: the work is one component call and holds a slot; otherwise ``start``
+        takes a ``slot`` for each call.
         """
         entry, mine = self.call.claims.expect(p.leaf, key, shared=shared)
         stamp = self._stamps.at(p.name)
@@ -287,7 +288,7 @@ class Execution(Values):
         entry.worker = Side.GRAPH
         try:
             self._task(produce(self, p, entry, start, in_slot), p, stamp)
-        except BaseException as error:  # nobody works on it: whoever waits for it must not wait for ever
+        except BaseException as error:  # no task will do the work: its waiters must not wait forever
             entry.worker = None
             entry.fail(error)
             if entry.stream is not None:
@@ -296,9 +297,9 @@ class Execution(Values):
         return entry
 
     def slot(self, p: Primitive, entry: Entry | None = None, *, limited: bool = True) -> Slot:
-        """Returns a slot for one component call that does the work ``entry``; an async context manager.
+        """Returns a slot (an async context manager) for one component call that does the work ``entry``.
 
-        limited: whether a limit of the component's own counts; not where the queue in front of it enforces that.
+        limited: apply the component's own limit; False where the queue in front of it enforces that limit.
         """
         made = self.call.slot(self._stamps.at(p.name), component_of(p.component) if limited else None)
         if entry is not None:
@@ -306,11 +307,11 @@ class Execution(Values):
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:
-        """What was done for the primitive had ended at that time."""
+        """Stamps the end of the primitive's work."""
         self._stamps.ended(p.name, seconds)
 
     def spawn(self, work: Awaitable[Any], p: Primitive, *, in_slot: bool = False) -> asyncio.Task[Any]:
-        """Starts a task for (a part of) the primitive, with its depth as priority. in_slot: it is a component call."""
+        """Starts a task for the primitive or a part of it, with its depth as priority. in_slot: a component call."""
         stamp = self._stamps.get(p.name)
         level, path = self._when(p)
         slot = self.call.slot(None, component_of(p.component)) if in_slot else None
@@ -321,24 +322,24 @@ class Execution(Values):
         self.call.task(work, level, path, p.name, stamp)
 
     def _when(self, p: Primitive) -> tuple[int, float]:
-        """Its depth, and the predicted seconds to the end of the call."""
+        """Returns the depth of ``p`` and the predicted seconds to the end of the call."""
         return self.level + p.depth, self.beyond + self._remaining[p.name][0]
 
     def ended(self, name: str, then: Callable[[], None]) -> None:
-        """Calls ``then`` when the primitive has its value or has failed: now, if that is so already."""
+        """Calls ``then`` when the primitive is over: now, if it already is."""
         if name in self.values:
             then()
         else:
             self._waking.setdefault(name, []).append(then)
 
     def needed(self, p: Primitive) -> bool:
-        """Whether anybody but stock waits for the end of a primitive."""
+        """Returns True if anything in the graph waits for the end of a primitive."""
         needs = self._edges.followers.keys() if p.name not in self._edges.followers else (p.name,)
         waited = any((each if isinstance(each, str) else each[0]) == p.name for each in needs)
         return waited or (self._finished is not None and p.name in self._edges.ending)
 
     def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
-        """Runs a body of ``p`` with these inputs; others that are arguments of ``p`` follow when they are known."""
+        """Runs a body of ``p`` with these inputs. Its other inputs follow when those arguments of ``p`` are known."""
         late = [name for name in body.inputs if name in p.args and name not in given]
         beyond = self.beyond + self._remaining[p.name][1]
         inner = Execution(body, self.call, given, done, self.level + p.depth, late, beyond)
@@ -354,13 +355,13 @@ class Execution(Values):
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # of a user's exception class: whoever waits must still hear of the failure
+    except Exception:  # from a user's exception class; the failure must be recorded all the same
         return "(its message cannot be formatted)"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a kernel returns for claimable work: the entry, and what of its result is the primitive's value."""
+    """Returned by a kernel for claimable work. view: maps the result of ``entry`` to the primitive's value."""
 
     entry: Entry
     view: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""How a call of an optimized object begins and ends: its admission, its marks, the end of its graph, its warnings."""
+"""Begin and end of a call of an optimized object: admission, context marks, the end of its graph, warnings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _OUTERMOST: _Values = ((inside, True),)
 
 
 class Admission:
-    """One call, or a part of the call it is made in: admitted, marked (``with``) while its code runs, at last ended.
+    """Admission of one call, or of a nested call, which counts as part of the outer one.
 
-    For a coroutine ``async with`` does the first and the last, for a plain thread ``InThread``. Permits that are held
-    around the call are lent until it has ended.
+    A call is admitted, marked (``with``) while its code runs, and ended. A coroutine admits and ends it with
+    ``async with``, a plain thread with ``InThread``. Permits that are held around the call are lent until it has ended.
 
-    tenant, priority: of the call, where it says any. Raises CancelledError where its deadline has passed.
+    tenant, priority: of the call, if it sets them. Raises CancelledError if its deadline has passed.
     """
 
     __slots__ = ("_before", "_lent", "_request", "_values")
@@ -68,9 +68,9 @@ class Admission:
                 raise
 
     def admitted_sync(self) -> None:
-        """The same for a plain thread, which it blocks.
+        """Blocks a plain thread until the call may begin. Raises Overloaded.
 
-        On the thread of a running loop the call will wait for no permit: a holder may need that loop.
+        On the thread of a running loop the call never waits for a permit: its holder may need that loop.
         """
         if self._request is not None:
             try:
@@ -82,28 +82,28 @@ class Admission:
             self._values += ((must_not_wait, True),)
 
     def mark(self, var: ContextVar[Any], value: Any) -> None:
-        """Adds a mark: the code of the call finds this value in the context variable."""
+        """Adds a mark: a context variable and its value during the code of the call."""
         self._values += ((var, value),)
 
     def apply(self) -> None:
-        """Sets its marks for good, for the graph: in a context that was copied for the call."""
+        """Sets the marks permanently, for the graph: in a context that was copied for the call."""
         for var, value in self._values:
             var.set(value)
 
     def __enter__(self) -> None:
-        """Sets what the code of the call finds in its context variables, for the block. One block at a time."""
+        """Sets the marks for the block. One block at a time."""
         self._before = tuple([var.get() for var, _ in self._values])
         self.apply()
 
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, None
         if before is None or any(var.get() is not value for var, value in self._values):
-            return  # a coroutine that Python collects, in whatever context: there is nothing to take back
+            return  # Python collects the coroutine in some other context: there is nothing to reset
         for (var, _value), value in zip(self._values, before, strict=True):
             var.set(value)
 
     async def ended(self, error: BaseException | None = None) -> None:
-        """The call is over. error: what it ended with."""
+        """Ends the call: releases its admission and takes back lent permits. error: the error it ended with."""
         self._left(error)
         for permit in self._lent:
             await permit.reclaim()
@@ -111,7 +111,7 @@ class Admission:
             await hold_daemon_task()
 
     def ended_sync(self, error: BaseException | None = None) -> None:
-        """The same for a plain thread."""
+        """Does the same as ``ended`` for a plain thread."""
         self._left(error)
         for permit in self._lent:
             permit.reclaim_sync()
@@ -122,7 +122,7 @@ class Admission:
 
 
 class InThread:
-    """One call by a plain thread. The block begins when it is admitted, and gets it. Raises Overloaded."""
+    """Context of one call by a plain thread: yields the admitted ``Admission``. Raises Overloaded."""
 
     __slots__ = ("_admission",)
 
@@ -139,19 +139,19 @@ class InThread:
             hold_daemon_thread()
 
 
-# The graph of a call that a plain thread makes is on another thread's event loop.
+# A plain thread's call has its graph on another thread's event loop.
 
 
 def stop(call: Call) -> None:
-    """Ends what runs ahead of a call whose deadline has passed. From any thread."""
+    """Stops the work ahead of a call whose deadline has passed. Thread-safe."""
     call.claims.closed = True
     post(call.loop, call.stop)
 
 
 def close(call: Call) -> Summary:
-    """Ends a call from a plain thread, and waits for that where there is anything to wait for."""
-    call.claims.closed = True  # from here on the loop starts nothing more, see Call.spawn
-    if on_engine_loop():  # an abandoned stream may be collected on any thread, also on that one
+    """Ends a call from a plain thread, and waits for its tasks if it has any."""
+    call.claims.closed = True  # the loop starts nothing more from here on, see Call.task
+    if on_engine_loop():  # an abandoned stream may be collected on any thread, that one included
         return call.close()
     if not call.tasks:
         summary = call.summary()
@@ -166,15 +166,15 @@ def close(call: Call) -> Summary:
 
 
 def post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
-    """Calls a function on a loop, if that is still there."""
+    """Calls a function on a loop, unless the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function)
 
 
 def report(summary: Summary, obj: Any, strict: bool) -> None:
-    """Warns, after a call that succeeded, of what fineflow failed at meanwhile and stock then did itself.
+    """Warns, after a successful call, of a step that fineflow failed to run ahead and stock did itself.
 
-    Raises PlanningError with ``strict``.
+    Raises PlanningError instead if ``strict``.
     """
     if summary.broken:
         text = f"{type(obj).__name__}: while running ahead, {summary.broken[0]}"

@@ -1,4 +1,4 @@
-"""One query: what all graphs of one call share, its tasks, and its end, after which nothing of it is left running."""
+"""One query: the state that all graphs of a call share, its tasks, and its end, after which none of them still runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Call:
-    """What all graphs of one query share: entry point, limits, tasks, claims.
+    """State that all graphs of one query share: entry point, limits, tasks, claims.
 
     May be created on any thread; its methods run on ``loop``.
 
-    kernels: how each operation runs (``executor.Kernel``). entry: the method of the user's object that was called.
-    sync: whether that is a sync method, so that components are used through their sync methods. streaming: whether
-    stock reads its result piece by piece. context: the call's own, with its request context. label: id in timelines.
-    limit: bound on component calls at once, over all graphs of the call (LangChain's ``max_concurrency``). facts: what
-    the framework's own kernels need to know of the call.
+    kernels: kernel of each operation (``executor.Kernel``). entry: the method of the user's object that was called.
+    sync: that is a sync method, so components are called by their sync methods. streaming: stock reads the result
+    piece by piece. context: the call's own, with its request context. label: id in timelines. limit: bound on
+    concurrent component calls, over all graphs of the call (LangChain's ``max_concurrency``). facts: data of the call
+    for the framework's own kernels.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -43,19 +43,19 @@ class Call:
     streaming: bool = False
     limit: asyncio.Semaphore | None = None
     facts: Any = None
-    changed: str = ""  # the last opaque step that changed its input in place, so that the graph holds outdated values
+    changed: str = ""  # the last opaque step that changed its input in place: the graph's values are stale
     claims: Claims = field(init=False)
-    tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # with what they have to close at their end
-    # Dicts, as Python's garbage collector need not look at empty ones.
-    stocks: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which a component works for stock itself
-    steps: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in which stock is in an opaque step
+    tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # task -> coroutine to close at its end
+    # Dicts: Python's garbage collector does not track empty ones.
+    stocks: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # tasks in which a component works for stock
+    steps: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # tasks in which stock runs an opaque step
     waiting: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)  # opaque leaf -> readers of its value
-    fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, which nobody has asked for yet
-    surprises: tuple[str, ...] = ()  # what failed while running ahead
-    broken: tuple[str, ...] = ()  # those that are faults of fineflow if the call succeeds
-    runs: list[Stamps] = field(default_factory=list)  # times of the graphs that were started so far
+    fed: dict[str, Any] = field(default_factory=dict)  # opaque leaf -> its value, before the graph reads it
+    surprises: tuple[str, ...] = ()  # failures while running ahead
+    broken: tuple[str, ...] = ()  # those that are bugs of fineflow if the call succeeds
+    runs: list[Stamps] = field(default_factory=list)  # times of the graphs started so far
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
-    began: float = field(init=False)  # seconds, as events.now() counts them
+    began: float = field(init=False)  # seconds on the clock of events.now()
     _memory: dict[type, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,12 +64,12 @@ class Call:
         self.context.run(_mark_call, self)
 
     def enter(self, context: contextvars.Context) -> None:
-        """Has everything that begins from now on run in copies of another context, which is marked as the call's."""
+        """Runs everything that starts from now on in copies of another context, which is marked as the call's."""
         context.run(_mark_call, self)
         self.context = context
 
     def memory(self, kind: type[T]) -> T:
-        """Returns the call's one instance of a class in which kernels keep what they share during a call."""
+        """Returns the call's only instance of ``kind``, a class in which kernels keep shared state during a call."""
         found: T | None = self._memory.get(kind)
         if found is None:
             found = self._memory[kind] = kind()
@@ -78,7 +78,7 @@ class Call:
     def slot(self, stamp: Stamp | None = None, component: LimitedComponent | None = None) -> Slot:
         """Returns a slot for one call of a component, by the graph or by stock.
 
-        stamp: gets the moment at which the component began. component: its entry among the limited components.
+        stamp: gets the time at which the component began. component: its entry among the limited components.
         """
         return Slot(self.limit, stamp, component)
 
@@ -94,8 +94,8 @@ class Call:
     ) -> asyncio.Task[Any]:
         """Starts a task in its own copy of the caller's context, with its depth as priority.
 
-        path: predicted seconds to the end of the call. slot: held while it works, if it is a call of a component.
-        name: what it works for, shown in timelines. stamp: of that run.
+        path: predicted seconds to the end of the call. slot: held while the task works, if it calls a component.
+        name: primitive that it works for, shown in timelines. stamp: of that run.
         """
         return self.task(_run(work, slot, stamp), level, path, name, stamp, work)
 
@@ -108,65 +108,68 @@ class Call:
         stamp: Stamp | None,
         inner: object = None,
     ) -> asyncio.Task[T]:
-        """``spawn`` for a coroutine that lets no SystemExit and no KeyboardInterrupt out. inner: one that it awaits."""
+        """Does the same as ``spawn``, for a coroutine that raises no SystemExit or KeyboardInterrupt.
+
+        inner: coroutine that it awaits, closed at the end.
+        """
         context = self.context.copy()
         context.run(_mark, level, path, name, stamp)
         task = self.loop.create_task(work, context=context)
         self.tasks[task] = inner
         task.add_done_callback(self._ended, context=context)
-        if self.claims.closed:  # looked at after the task was added: `closed` may be set from another thread
+        if self.claims.closed:  # checked after the task was added: another thread may set `closed`
             task.cancel()
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         inner = self.tasks.pop(task, None)
         if not task.cancelled():
-            task.exception()  # whoever wanted it has been told; after the end of the call nobody wants it
+            task.exception()  # mark as retrieved: its readers have it, and after the end of the call there are none
         if inspect.iscoroutine(inner):
-            inner.close()  # a task that is cancelled before its first step has not touched it
+            inner.close()  # a task that is cancelled before its first step never awaits it
 
     async def for_stock(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Awaits what a component does for stock itself: in a place, and not beyond the end of the call.
+        """Awaits a component call that stock makes itself, in a slot; the end of the call cancels it.
 
-        Stock leaves tasks behind when one of several steps fails, or when a stream is not read to its end.
+        Stock leaves tasks behind if one of several steps fails, or if a stream is not read to its end.
         """
         with _counted(self.stocks):
             async with self.slot():
                 return await make()
 
     async def opaque(self, work: Awaitable[T]) -> T:
-        """Awaits an opaque step of stock's. A call that fails leaves it to itself, as stock does; ``stop`` does not."""
+        """Awaits an opaque step of stock. ``stop`` cancels it; a call that fails does not, as in stock."""
         with _counted(self.steps):
             return await work
 
     def begins(self, leaf: str) -> None:
-        """Stock is about to run the opaque step ``leaf``. From any thread.
+        """Records that stock is about to run the opaque step ``leaf``. Thread-safe.
 
-        Raises CancelledError where the deadline of the call has passed.
+        Raises CancelledError if the deadline of the call has passed.
         """
         check()
         stamp = self.awaited.get(leaf)
         if stamp is not None:
             stamp.ready = events.now()
-            if not self.streaming:  # a stream takes as long as its reader does
+            if not self.streaming:  # the time of a stream depends on its reader
                 stamp.begun = stamp.ready
 
     def feed(self, leaf: str, value: Any) -> None:
-        """Stock ran the opaque step ``leaf``: its value is there."""
+        """Passes the value of the opaque step ``leaf``, which stock ran, to the graph."""
         if leaf not in self.waiting and not self.claims.closed:
-            self.fed[leaf] = value  # stock is ahead: the graph gets there later
+            self.fed[leaf] = value  # stock is ahead of the graph
         for wanted in self.waiting.pop(leaf, ()):
             wanted(value)
 
     def want(self, leaf: str, wanted: Callable[[Any], None]) -> None:
-        """Calls ``wanted`` with the value of the opaque step ``leaf``: now if stock has run it, else when it has."""
+        """Calls ``wanted`` with the value of the opaque step ``leaf``, as soon as stock has run it."""
         if leaf in self.fed:
             wanted(self.fed.pop(leaf))
         else:
             self.waiting.setdefault(leaf, []).append(wanted)
 
     def summary(self) -> Summary:
-        """What is worth knowing of the call so far."""
+        """Returns the figures of the call so far."""
         claims = self.claims
         unclaimed = len(claims.unclaimed())
         return Summary(claims.claimed, claims.missed, unclaimed, self.surprises, self.broken, self._trace())
@@ -176,17 +179,17 @@ class Call:
         return Trace(self.entry, self.began, events.now(), runs)
 
     def rest(self) -> None:
-        """The graph has done all that it had to do: its context is not needed while stock catches up."""
+        """Drops the context when the graph is finished: it is not needed while stock catches up."""
         self.context = _NOTHING
 
     def close(self) -> Summary:
-        """Cancels what still runs, without waiting for it, and lets go of all values."""
+        """Cancels the running tasks, without waiting for them, and drops all values."""
         summary = self.summary()
         for task in tuple(self.tasks):
             task.cancel()
         _cancel(self.stocks)
         self.claims.close()
-        # What a task of the user's leaves behind may hold the call for long: in its context, stock's side of it.
+        # The context of a task that user code leaves behind may keep the call alive for long.
         self.waiting.clear()
         self.fed.clear()
         self._memory.clear()
@@ -195,18 +198,18 @@ class Call:
         return summary
 
     def stop(self) -> None:
-        """The caller has broken off, while stock is still waiting for its parts: ends these, too."""
+        """Does the same as ``close`` and cancels opaque steps: the caller was cancelled while stock waits for them."""
         _cancel(self.steps)
         self.close()
 
     async def aclose(self) -> Summary:
-        """``close``, and waits until all has stopped; cancelling the caller does not shorten that."""
+        """Closes the call and waits until its tasks have stopped, even if the caller is cancelled."""
         summary = self.close()
         await self.ended()
         return summary
 
     async def ended(self) -> None:
-        """Waits until all has stopped; cancelling the caller does not shorten that."""
+        """Waits until all tasks have stopped, even if the caller is cancelled."""
         cancelled: asyncio.CancelledError | None = None
         while pending := [task for task in self.tasks if task is not asyncio.current_task()]:
             try:
@@ -232,7 +235,7 @@ def _counted(tasks: dict[asyncio.Task[Any], None]) -> Iterator[None]:
 
 def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in tuple(tasks):
-        if not task.cancelling():  # a second time would be one that nobody takes back
+        if not task.cancelling():  # a second cancellation would never be uncancelled
             task.cancel()
 
 
@@ -254,11 +257,10 @@ class Slot:
     """One of the call's ``limit`` slots (an async context manager), held while a component works.
 
     Stock bounds its sync branches by the size of a thread pool, and its async ones not at all. Here all component
-    calls of the graph, and those that stock makes itself for want of a result, share one bound. A task that holds a
-    slot must not wait for work that needs one: it takes its slot last.
+    calls of the graph share one bound with those that stock makes itself. A task that holds a slot must not wait for
+    work that needs one: it takes its slot last.
 
-    component: may have a limit of its own over all calls (``queues.component_calls``); its permit is taken
-    after the slot.
+    component: may have its own limit over all calls (``queues.component_calls``); its permit is taken after the slot.
     """
 
     __slots__ = ("_held", "_limit", "_permit", "_stamp", "since")
@@ -284,7 +286,7 @@ class Slot:
         self.leave()
 
     async def take(self) -> None:
-        """Waits for a slot: of the call, first come first served; of the component, by its policy."""
+        """Waits for a slot of the call (FIFO), then for a permit of the component (by its policy)."""
         if self._limit is not None:
             await self._limit.acquire()
             self._held = True
@@ -296,7 +298,7 @@ class Slot:
                 raise
 
     def leave(self) -> None:
-        """Gives it back, if it is held: for good, or while the component is paused."""
+        """Releases what is held: at the end, or while the component is paused."""
         if self._permit is not None:
             self._permit.release()
         if self._limit is not None and self._held:
@@ -309,7 +311,7 @@ class LeftToStock(Exception):
 
 
 class Ended(Exception):
-    """Carries a SystemExit or KeyboardInterrupt out of a task: raised in one, they would end everybody's loop."""
+    """Carries a SystemExit or KeyboardInterrupt out of a task: raised inside, it would stop the shared event loop."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__} in a component")

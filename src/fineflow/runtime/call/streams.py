@@ -1,4 +1,4 @@
-"""A stream of items inside one event loop: written once, read by several readers from the beginning."""
+"""Stream of items on one event loop: written once, read from the beginning by any number of readers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 AHEAD = 32
-"""How many items a writer that waits for ``room`` is ahead of the reader that has got furthest, at most."""
+"""Most items that a writer that waits for ``room`` is ahead of the furthest reader."""
 
 
 class Stream(Generic[T]):
     """Items as they are released, then an end or an error.
 
-    Every reader sees all items in order; a reader that comes late reads the kept ones first. A writer that waits for
-    ``room`` goes on as far as any of the readers wants it to, and freely before there is a reader. Must be used from
-    one event loop only.
+    Every reader sees all items in order; a late reader starts with the kept ones. A writer that waits for ``room`` is
+    bounded by the furthest reader, and unbounded before there is a reader. Not thread-safe: for one event loop.
     """
 
     def __init__(self) -> None:
@@ -25,7 +24,7 @@ class Stream(Generic[T]):
         self.closed = False
         self.error: BaseException | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        self._read: int | None = None  # how many items the reader that has got furthest has taken; None: no reader yet
+        self._read: int | None = None  # items that the furthest reader has taken; None: no reader yet
 
     def put(self, item: T) -> None:
         self.items.append(item)
@@ -50,7 +49,7 @@ class Stream(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether there were readers, and all of them are ``AHEAD`` items behind, or have left."""
+        """True if the stream is open and its furthest reader, running or gone, is at least ``AHEAD`` items behind."""
         return self._read is not None and len(self.items) - self._read >= AHEAD and not self.closed
 
     def _reached(self, position: int) -> None:
@@ -60,15 +59,12 @@ class Stream(Generic[T]):
             self._wake()
 
     async def room(self) -> None:
-        """For the writer: returns when the stream is not ``full`` (any more)."""
+        """Blocks the writer while the stream is ``full``."""
         while self.full:
             await self._changed()
 
     async def read(self) -> AsyncIterator[T]:
-        """All items, from the first, as they come.
-
-        Raises: what the stream was closed with.
-        """
+        """Yields all items, from the first, as they arrive. Raises the error that the stream was closed with."""
         position = 0
         while True:
             self._reached(position)
@@ -83,5 +79,5 @@ class Stream(Generic[T]):
             raise self.error
 
     async def all(self) -> list[T]:
-        """The items of the finished stream. Raises: what the stream was closed with."""
+        """Returns all items once the stream is closed. Raises the error that it was closed with."""
         return [item async for item in self.read()]

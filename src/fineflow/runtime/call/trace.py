@@ -1,7 +1,7 @@
-"""What of a call took how long: a stamp per primitive, and the path that decided when the call ended.
+"""Times of a call: a stamp per primitive, and the measured critical path.
 
-Recorded of every call, as it costs little (about a microsecond per primitive), and kept of the last call of an object.
-Times only, none of the call's values: seconds, as ``events.now()`` counts them.
+Recorded for every call, as it costs little (about a microsecond per primitive), and kept for an object's last call.
+Holds times only, none of the call's values: seconds on the clock of ``events.now()``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CLAIMED, JOINED, LEFT, STOCK = "claimed", "stock was first", "not claimed", "run
 
 
 class Stamp:
-    """One run of one primitive: its inputs were there (``ready``), an engine began with it, it ended.
+    """Times of one run of one primitive: inputs available (``ready``), work begun on an engine, ended.
 
-    A view of a row of ``Stamps``; one that is made by itself has a row of its own.
+    A view of a row of ``Stamps``; a stamp created by itself has its own row.
     """
 
     __slots__ = ("_of", "_place")
@@ -42,7 +42,7 @@ class Stamp:
 
     @property
     def begun(self) -> float | None:
-        """None: when it was ready."""
+        """None: work began when the inputs were ready."""
         return _known(self._of.time(self._place, _BEGUN))
 
     @begun.setter
@@ -51,7 +51,7 @@ class Stamp:
 
     @property
     def ended(self) -> float | None:
-        """None: it did not."""
+        """None: not ended."""
         return _known(self._of.time(self._place, _ENDED))
 
     @ended.setter
@@ -60,7 +60,7 @@ class Stamp:
 
     @property
     def taken(self) -> str:
-        """What became of it."""
+        """Fate of the result: CLAIMED, JOINED, LEFT, STOCK or ""."""
         return self._of.taken(self._place)
 
     @taken.setter
@@ -68,12 +68,12 @@ class Stamp:
         self._of.take(self._place, what)
 
     def end(self) -> None:
-        """Something that was done for it has ended: the last time counts."""
+        """Sets ``ended`` to now. May be called repeatedly: the last time counts."""
         self.ended = events.now()
 
     @property
     def waited(self) -> float:
-        """Seconds between inputs and work: in the queue of its engine, or for its turn (``max_concurrency``)."""
+        """Seconds between inputs and work: in the queue of its engine, or waiting for a slot (``max_concurrency``)."""
         return max((self.ready if self.begun is None else self.begun) - self.ready, 0.0)
 
     @property
@@ -83,10 +83,10 @@ class Stamp:
 
 
 class Stamps(Mapping[str, Stamp]):
-    """The stamps of one run of a graph, by primitive; those of primitives that it did not get to are not there.
+    """Stamps of one run of a graph, by primitive, without those that it did not reach.
 
-    Kept as plain bytes: there are some for every primitive of every call that is under way, and what Python's garbage
-    collector has to look at slows down everybody.
+    Kept as plain bytes: there is a row for every primitive of every running call, and objects that Python's garbage
+    collector must visit slow down the whole process.
     """
 
     __slots__ = ("_bytes", "_places", "graph")
@@ -94,7 +94,7 @@ class Stamps(Mapping[str, Stamp]):
     def __init__(self, places: Mapping[str, int], graph: Graph | None = None) -> None:
         self.graph = graph
         self._places = places  # number of each primitive
-        self._bytes = bytearray(_EMPTY * len(places))  # for each: ready, begun, ended, what became of it
+        self._bytes = bytearray(_EMPTY * len(places))  # for each: ready, begun, ended, fate
 
     def time(self, place: int, which: int) -> float:
         seconds: float = _DOUBLE.unpack_from(self._bytes, place * _ROW + which)[0]
@@ -110,17 +110,17 @@ class Stamps(Mapping[str, Stamp]):
         self._bytes[place * _ROW + _FATE] = _TAKEN.index(what)
 
     def at(self, name: str) -> Stamp:
-        """The stamp of a primitive, whether or not it was got to."""
+        """Returns the stamp of a primitive, reached or not."""
         made = Stamp.__new__(Stamp)
         made._of, made._place = self, self._places[name]
         return made
 
     def ready(self, name: str) -> None:
-        """Its inputs are there."""
+        """Stamps the primitive's inputs as available now."""
         _DOUBLE.pack_into(self._bytes, self._places[name] * _ROW + _READY, events.now())
 
     def ended(self, name: str, seconds: float | None = None) -> None:
-        """It has its value, or has failed, at that time, or now."""
+        """Stamps the end of the primitive, by value or failure: at that time, or now."""
         now = events.now() if seconds is None else seconds
         _DOUBLE.pack_into(self._bytes, self._places[name] * _ROW + _ENDED, now)
 
@@ -154,8 +154,9 @@ def _known(seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One call. ``entry``: the method it came in by. ``runs``: the graph of the call first, then of bodies, a row each
-    time that one was started.
+    """Trace of one call.
+
+    entry: the method that was called. runs: first the graph of the call, then each start of a body.
     """
 
     entry: str
@@ -173,17 +174,17 @@ class Trace:
         return self.ended - self.began
 
     def of(self, graph: Graph) -> list[Mapping[str, Stamp]]:
-        """The stamps of every time that this very graph was run."""
+        """Returns the stamps of every run of this graph object."""
         return [stamps for each, stamps in self.runs if each is graph]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A primitive of a call: all of its runs together, which are several only in bodies.
+    """All runs of one primitive of a call; more than one only in bodies.
 
-    name: with what it is inside of. ready: seconds from the start of the call to the first time that its inputs were
-    there. waited, ran: of the run that took longest. ended: whether all did. times: how many runs. taken: what became
-    of those whose result stock may claim: claimed, not claimed, stock was first, run by stock.
+    name: prefixed with the primitives that it is inside of. ready: seconds from the start of the call until its inputs
+    were first available. waited, ran: seconds, of the longest run. ended: all runs ended. times: number of runs.
+    taken: fate of the results that stock may claim: claimed, not claimed, stock was first, run by stock.
     """
 
     name: str
@@ -197,7 +198,7 @@ class Step:
 
 
 def steps(trace: Trace) -> Iterator[Step]:
-    """Every primitive that the call got to, in program order, bodies behind the primitive that has them."""
+    """Yields every primitive that the call reached, in program order; bodies follow their primitive."""
     yield from _steps(trace, trace.graph, "")
 
 
@@ -222,8 +223,9 @@ def _steps(trace: Trace, graph: Graph, prefix: str) -> Iterator[Step]:
 
 
 def measured_path(trace: Trace) -> tuple[tuple[str, float], ...]:
-    """The measured critical path: from the end of the call's graph back to the start, always to the input that came
-    last. With each primitive the seconds from that input to its own end; those in a body come behind its primitive.
+    """Returns the measured critical path: from the output back to the start, always along the last input to arrive.
+
+    Each primitive comes with the seconds from that input to its own end. Those in a body follow its primitive.
     """
     if not trace.runs:
         return ()
@@ -246,7 +248,7 @@ def _path(
 
 
 def _ends(graph: Graph, stamps: Mapping[str, Stamp], began: float) -> tuple[dict[str, float], dict[str, str | None]]:
-    """When each primitive had ended, and which of its inputs was the last. What streams ends with what it reads."""
+    """Returns the end of each primitive, and its last input. A primitive ends no earlier than its inputs."""
     ends: dict[str, float] = {}
     last: dict[str, str | None] = {}
     for p in graph:
@@ -259,7 +261,7 @@ def _ends(graph: Graph, stamps: Mapping[str, Stamp], began: float) -> tuple[dict
 
 
 def _inner(trace: Trace, p: Primitive, end: float, prefix: str) -> Iterator[tuple[str, float]]:
-    """Of the bodies that ran for a primitive, the path of the one that ended last."""
+    """Yields the path of the body run that ended last for a primitive."""
     ran = [
         (heading, body, stamps)
         for heading, body in bodies(p)

@@ -1,4 +1,4 @@
-"""What an execution of a graph knows so far: values of primitives, parts of them, and what stands for a failure."""
+"""Values of one run of a graph so far: of primitives, of parts released early, and placeholders of failures."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fineflow.runtime.call.dependencies import Need, after, need
 from fineflow.runtime.call.query import LeftToStock
 
 _ABSENT: Any = object()
-_SPENT: Any = object()  # in place of a value that nobody will read any more
+_SPENT: Any = object()  # replaces a value that has no readers left
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Stands for the value of a primitive that raised."""
+    """Placeholder of the value of a primitive that raised."""
 
     error: BaseException
 
 
 class Values:
-    """The values of one run of a graph, by primitive (and of its inputs).
+    """Values of one run of a graph, by primitive or input.
 
-    released: parts that are there before the whole value: of a field, by its key, or the stream of items (None).
+    released: parts available before the whole value, by (name, field), or (name, None) for the stream of items.
     """
 
     __slots__ = ("_failures", "graph", "released", "values")
@@ -37,18 +37,18 @@ class Values:
         self._failures = any(isinstance(value, Failed) for value in self.values.values())
 
     def keep(self, name: str, value: Any) -> None:
-        """The value of a primitive, or of an input."""
+        """Sets the value of a primitive or an input."""
         self.values[name] = value
         self._failures = self._failures or isinstance(value, Failed)
 
     def spent(self, names: Iterable[str]) -> None:
-        """Nobody will read these any more: only that they are there is of interest."""
+        """Drops values that have no readers left; the names stay as a mark that they are known."""
         for name in names:
             if name in self.values:
                 self.values[name] = _SPENT
 
     def failed(self, p: Primitive) -> Failed | None:
-        """The failure of a step before: then this one has failed too, as stock would never get to it."""
+        """Returns the failure of an earlier step, if any: then ``p`` fails too, as stock never gets to it."""
         if not self._failures:
             return None
         needs = (need(ref) for ref in first_args(p).values())
@@ -59,7 +59,7 @@ class Values:
         return None
 
     def arguments(self, p: Primitive) -> dict[str, Any]:
-        """The values of the arguments; of a CONDITION those known so far, as its arms may do without the others."""
+        """Returns the arguments of ``p``; of a CONDITION only those known so far: its arms may not need the rest."""
         if p.op is not Op.CONDITION:
             return {name: self.value(ref) for name, ref in p.args.items()}
         needs = {name: need(ref) for name, ref in p.args.items()}
@@ -67,7 +67,7 @@ class Values:
         return {name: self.value_or_failure(p.args[name]) for name in there}
 
     def value_or_failure(self, ref: Ref) -> Any:
-        """The value of a data edge, or the failure that it is not there for."""
+        """Returns the value of a data edge, or the failure for which it has none."""
         if isinstance(found := self.values.get(ref.name), Failed):
             return found
         try:
@@ -76,7 +76,7 @@ class Values:
             return Failed(error)
 
     def value(self, ref: Ref) -> Any:
-        """The value of a data edge. Raises LeftToStock where it is no dict that has the key."""
+        """Returns the value of a data edge. Raises LeftToStock if the value is not a dict with the key."""
         if ref.key is None and not ref.stream:
             return self.values[ref.name]
         part = (ref.name, ref.key)
@@ -85,7 +85,7 @@ class Values:
         value = self.values[ref.name]
         if ref.key is None:
             return value
-        # Whatever a class of the user's does besides when it is asked: a dict may grow by it.
+        # dict.get, as a user's subclass may have side effects on access: a defaultdict grows.
         found = dict.get(value, ref.key, _ABSENT) if isinstance(value, dict) else self.released.get(part, _ABSENT)
         if found is _ABSENT:
             raise LeftToStock(f"{ref.name} is not a dict with {ref.key!r}")

@@ -1,4 +1,4 @@
-"""One piece of work that runs ahead of stock: done, measured, and handed to whoever waits for it."""
+"""Does and measures one piece of work ahead of stock, and hands its result to the waiting callers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
 
 Start = Callable[[Entry], Awaitable[Any]]
-"""Does the work of an entry, and returns its result."""
+"""Does the work of an entry and returns its result."""
 
 
 async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
-    """Does the work, and ends the entry; the graph goes on with the result from here.
+    """Does the work and ends the entry, which continues the graph.
 
-    in_slot: it is one component call, and holds a slot; otherwise ``start`` takes one where it calls a component.
+    in_slot: the work is one component call and holds a slot; otherwise ``start`` takes a slot for each call.
     """
     queued = events.now()
     foreign = bool(p.engine and p.meta.get("foreign"))
@@ -51,7 +51,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         if isinstance(failure, asyncio.CancelledError):
             raise failure
         return
-    if foreign and not p.params.get("pairwise"):  # which has its scores measured
+    if foreign and not p.params.get("pairwise"):  # those are measured per score
         costs.observe(p.engine or "", p.op, None, now - begun, p.name)
     entry.finish(result)
     run.call.claims.forget(p.leaf, entry)

@@ -1,6 +1,6 @@
-"""Access to the event loop of a call from stock's threads, which never wait for it for ever.
+"""Access to the event loop of a call from threads of stock (the framework's own code), without deadlocks.
 
-Python may collect an abandoned stream of the framework on any thread, also on the loop's own. Closing it can mean
+Python may collect an abandoned stream of the framework on any thread, the loop's own included. Closing it can mean
 waiting for worker threads, which in turn wait for the loop. So a thread that waits here watches the loop: once the call
 is over, or the loop does not respond, the wait ends with ``Unreachable``, and stock does the work itself.
 """
@@ -22,8 +22,8 @@ from fineflow.runtime.loop.submission import Submission, Unreachable
 
 T = TypeVar("T")
 
-_STUCK_SECONDS = 5.0  # after which a loop that does not respond counts as stuck
-_BUFFER = 8  # items that the loop is ahead of a thread
+_STUCK_SECONDS = 5.0  # a loop that does not respond for so long counts as stuck
+_BUFFER = 8  # most items that the loop is ahead of a thread
 
 
 class Bridge:
@@ -35,11 +35,11 @@ class Bridge:
 
     @property
     def here(self) -> bool:
-        """Whether this thread is running the loop, and so must not wait for it."""
+        """True on the loop's own thread, which must not wait for it."""
         return asyncio._get_running_loop() is self._loop
 
     def run(self, function: Callable[[], T]) -> T:
-        """Returns what a quick function returns on the loop. Raises Unreachable."""
+        """Runs a quick function on the loop and returns its result. Raises Unreachable."""
         if self.here:
             return function()
 
@@ -49,12 +49,12 @@ class Bridge:
         return self.outcome(call)
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """Has the loop call a function, without waiting for it."""
+        """Schedules a function call on the loop, without waiting for it."""
         with suppress(RuntimeError):  # the loop is closed: the call is over
             self._loop.call_soon_threadsafe(function, *args)
 
     def outcome(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Awaits ``make()`` on the loop and returns the result. Raises what it raises, the same object; Unreachable."""
+        """Awaits ``make()`` on the loop and returns the result. Raises its exception, the same object; Unreachable."""
         work = Submission(make, self._loop)
         with silent_at_exit:
             try:
@@ -67,7 +67,7 @@ class Bridge:
                     work.cancel()
 
     def items(self, source: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Yields the items of an iterator on the loop. Raises what it raises, the same object; Unreachable.
+        """Yields the items of an iterator on the loop. Raises its exception, the same object; Unreachable.
 
         The iterator is read at most ``_BUFFER`` items ahead.
         """
@@ -85,7 +85,7 @@ class Bridge:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Holds a slot (``max_concurrency``) for a component that stock calls itself, if the loop can give one."""
+        """Holds a slot (``max_concurrency``) for a component that stock calls itself, if the loop responds."""
         limit, taken = self._call.limit, False
         if limit is not None and not self.here:
             with suppress(Unreachable):
@@ -97,7 +97,7 @@ class Bridge:
                 self.post(limit.release)
 
     def _lost(self) -> bool:
-        """Returns whether the call is over, or its loop is closed or stuck."""
+        """Returns True if the call is over, or its loop is closed or stuck."""
         if self._call.claims.closed:
             return True
         responds = threading.Event()
@@ -109,7 +109,7 @@ class Bridge:
 
 
 class AbandonableStream(Iterator[T]):
-    """A generator of stock's that does not block the runtime's thread if Python happens to collect it there."""
+    """Generator of stock that does not block the runtime's thread if Python collects it there."""
 
     def __init__(self, generator: Generator[T, None, None]) -> None:
         self._generator = generator

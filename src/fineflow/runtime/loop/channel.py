@@ -1,10 +1,10 @@
-"""A channel carries items from one producer to one consumer, each of them a thread or a coroutine on any event loop.
+"""Channel that carries items from one producer to one consumer, each a thread or a coroutine on any event loop.
 
-``iteration`` has its users that start a producer; ``pump`` is the producer that reads an async iterator.
+``iteration`` has the iterators built on channels; ``pump`` is a producer that reads an async iterator.
 
-A channel takes no lock: Python may collect an abandoned consumer wherever it allocates something, also inside of the
-channel's own methods on the same thread. Single operations on a deque are atomic. A side that waits first leaves a
-function that wakes it and then looks again; the other side first changes the state and then calls that function.
+A channel takes no lock: Python may collect an abandoned consumer at any allocation, even inside the channel's own
+methods on the same thread. Single operations on a deque are atomic. A waiting side first sets its wake function and
+then checks the state again; the other side first changes the state and then calls that function.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 class _Side:
-    """One side of a channel: a thread or a coroutine that waits until ``ready()``. Only that side sets the fields."""
+    """One side of a channel: a thread or coroutine that waits until ``ready()``. Only that side sets the fields."""
 
     __slots__ = ("_loop", "_wake")
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None  # on which it waited last
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop that it last waited on
         self._wake: Callable[[], object] | None = None
 
     def block(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Blocks the thread for at most so many seconds; returns ``ready()``."""
+        """Blocks the thread for at most ``seconds``; returns ``ready()``."""
         woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake = partial(woken.put, None)
         try:
@@ -45,7 +45,7 @@ class _Side:
         return ready()
 
     async def wait(self, ready: Callable[[], bool]) -> None:
-        """Waits on the running loop."""
+        """Waits on the running loop until ``ready()``."""
         self._loop = loop = asyncio.get_running_loop()
         while not ready():
             woken: asyncio.Future[None] = loop.create_future()
@@ -57,7 +57,7 @@ class _Side:
                 self._wake = None
 
     def wake(self) -> None:
-        """Has this side look again. From any thread."""
+        """Makes this side check its condition again. Thread-safe."""
         wake = self._wake
         if wake is not None:
             try:
@@ -66,7 +66,7 @@ class _Side:
                 pass
 
     def gone(self) -> bool:
-        """Returns whether the loop that this side waits on is closed."""
+        """Returns True if the loop that this side waits on is closed."""
         return self._loop is not None and self._loop.is_closed()
 
 
@@ -80,8 +80,8 @@ def _wake_on(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> N
 class Channel(Generic[T]):
     """Items in order, then the end or an error. Bounded if the producer waits for room after each item.
 
-    capacity: how many items the producer may be ahead of the consumer; 0 for any number. ended, error: set by the
-    producer's ``end``; the consumer takes the error away when it raises it.
+    capacity: most items that the producer may be ahead of the consumer; 0 for any number. ended, error: set by the
+    producer's ``end``; the consumer removes the error when it raises it.
     """
 
     def __init__(self, capacity: int = 0) -> None:
@@ -106,17 +106,17 @@ class Channel(Generic[T]):
         self._consumer.wake()
 
     def end_with(self, outcome: Future[None]) -> None:
-        """Ends the channel when ``outcome`` is set, which is that of its producer."""
+        """Ends the channel when ``outcome``, the producer's, is set."""
         outcome.add_done_callback(lambda outcome: self.end(outcome.exception()))
 
     @property
     def full(self) -> bool:
-        """Whether the producer must wait, or stop: no room is left, or the consumer has left."""
+        """True if there is no room left, or the consumer has left."""
         return self.closed or 0 < self._capacity <= len(self._items)
 
     @property
     def closed(self) -> bool:
-        """Whether the consumer has left."""
+        """True if the consumer has left."""
         return self._closed or self._consumer.gone()
 
     def wait_for_room(self) -> bool:
@@ -135,7 +135,7 @@ class Channel(Generic[T]):
     # The consumer.
 
     def wait_for_item(self, lost: Callable[[], bool] | None = None) -> bool:
-        """Blocks a thread until it can ``take`` an item: True; False at the end.
+        """Blocks a thread until there is an item to ``take``. Returns False at the end of the channel.
 
         Raises the producer's error, the same object; Unreachable once ``lost()`` holds.
         """
@@ -152,18 +152,18 @@ class Channel(Generic[T]):
     def take(self) -> T:
         """Removes the next item, after ``wait_for_item`` has returned True."""
         item = self._items.popleft()
-        if 2 * len(self._items) <= self._capacity:  # not at each item: waking another thread takes long
+        if 2 * len(self._items) <= self._capacity:  # not at each item: waking another thread is slow
             self._producer.wake()
         return item
 
     def close(self) -> None:
-        """Tells the producer that no more items are wanted. From any thread."""
+        """Drops the items and stops the producer. Thread-safe."""
         self._closed = True
         self._items.clear()
         self._producer.wake()
 
     def resize(self, capacity: int) -> None:
-        """Changes the capacity. From any thread."""
+        """Changes the capacity. Thread-safe."""
         self._capacity = capacity
         self._producer.wake()
 
@@ -183,7 +183,7 @@ class Channel(Generic[T]):
 
 
 async def pump(make: Callable[[], AsyncIterator[T]], channel: Channel[T]) -> None:
-    """Puts the items of ``make()`` into a channel as there is room, and closes the source. Does not end the channel."""
+    """Copies the items of ``make()`` to a channel as it has room, and closes the source. Does not end the channel."""
     source = make()
     try:
         async for item in source:

@@ -1,9 +1,9 @@
-"""Calls with a deadline: ``TimeoutError`` when it passes, and everything that the call does is stopped.
+"""Calls with a deadline: ``TimeoutError`` when it passes, and all work of the call is stopped.
 
-A coroutine is bounded as by ``asyncio.timeout``. Right after its task has been cancelled, so is everything else of the
-call, as stock may wait for that. A sync call runs in a worker thread, in a copy of the caller's context, and the caller
-waits for it no longer than allowed, as nothing can interrupt blocking code. That thread is stopped before the next step
-of the call, or when the blocking code returns.
+A coroutine is bounded as by ``asyncio.timeout``. Right after its task is cancelled, so is all other work of the call,
+because stock may wait for it. A sync call runs in a worker thread, in a copy of the caller's context, and the caller
+stops waiting at the deadline, because nothing can interrupt blocking code. That thread stops before the next step of
+the call, or when the blocking code returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END: Any = object()
 
 
 def run(function: Callable[[], T], seconds: float) -> T:
-    """Returns or raises what a blocking function does; TimeoutError if that takes longer than ``seconds``."""
+    """Runs a blocking function and returns its result. Raises TimeoutError after ``seconds``."""
     scope = Scope()
     try:
         with silent_at_exit:
@@ -60,9 +60,9 @@ async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
-    """Yields the items of an iterator; TimeoutError if the next one is asked for ``seconds`` after the first, or later.
+    """Yields the items of an iterator. Raises TimeoutError for items requested ``seconds`` after the start or later.
 
-    What the call does is stopped at that time, also while no item is asked for.
+    The work of the call stops at that time even if no item is requested.
     """
     scope, until = Scope(), monotonic() + seconds
     context = _context(scope)
@@ -77,7 +77,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
                 try:
                     return next(found, _END)
                 finally:
-                    if scope.stopped():  # the caller has gone
+                    if scope.stopped():  # the caller has left
                         _close_quietly(found)
 
             while (item := _step(context, scope, pull, until, seconds)) is not _END:
@@ -92,7 +92,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
 
 
 async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> AsyncIterator[T]:
-    """Does the same for an async iterator, in the tasks that ask for its items."""
+    """Does the same for an async iterator, in the tasks that request its items."""
     loop = asyncio.get_running_loop()
     scope, until = Scope(), loop.time() + seconds
     timer = loop.call_at(until, loop.call_soon, scope.stop)
@@ -165,17 +165,17 @@ def _close(items: Iterator[Any]) -> None:
 
 
 def _close_quietly(items: Iterator[Any]) -> None:
-    with suppress(BaseException):  # the caller has gone; or a thread is in the iterator, and closes it itself
+    with suppress(BaseException):  # the caller has left; or a thread is running the iterator and closes it itself
         _close(items)
 
 
 def _run_quietly(context: contextvars.Context, function: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # a thread is in that context, see above
+    with suppress(RuntimeError):  # a thread is running in that context, see above
         context.run(function)
 
 
 class _Timer:
-    """Stops a scope in time, whatever the thread of the call is doing."""
+    """Stops a scope at its deadline, even while the thread of the call is blocked."""
 
     def __init__(self, seconds: float, scope: Scope) -> None:
         self._handle: asyncio.TimerHandle | None = None

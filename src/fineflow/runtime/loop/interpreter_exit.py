@@ -1,8 +1,8 @@
-"""Silence while the interpreter exits: daemon threads do not report failures that the exit itself has caused.
+"""Silence at interpreter exit: daemon threads do not report failures that the exit itself causes.
 
 Python keeps daemon threads running while it joins the threads of executors and runs atexit functions. By then executors
-refuse work, engines are closed and the runtime's loop has stopped. Without fineflow such a thread would simply be stuck
-in a component until the process is gone, so here it waits for that, too.
+refuse work, engines are closed and the runtime's loop has stopped. Without fineflow a daemon thread would simply block
+in a component until the process ends, so here it waits for the end, too.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from collections.abc import Iterator
 from concurrent.futures import thread as executors
 from time import monotonic
 
-_HOLD_SECONDS = 10.0  # not for ever: an atexit function of the user's may join the thread
+_HOLD_SECONDS = 10.0  # not forever: an atexit function of the user may join the thread
 _PAUSE_SECONDS = 0.05
 
 
 def exiting() -> bool:
-    """Returns whether the main thread has ended and only daemon threads are left to run.
+    """Returns True if the main thread has ended and only daemon threads are left.
 
     Threads of executors, which Python joins first, do not count: executors take no new work by then.
     """
     main = threading.main_thread()
     if main.is_alive():
-        return bool(getattr(executors, "_shutdown", False))  # private; without it this phase is not silent
+        return bool(getattr(executors, "_shutdown", False))  # a private name: without it this phase is not silent
     return all(thread.daemon or thread is main for thread in threading.enumerate())
 
 
 def hold_daemon_thread() -> None:
-    """Keeps a daemon thread of the user's here while the interpreter exits. Call it before an error is raised there."""
+    """Blocks a daemon thread of the user while the interpreter exits. Call it before an error is raised there."""
     for pause in _pauses():
         threading.Event().wait(pause)
 
 
 async def hold_daemon_task() -> None:
-    """Does the same for a coroutine on a loop in such a thread."""
+    """Does the same for a coroutine on a daemon thread's loop."""
     for pause in _pauses():
         await asyncio.sleep(pause)
 
 
 def _pauses() -> Iterator[float]:
     thread = threading.current_thread()
-    if thread.daemon and not thread.name.startswith("fineflow-"):  # ours report to others
+    if thread.daemon and not thread.name.startswith("fineflow-"):  # our own threads hand errors to other threads
         until = monotonic() + _HOLD_SECONDS
         while exiting() and monotonic() < until:
             yield _PAUSE_SECONDS
 
 
 class _SilentAtExit:
-    """Holds daemon threads (``with``), or coroutines on their loops (``async with``), that leave with an error."""
+    """Holds daemon threads (``with``) and coroutines on their loops (``async with``) that raise inside the block."""
 
     def __enter__(self) -> None:
         pass

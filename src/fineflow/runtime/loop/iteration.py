@@ -1,4 +1,4 @@
-"""Iterators on the other side of a channel: on the runtime's loop, or in a worker thread."""
+"""Iterators whose source runs on the other side of a channel: on the runtime's loop, or in a worker thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _OnCollection:
-    """Calls a function when the generator that holds this is collected: without its loop it is not closed any more."""
+    """Calls a function when the generator that holds this is collected: nothing closes it once its loop has ended."""
 
     __slots__ = ("_leave",)
 
@@ -35,7 +35,7 @@ def iterate_sync(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> It
     """Iterates ``make()``, which runs on the runtime's loop, from a thread.
 
     The source starts at the first ``next()`` and then runs ahead, by at most ``buffer`` items if that is not 0.
-    Closing or abandoning the iterator closes the source and waits for that. Raises what the source raises, the same
+    Closing or abandoning the iterator closes the source and waits for that. Raises the source's exception, the same
     object; RuntimeError on the runtime's own thread.
     """
     refuse_blocking("iterate_sync", "iterate_async")
@@ -53,7 +53,7 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
                 work.start()
                 while channel.wait_for_item():
                     yield channel.take()
-        finally:  # by cancelling alone: a closed channel would have the source closed, which that would interrupt
+        finally:  # only cancel: closing the channel too would close the source, and cancelling would interrupt that
             if not work.outcome.done():
                 work.stop()
 
@@ -61,7 +61,7 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
 async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> AsyncIterator[T]:
     """Iterates ``make()``, which runs on the runtime's loop, from a coroutine on any event loop.
 
-    As ``iterate_sync``. On the runtime's own loop the source is iterated directly.
+    Otherwise like ``iterate_sync``. On the runtime's own loop the source is iterated directly.
     """
     if on_engine_loop():
         source = make()
@@ -91,11 +91,11 @@ async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0
 
 
 async def iterate_in_thread(make: Callable[[], Iterator[T]], *, buffer: int) -> AsyncGenerator[T, None]:
-    """Iterates ``make()``, which blocks, in one worker thread, from a coroutine.
+    """Iterates the blocking iterator ``make()`` in one worker thread, from a coroutine.
 
     The thread runs at most ``buffer`` items ahead. It cannot be interrupted: closing or abandoning the iterator, or
-    cancelling the caller, returns at once, and the thread stops and closes the source at its next item. Raises what the
-    source raises, the same object.
+    cancelling the caller, returns at once, and the thread stops and closes the source at its next item. Raises the
+    source's exception, the same object.
     """
     channel: Channel[T] = Channel(buffer)
 
@@ -115,7 +115,7 @@ async def iterate_in_thread(make: Callable[[], Iterator[T]], *, buffer: int) -> 
         try:
             if not channel.closed:
                 context.run(pull)
-        except BaseException as error:  # also a SystemExit: it is the reader's, and must not end this thread
+        except BaseException as error:  # a SystemExit, too: it belongs to the reader and must not end this thread
             channel.end(error)
         else:
             channel.end()

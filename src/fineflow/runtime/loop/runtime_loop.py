@@ -1,4 +1,4 @@
-"""The runtime's event loop: one per process, on its own daemon thread, started when it is first needed.
+"""The runtime's event loop: one per process, on its own daemon thread, started on first use.
 
 Engines and their queues live on this loop, so that queries from any thread and any event loop share batches.
 ``submission`` carries single calls to the loop and back, ``iteration`` carries streams of items.
@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-_EXIT_SECONDS = 5.0  # how long interpreter exit waits for tasks that do not react to their cancellation
+_EXIT_SECONDS = 5.0  # interpreter exit waits so long for tasks that do not react to their cancellation
 
 
 class Runtime:
@@ -40,13 +40,13 @@ class Runtime:
         try:
             self.loop.run_forever()
         finally:
-            while tasks := asyncio.all_tasks(self.loop):  # again: late submissions may have become tasks meanwhile
+            while tasks := asyncio.all_tasks(self.loop):  # a loop: late submissions may have become tasks meanwhile
                 for task in tasks:
                     task.cancel()
                 self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
-            for end in tuple(self.submissions.values()):  # too late to become tasks, but somebody waits for them
+            for end in tuple(self.submissions.values()):  # too late to become tasks, but their callers wait
                 end()
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ def current_runtime() -> Runtime:
 
 
 def _forget() -> None:
-    # A forked child has no such thread, and a thread that does not exist there either may hold the lock.
+    # A forked child has no runtime thread, and the lock may be held by a thread that does not exist there.
     global _runtime, _lock
     _runtime, _lock = None, threading.Lock()
 
@@ -117,10 +117,7 @@ def engine_loop() -> asyncio.AbstractEventLoop:
 
 
 def on_engine_loop() -> bool:
-    """Returns whether this is the runtime's thread, or the thread of a running loop that hosts engines itself.
-
-    Neither may block.
-    """
+    """Returns True on a thread that must not block: the runtime's, or that of a running loop that hosts engines."""
     if _runtime is not None and threading.current_thread() is _runtime.thread:
         return True
     return bool(_hosts) and asyncio._get_running_loop() in _hosts
@@ -137,12 +134,12 @@ virtual_loop: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = context
 
 
 def add_engine_host(loop: asyncio.AbstractEventLoop) -> None:
-    """Makes engines and queues that are used from ``loop`` live on it instead of on the runtime's loop."""
+    """Makes engines and queues used from ``loop`` live on it instead of on the runtime's loop."""
     _hosts.add(loop)
 
 
 def refuse_blocking(name: str, instead: str) -> None:
-    """Raises RuntimeError where a blocking call of ``name`` would block the loop that it waits for."""
+    """Raises RuntimeError if a blocking call of ``name`` would block the loop that it waits for."""
     loop = virtual_loop.get()
     if loop is not None and not loop.is_closed() and asyncio._get_running_loop() is not loop:
         raise RuntimeError(
@@ -152,6 +149,6 @@ def refuse_blocking(name: str, instead: str) -> None:
         )
     if on_engine_loop():
         raise RuntimeError(
-            f"{name}() was called on fineflow's runtime thread, which it would block for ever; "
+            f"{name}() was called on fineflow's runtime thread, which it would block forever; "
             f"await {instead}() there, or call it from a worker thread"
         )

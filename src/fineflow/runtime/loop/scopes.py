@@ -1,8 +1,8 @@
-"""Scopes: everything that one call does, on whatever thread and loop, nested calls included, is stopped together.
+"""Scopes: stop all work of one call together, on all threads and loops, nested calls included.
 
-A deadline stops the scope of the call that it was set for; a worker thread of a cancelled call is stopped by a scope of
-its own. A scope is found by a context variable, hence in threads that copy their starter's context, as LangChain's do.
-What can be cancelled registers itself. Stock's threads cannot, and call ``check`` before each further step.
+A deadline stops the scope of its call; a worker thread of a cancelled call is stopped by its own scope. A scope is
+found by a context variable, hence also in threads that copy their starter's context, as LangChain's do. Work that can
+be cancelled registers itself. Stock's threads cannot be cancelled: they call ``check`` before each further step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from contextvars import ContextVar
 Stop = Callable[[], object]
 
 current: ContextVar[Scope | None] = ContextVar("fineflow_scope", default=None)
-"""The innermost scope here."""
+"""Innermost scope of the current context."""
 
 
 class Scope:
-    """One call, or the work of one thread for it. Belongs to the scope that it is made in, if any."""
+    """Scope of one call, or of one thread's work for it. Nested in the scope that it is created in, if any."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -29,21 +29,21 @@ class Scope:
             self._outer.add(self, self.stop)
 
     def add(self, key: object, stop: Stop) -> None:
-        """Has ``stop`` called, from any thread, when the scope is stopped; at once if it has been."""
+        """Registers ``stop``, called from any thread when the scope is stopped; at once if it already is."""
         self._stops[key] = stop
         if self._stopped and self._stops.pop(key, None) is not None:
             stop()
 
     def stopped(self) -> bool:
-        """Returns whether the scope was stopped: its deadline has passed, or it was cancelled."""
+        """Returns True if the scope was stopped: its deadline has passed, or it was cancelled."""
         return self._stopped
 
     def discard(self, key: object) -> None:
-        """Forgets what was added under ``key``: it has ended by itself."""
+        """Removes the function added under ``key``: its work has ended by itself."""
         self._stops.pop(key, None)
 
     def stop(self) -> None:
-        """Stops what is registered. ``check`` raises from now on."""
+        """Stops all registered work. ``check`` raises from now on."""
         self._stopped = True
         while self._stops:
             try:
@@ -62,7 +62,7 @@ class Scope:
             current.reset(token)
 
     def close(self) -> None:
-        """Leaves the outer scope: the call is over."""
+        """Removes an ended call from the outer scope."""
         if self._outer is not None:
             self._outer.discard(self)
 
@@ -76,7 +76,7 @@ def check() -> None:
 
 @contextmanager
 def on_stop(stop: Stop) -> Iterator[None]:
-    """Has ``stop`` called if the current scope is stopped during the block."""
+    """Calls ``stop`` if the current scope is stopped during the block."""
     scope = current.get()
     if scope is None:
         yield

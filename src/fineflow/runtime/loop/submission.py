@@ -1,4 +1,4 @@
-"""Coroutines submitted to an event loop from another thread or loop, and waiting for their outcome there.
+"""Coroutines submitted to an event loop from another thread or loop, whose caller waits for the outcome.
 
 ``run_sync`` and ``run_async`` submit to the runtime's loop. Exceptions arrive as the same object; the work sees the
 context variables of its caller.
@@ -20,7 +20,7 @@ from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop, 
 
 T = TypeVar("T")
 
-POLL_SECONDS = 1.0  # how often a blocked thread looks for signals and for the loop that it waits for
+POLL_SECONDS = 1.0  # interval at which a blocked thread handles signals and checks the loop that it waits for
 
 
 class Unreachable(Exception):
@@ -28,10 +28,10 @@ class Unreachable(Exception):
 
 
 class Submission(Generic[T]):
-    """One coroutine, made by ``make()`` on ``loop``. ``outcome`` is its result, for waiters anywhere.
+    """One coroutine, created by ``make()`` on ``loop``. ``outcome`` is its result, for waiters on any thread or loop.
 
-    context: that it runs in; by default a copy of the caller's. KeyboardInterrupt and SystemExit end up in the outcome,
-    too: raised in a task they would stop the loop.
+    context: the context that it runs in; by default a copy of the caller's. KeyboardInterrupt and SystemExit end up in
+    the outcome, too: raised in a task they would stop the loop.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Submission(Generic[T]):
     def start(self) -> None:
         """Submits the coroutine. Raises Unreachable if the loop is closed.
 
-        Not done by the constructor: a thread that can be interrupted must already hold what it has to cancel.
+        Not part of the constructor: an interrupted thread must already hold the object that it has to cancel.
         """
         try:
             self._loop.call_soon_threadsafe(self._create_task, context=self._context)
@@ -58,13 +58,13 @@ class Submission(Generic[T]):
             raise Unreachable from None
 
     def cancel(self) -> None:
-        """Cancels the coroutine. From any thread; does not wait."""
+        """Cancels the coroutine without waiting. Thread-safe."""
         self.unwanted = True
         with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
             self._loop.call_soon_threadsafe(self._cancel)
 
     def wait(self, lost: Callable[[], bool] | None = None) -> T:
-        """Blocks for the result. Raises what the coroutine raises; Unreachable once ``lost()`` holds."""
+        """Blocks for the result. Raises the coroutine's exception; Unreachable once ``lost()`` holds."""
         poll(self._done_within, lost)
         return self.outcome.result()
 
@@ -76,7 +76,7 @@ class Submission(Generic[T]):
         return True
 
     async def wait_async(self) -> T:
-        """Waits for the result, on any event loop. Raises what the coroutine raises.
+        """Waits for the result, on any event loop. Raises the coroutine's exception.
 
         Cancelling the caller cancels the coroutine and waits for its end.
         """
@@ -88,7 +88,7 @@ class Submission(Generic[T]):
         return self.outcome.result()
 
     def stop(self) -> None:
-        """Cancels the coroutine and blocks until it has ended. Raises the exception that it ends with instead.
+        """Cancels the coroutine and blocks until it has ended. Raises its exception if it ends with another one.
 
         Does not wait on the runtime's thread, where Python may collect an abandoned generator.
         """
@@ -99,7 +99,7 @@ class Submission(Generic[T]):
     async def stop_async(self) -> None:
         """Does the same on any event loop. Cancelling the caller does not shorten the wait.
 
-        Does not wait where none is running: there Python closes an async generator whose loop is gone.
+        Does not wait if no loop is running: then Python is closing an async generator whose loop has ended.
         """
         self.cancel()
         if asyncio._get_running_loop() is None:
@@ -154,7 +154,7 @@ class Submission(Generic[T]):
 
 
 class RuntimeSubmission(Submission[T]):
-    """A coroutine on the runtime's loop, which starts for it. BackendError if ``fineflow.shutdown()`` cancels it."""
+    """Coroutine on the runtime's loop, started if necessary. Fails with BackendError if ``shutdown()`` cancels it."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], context: contextvars.Context | None = None) -> None:
         self._runtime = current_runtime()
@@ -179,7 +179,7 @@ class RuntimeSubmission(Submission[T]):
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError) and self._runtime.shut_down and not self.unwanted:
-            cause, error = error, BackendError("fineflow.shutdown() was called while this was under way")
+            cause, error = error, BackendError("fineflow.shutdown() was called while this was running")
             error.__cause__ = cause
         super()._fail(error)
 
@@ -190,7 +190,7 @@ def _raise_failure(error: BaseException | None) -> None:
 
 
 def set_done(future: asyncio.Future[None]) -> None:
-    """Wakes what awaits the future, unless that has happened or it was cancelled. On its loop."""
+    """Sets the future, unless it is done or cancelled. Call it on the future's loop."""
     if not future.done():
         future.set_result(None)
 
@@ -208,7 +208,7 @@ def poll(wait: Callable[[float], bool], lost: Callable[[], bool] | None = None) 
 def run_sync(make: Callable[[], Awaitable[T]]) -> T:
     """Runs ``make()`` on the runtime's loop and blocks until it has ended, on any thread but the runtime's own.
 
-    An interrupted wait (KeyboardInterrupt) cancels the work and waits for its end. Raises what the work raises, the
+    An interrupted wait (KeyboardInterrupt) cancels the work and waits for its end. Raises the work's exception, the
     same object; RuntimeError on the runtime's own thread.
     """
     refuse_blocking("run_sync", "run_async")
@@ -227,7 +227,7 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
 async def run_async(make: Callable[[], Awaitable[T]]) -> T:
     """Runs ``make()`` on the runtime's loop and awaits its end, on any event loop.
 
-    Cancelling the caller cancels the work and waits for it. Raises what the work raises, the same object.
+    Cancelling the caller cancels the work and waits for it. Raises the work's exception, the same object.
     """
     if on_engine_loop():
         return await make()

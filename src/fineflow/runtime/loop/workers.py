@@ -1,10 +1,10 @@
 """Worker threads for the blocking methods of user components.
 
-Their number has no bound: a component may itself wait for an optimized pipeline whose components need threads, so any
-bound would be a deadlock at some depth of nesting. Idle threads are reused for a while.
+Their number is not bounded: a component may itself wait for an optimized pipeline whose components need threads, so
+any bound would deadlock at some depth of nesting. Idle threads are reused for a while.
 
-A blocking call cannot be interrupted. A caller that is cancelled returns at once; the thread finishes on its own, and
-its result is dropped. The threads are daemons, so that such a call delays the end of the process by at most
+A blocking call cannot be interrupted. A cancelled caller returns at once; the thread finishes on its own, and its
+result is dropped. The threads are daemons, so a blocking call delays the end of the process by at most
 ``_EXIT_SECONDS``.
 """
 
@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_IDLE_SECONDS = 30.0  # after which an unused thread ends
-_EXIT_SECONDS = 1.0  # how long interpreter exit waits for calls under way
+_IDLE_SECONDS = 30.0  # an unused thread ends after so long
+_EXIT_SECONDS = 1.0  # interpreter exit waits so long for running calls
 
 _Job = Callable[[], None]
 
@@ -48,7 +48,7 @@ class _Worker:
             except queue.Empty:
                 if pool.retire(self):
                     return
-                continue  # this worker has just been taken: its job is on the way
+                continue  # this worker has just been taken: its job is about to arrive
             job()
             del job  # an idle thread must not keep the values of a finished call alive
             pool.idle(self)
@@ -57,8 +57,8 @@ class _Worker:
 class _Pool:
     """The workers of this process.
 
-    Uses atomic operations instead of a lock: Python may collect an abandoned stream wherever something is allocated,
-    and closing it may mean waiting for threads that are about to get here.
+    Uses atomic operations instead of a lock: Python may collect an abandoned stream at any allocation, and closing it
+    may mean waiting for threads that are about to get here.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Pool:
         return True
 
     def drain(self, seconds: float) -> None:
-        """Waits for calls under way, for so many seconds at most."""
+        """Waits for running calls, for at most ``seconds``."""
         deadline = monotonic() + seconds
         while self._busy and monotonic() < deadline:
             threading.Event().wait(0.005)
@@ -113,7 +113,7 @@ def _exit() -> None:
 
 
 def submit(job: Callable[[], None]) -> None:
-    """Has a worker thread call ``job``, which must not raise."""
+    """Calls ``job``, which must not raise, in a worker thread."""
     _pool.submit(job)
 
 
@@ -121,7 +121,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     """Runs a blocking function in a worker thread, in a copy of the current context.
 
     Cancelling the caller takes effect at once; a function that has begun runs on, and its result is dropped. Raises
-    what the function raises, the same object (RuntimeError for StopIteration, which no future can carry).
+    the function's exception, the same object (RuntimeError for StopIteration, which no future can carry).
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -131,7 +131,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits a coroutine that must not be interrupted: a cancellation of the caller takes effect when it has ended."""
+    """Awaits a coroutine that must not be interrupted: cancelling the caller takes effect when it has ended."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -158,7 +158,7 @@ def _job(
             error = RuntimeError("a component raised StopIteration")
             error.__cause__ = stop
             report(done.set_exception, error)
-        except BaseException as error:  # also a SystemExit: it is the caller's, and must not end this thread
+        except BaseException as error:  # a SystemExit, too: it belongs to the caller and must not end this thread
             report(done.set_exception, error)
         else:
             report(done.set_result, result)

@@ -1,7 +1,7 @@
-"""Admission of calls into the process: at most so many at once, from any thread and event loop.
+"""Admission of calls into the process: a bounded number of concurrent calls, from any thread and event loop.
 
-Calls wait in a line like any other (``waiting_line``): between tenants weighted fair queueing, inside a tenant higher
-priorities first, then earlier arrivals. A call that waits rises with time, so none starves.
+Calls wait in a ``waiting_line`` like all requests: weighted fair queueing between tenants; inside a tenant higher
+priorities first, then earlier arrivals. A waiting call rises with time, so none starves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("fineflow")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a ``Runtime``. Raises ValueError for values out of range, TypeError for those of a wrong type."""
+    """Limits of a ``Runtime``. Raises ValueError for values out of range, TypeError for values of a wrong type."""
 
     max_queries: int | None = None
     max_waiting: int | None = None
@@ -41,7 +41,7 @@ class Limits:
             raise ValueError(f"Runtime(overload=...) is 'wait' or 'raise', got {self.overload!r}")
         if self.max_waiting is not None and (self.max_queries is None or self.overload == "raise"):
             why = "without max_queries" if self.max_queries is None else "with overload='raise'"
-            raise ValueError(f"Runtime(max_waiting={self.max_waiting}) says nothing {why}: no call ever waits")
+            raise ValueError(f"Runtime(max_waiting={self.max_waiting}) has no effect {why}: no call ever waits")
         weights: Mapping[Any, Any] = self.tenants
         for tenant, weight in weights.items():
             if not isinstance(tenant, str) or isinstance(weight, bool) or not isinstance(weight, (int, float)):
@@ -51,7 +51,7 @@ class Limits:
         object.__setattr__(self, "tenants", MappingProxyType(dict(self.tenants)))
 
     def weight(self, tenant: str) -> float:
-        """The share of a tenant relative to others; 1 where none is given."""
+        """Returns the weight of a tenant relative to others; 1 by default."""
         return float(self.tenants.get(tenant, 1.0))
 
 
@@ -68,7 +68,7 @@ _numbers = itertools.count(1)
 
 
 class AdmissionRequest(PermitRequest):
-    """One call that is to be admitted. number: in logs. queued, began: times of ``events.now``."""
+    """Request to admit one call. number: id in logs. queued, began: times of ``events.now``."""
 
     __slots__ = ("admission", "began", "number", "priority", "queued", "tenant")
 
@@ -83,7 +83,7 @@ class AdmissionRequest(PermitRequest):
 
 @dataclass(slots=True)
 class Counts:
-    """Calls so far, by how they ended, and the seconds that they waited and ran."""
+    """Ended calls by outcome, and the seconds that calls waited and ran."""
 
     finished: int = 0
     failed: int = 0
@@ -94,7 +94,7 @@ class Counts:
 
 
 class ProcessAdmission(PermitPool[AdmissionRequest]):
-    """The calls under way, as holders of ``max_queries`` permits, and those that wait for one."""
+    """Permits for ``max_queries`` concurrent calls; running calls hold one, others wait for one."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -103,7 +103,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         self._on_idle: list[Callable[[], object]] = []
 
     def enqueue(self, request: AdmissionRequest, *, blocks_loop: bool = False) -> bool:
-        """As for any permit. Raises Overloaded where the call must not wait."""
+        """Does the same as for any permit. Raises Overloaded if the call must not wait."""
         try:
             return super().enqueue(request, blocks_loop=blocks_loop)
         except Overloaded:
@@ -113,7 +113,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             raise
 
     def release(self, request: AdmissionRequest, error: BaseException | None = None) -> None:
-        """Ends a call that was admitted; the next one is admitted. error: what it ended with."""
+        """Ends an admitted call and admits the next one. error: the error that it ended with."""
         with self._lock:
             if request.state is not State.GRANTED:
                 return
@@ -140,7 +140,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             log.debug("call ended", extra=fields)
 
     def change(self, limits: Limits) -> None:
-        """Applies other limits from now on. Calls that wait are admitted, or wait on, as the new ones say."""
+        """Applies new limits, to waiting calls too."""
         with self._lock:
             self.limits = limits
             self._line.shares = FairShares()
@@ -149,7 +149,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         self.resize(limits.max_queries)
 
     def refuse_waiting(self) -> None:
-        """Ends all calls that wait: they raise Overloaded."""
+        """Refuses all waiting calls: they raise Overloaded."""
         with self._lock:
             waiting = list(self._line)
             for request in waiting:
@@ -159,7 +159,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             request.turn.end(Overloaded("the runtime was closed while this call waited for its turn"))
 
     def when_idle(self, call: Callable[[], object]) -> None:
-        """Calls ``call``, from any thread, as soon as no call is under way: now, if that is so."""
+        """Calls ``call``, on any thread, as soon as no call is running: now, if none is."""
         with self._lock:
             self._on_idle.append(call)
         self._grant_waiting()
@@ -187,7 +187,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
             call()
 
     def _must_wait(self, request: AdmissionRequest, blocks_loop: bool) -> bool:
-        limits, running = self.limits, f"{self.running} calls are under way"
+        limits, running = self.limits, f"{self.running} calls are running"
         if limits.overload == "raise":
             why = f"{running}, max_queries={limits.max_queries}; try again later, or overload='wait'"
         elif limits.max_waiting is not None and self.waiting >= limits.max_waiting:
@@ -196,7 +196,7 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
                 f"max_waiting={limits.max_waiting}; try again later"
             )
         elif blocks_loop:
-            why = (  # calls under way may need that loop to finish
+            why = (  # running calls may need that loop to finish
                 f"{running}, max_queries={limits.max_queries}, and the thread of a running event loop cannot wait for "
                 "them; await ainvoke(), aquery() or the like, or call from another thread"
             )
@@ -210,16 +210,16 @@ _admission = ProcessAdmission()
 _in_force = False
 
 inside: ContextVar[bool] = ContextVar("fineflow_inside", default=False)
-"""True inside a call that was admitted: calls that it makes are part of it, and need no admission."""
+"""True inside an admitted call: nested calls are part of it and need no admission."""
 
 
 def process_admission() -> ProcessAdmission:
-    """The admission of this process."""
+    """Returns the admission of this process."""
     return _admission
 
 
 def set_limits(limits: Limits | None) -> None:
-    """Applies limits from now on. None: lifts them; calls that wait raise Overloaded."""
+    """Applies limits from now on. None: lifts them; waiting calls raise Overloaded."""
     global _in_force
     _in_force = limits is not None
     if limits is None:
@@ -228,12 +228,12 @@ def set_limits(limits: Limits | None) -> None:
 
 
 def limits_in_force() -> bool:
-    """True while limits are set: then all calls are admitted and counted."""
+    """Returns True while limits are set: then all calls are admitted and counted."""
     return _in_force
 
 
 def _reset() -> None:
-    # In a forked child the calls of other threads do not exist, nor does a thread that holds the lock.
+    # A forked child has neither the calls of other threads nor a thread that holds the lock.
     global _admission
     _admission = ProcessAdmission(_admission.limits)
 

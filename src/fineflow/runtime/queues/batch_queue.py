@@ -1,6 +1,6 @@
-"""The queue in front of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, 5.2).
+"""Queue of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, section 5.2).
 
-No timers: an idle engine starts with the requests of one moment, and the next batch forms while the engine is busy. At
+No timers: an idle engine starts with the requests that arrive together, and the next batch forms while it is busy. At
 most one batch is in flight per instance of an engine.
 """
 
@@ -29,14 +29,14 @@ from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
 from fineflow.runtime.statistics import served, watch
 
 SETTLE_ITERATIONS = 16
-"""Iterations of the event loop before a decision: one event (an answer, the end of a batch) often leads to several
-requests, some in the iterations right after it. They fit into one batch, and an iteration takes microseconds."""
+"""Iterations of the event loop before a decision: one event (an answer, the end of a batch) often causes several
+requests, some of them a few iterations later. Waiting puts them into one batch; an iteration takes microseconds."""
 
-_batch_numbers = itertools.count()  # one count for the process: a queue may be forgotten and made anew
+_batch_numbers = itertools.count()  # per process: a queue may be dropped and created again
 
 
 class _Request(Waiter):
-    """One submitted call: its items, those that no batch has taken, and the future that its caller waits on."""
+    """One submitted call: its items, the indices that no batch has taken, and the future that its caller awaits."""
 
     def __init__(self, seen: Waiting, items: Sequence[Any], label: str) -> None:
         self.seen = seen
@@ -48,7 +48,7 @@ class _Request(Waiter):
         self.begun: float | None = None  # when its first batch began
         self.missing = len(items)
         self.results: list[Any] = [None] * len(items)
-        self.moved = False  # to another instance, because one was lost
+        self.moved = False  # to another instance, after one was lost
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
     def take(self, count: int) -> list[int]:
@@ -71,11 +71,11 @@ class _Request(Waiter):
 
 
 _Batch = list[tuple[_Request, list[int]]]
-"""Requests, and which of their items."""
+"""Requests, each with the indices of its items in the batch."""
 
 
 class BatchQueue:
-    """The requests that wait for one engine, and the loop that serves them in batches chosen by ``policy``.
+    """Requests that wait for one engine, and the task that serves them in batches chosen by ``policy``.
 
     A group of instances (``runtime.queues.instances``) has one queue: an idle instance takes the next batch from it.
     """
@@ -103,26 +103,26 @@ class BatchQueue:
 
     @property
     def running(self) -> int:
-        """Batches under way now."""
+        """Batches that run now."""
         return len(self._running)
 
     def submit_sync(self, op: Op, items: Sequence[Any], *, label: str = "") -> list[Any]:
-        """``submit`` for plain threads, which it blocks. Not on the runtime's own thread."""
+        """Does the same as ``submit``, blocking a plain thread. Not on the runtime's own thread."""
         return run_sync(lambda: self.submit(op, items, label=label))
 
     async def submit_async(self, op: Op, items: Sequence[Any], *, label: str = "") -> list[Any]:
-        """``submit`` for coroutines on any event loop."""
+        """Does the same as ``submit``, from a coroutine on any event loop."""
         return await run_async(lambda: self.submit(op, items, label=label))
 
     async def submit(self, op: Op, items: Sequence[Any], *, label: str = "") -> list[Any]:
-        """The engine's results for ``items``, in their order. Only on the runtime's loop.
+        """Returns the engine's results for ``items``, in their order. Only on the runtime's loop.
 
         Cancelling the caller removes the items that still wait; a batch in flight runs to its end. An exception of
-        the engine reaches exactly the requests that had items in that batch, as the same object. ValueError if the
+        the engine reaches exactly the requests that have items in that batch, as the same object. ValueError if the
         engine does not serve ``op``; BackendError if it breaks its contract; RuntimeError on another loop.
 
-        An instance of a group that raises BackendError is taken out of service. Its requests go to another one, once;
-        a second time they raise that error, and BackendError when no instance is left.
+        An instance of a group that raises BackendError is taken out of service. Its requests move to another one,
+        once; the second time they raise that error. BackendError if no instance is left.
         """
         if not on_engine_loop():
             raise RuntimeError("BatchQueue.submit() runs on fineflow's runtime loop; use submit_async or submit_sync")
@@ -137,7 +137,7 @@ class BatchQueue:
         events.sized(self.engine.name, op, len(items))
         self._changed.set()
         if self._server is None:
-            # In an empty context: the task outlives the call that happened to start it.
+            # In an empty context: the task outlives the call that starts it.
             self._server = asyncio.create_task(self._serve(), context=contextvars.Context())
         try:
             results = await request.done
@@ -149,7 +149,7 @@ class BatchQueue:
 
     def _settle_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # first use, or a forked child: the requests are those of the parent's loop
+        if loop is not self._loop:  # first use, or a forked child, whose requests belong to the parent's loop
             self._loop, self._server, self._changed = loop, None, asyncio.Event()
             self._line.drain()
             self._running.clear()
@@ -174,7 +174,7 @@ class BatchQueue:
             self._server = None
 
     def _begin(self) -> None:
-        """Gives every idle instance a batch, as long as requests wait."""
+        """Gives a batch to every idle instance while requests wait."""
         while self._line:
             instance = idlest(self.instances)
             if instance is None:
@@ -192,11 +192,11 @@ class BatchQueue:
         self._running.discard(task)
         self._changed.set()
         if not task.cancelled():
-            task.exception()  # its requests have raised it
+            task.exception()  # mark as retrieved: the requests have raised it
 
     def _decide(self, instance: Instance) -> _Batch:
-        """The next batch. Empty if the policy failed: then all waiting requests raise its error."""
-        # Instances that are idle at the same time share the work: nobody else would use them.
+        """Returns the next batch. Empty if the policy raised: then all waiting requests raise its error."""
+        # Instances that are idle at the same time share the work, as only this queue uses them.
         idle = sum(not other.running for other in in_service(self.instances))
         slots = min(instance.engine.max_batch, -(-self._line.items // idle))
         try:
@@ -247,7 +247,7 @@ class BatchQueue:
                 events.report(made)
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
-        """Fails the requests of a batch, or has another instance serve them if this one is lost."""
+        """Fails the requests of a batch, or puts them back for another instance if this one is lost."""
         if len(self.instances) == 1 or not isinstance(error, BackendError) or isinstance(error, RequestError):
             self._fail(batch, error)
             return
@@ -271,5 +271,5 @@ class BatchQueue:
 
 
 def batch_queue_of(engine: BatchEngine) -> BatchQueue:
-    """The queue of a batch engine: one per engine object (``registry.shared_queue``)."""
+    """Returns the queue of a batch engine: one per engine object (``registry.shared_queue``)."""
     return shared_queue(BatchQueue, engine)

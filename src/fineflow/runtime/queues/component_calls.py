@@ -1,7 +1,7 @@
-"""Calls of components that no queue batches: stores, retrievers, tools, functions, and servers of models.
+"""Calls of components that no queue batches: stores, retrievers, tools, functions, and model servers.
 
-Their calls are recorded in statistics and timelines. A component may have a limit: so many calls at once, over all
-queries, threads and event loops. Policies decide who comes next, as for engines (``runtime.queues.policy``).
+Their calls are recorded in statistics and timelines. A component may have a limit on concurrent calls, over all
+queries, threads and event loops. Policies choose the next call, as for engines (``runtime.queues.policy``).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _changes = 0
 
 
 class LimitedComponent:
-    """A component of the user's in statistics and queues: its name, and its permits while it has a limit."""
+    """Counterpart of a user's component in statistics and queues: its name, and its permits while it has a limit."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.permits: ComponentPermits | None = None  # None: no limit
-        self.keeps_alive: Any = None  # the component, where that is not the object that it was found by
+        self.keeps_alive: Any = None  # the component, if it was found by another object
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.permits or 'no limit'}>"
 
     def limit(self, at_once: int | None) -> None:
-        """Allows at most ``at_once`` calls at once from now on (None: any number). Calls under way go on."""
+        """Allows at most ``at_once`` concurrent calls from now on (None: any number). Running calls continue."""
         global _changes
         _changes += (self.permits is None) is not (at_once is None)
         permits = self.permits if at_once is None else shared_queue(ComponentPermits, self)
@@ -50,7 +50,7 @@ class LimitedComponent:
 
 
 class ComponentPermits(PermitPool[PermitRequest]):
-    """The permits of one component. Where a user's policy fails, a warning says so and calls are served by arrival."""
+    """Permits of one component. If a user's policy raises, it warns once and serves calls by arrival."""
 
     def __init__(self, engine: LimitedComponent, policy: Policy = by_depth) -> None:
         super().__init__(None, policy)
@@ -64,7 +64,7 @@ class ComponentPermits(PermitPool[PermitRequest]):
         return f"{self.running} of {self.at_once} permits in use, {self.waiting} waiting"
 
     def reset(self) -> None:
-        """Forgets all requests: after a fork, callers on other threads of the parent do not exist."""
+        """Drops all requests: in a forked child, the parent's callers on other threads do not exist."""
         self._lock = threading.RLock()
         self._line = WaitingLine()
         self.running = 0
@@ -72,7 +72,7 @@ class ComponentPermits(PermitPool[PermitRequest]):
     def _order(self, free: int) -> list[PermitRequest]:
         try:
             return super()._order(free)
-        except Exception as error:  # answers do not depend on who comes first
+        except Exception as error:  # safe: answers do not depend on the order
             if not self._warned:
                 self._warned = True
                 text = f"the policy of {self.engine.name!r} raised {type(error).__name__} ({error}); "
@@ -93,16 +93,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def limit_changes() -> int:
-    """Number of times that a component was given a limit, or had it lifted. Plans made before a change are stale."""
+    """Returns the number of limits set or lifted so far. Plans made before a change are stale."""
     return _changes
 
 
 component_finders: list[Callable[[Any], LimitedComponent | None]] = []
-"""Functions that find the ``LimitedComponent`` of a user's object. Adapters append theirs when they are imported."""
+"""Functions that find the ``LimitedComponent`` of a user's object. Adapters append theirs at import."""
 
 
 def component_of(obj: Any) -> LimitedComponent | None:
-    """The ``LimitedComponent`` of a user's object; None where there is none, or nothing was ever limited."""
+    """Returns the ``LimitedComponent`` of a user's object; None if there is none, or nothing was ever limited."""
     for find in component_finders if _changes else ():
         if (found := find(obj)) is not None:
             return found
@@ -110,25 +110,25 @@ def component_of(obj: Any) -> LimitedComponent | None:
 
 
 def has_limit(obj: Any) -> bool:
-    """True if a user's object has a limit now."""
+    """Returns True if a user's object has a limit now."""
     found = component_of(obj)
     return found is not None and found.permits is not None
 
 
 def permit_for(component: LimitedComponent | None) -> Permit | None:
-    """A permit, not acquired yet, for one call of a component; None where it has no limit."""
+    """Returns a permit, not acquired yet, for one call of a component; None if it has no limit."""
     return None if component is None or component.permits is None else Permit(component.permits)
 
 
 def permit_block(component: LimitedComponent | None) -> Permit | nullcontext[None]:
-    """A block (``with`` or ``async with``) that holds a permit for one call of a component, where it has a limit."""
+    """Returns a block (``with`` or ``async with``) that holds a permit for one call, if the component has a limit."""
     return permit_for(component) or _NO_LIMIT
 
 
 class CallRecord:
-    """One call of a component in statistics and timelines, from when it is requested to the end of the block.
+    """Record of one component call in statistics and timelines, from its request to the end of the block.
 
-    begun: time at which it began (``events.now``). A call that never does is not counted.
+    begun: time at which it began (``events.now``). A call that never begins is not counted.
     """
 
     __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun")
@@ -139,11 +139,11 @@ class CallRecord:
         self._name, self._label = name, label
         self._component = component
         self._tally = tally(name)
-        self._open = component is None or component.permits is None  # else its permits count the calls under way
+        self._open = component is None or component.permits is None  # else its permits count the running calls
         self._tally.begun += self._open
 
     def begin(self) -> None:
-        """Sets ``begun`` to now, the first time."""
+        """Sets ``begun`` to now, unless it is set."""
         self.begun = events.now() if self.begun is None else self.begun
 
     def end(self, *, failed: bool) -> None:
@@ -164,9 +164,9 @@ class CallRecord:
 
 
 def call_component(name: str, label: str, component: LimitedComponent | None, call: Callable[[], T]) -> T:
-    """Makes one call of a component from a plain thread, and returns what ``call()`` returns.
+    """Calls a component from a plain thread and returns the result of ``call()``.
 
-    Blocks while the component has no permit left. Raises CancelledError when the call's scope is stopped meanwhile.
+    Blocks while the component has no permit left. Raises CancelledError if the call's scope is stopped meanwhile.
     """
     with CallRecord(name, label, component) as record, permit_block(component):
         record.begin()
@@ -176,7 +176,7 @@ def call_component(name: str, label: str, component: LimitedComponent | None, ca
 async def acall_component(
     name: str, label: str, component: LimitedComponent | None, call: Callable[[], Awaitable[T]]
 ) -> T:
-    """``call_component`` for a coroutine."""
+    """Does the same as ``call_component``, from a coroutine."""
     with CallRecord(name, label, component) as record:
         async with permit_block(component):
             record.begin()
@@ -184,21 +184,21 @@ async def acall_component(
 
 
 class StreamedCall(CallRecord):
-    """One call of a component that streams: recorded as a whole, with a permit for each piece.
+    """Record of one streaming component call as a whole, with a permit for each piece.
 
-    Between pieces their reader decides who works, and that may be another stream.
+    No permit is held between pieces: their reader may read another stream first.
     """
 
     __slots__ = ()
 
     def next(self, chunks: Iterator[T], end: T) -> T:
-        """The next piece, or ``end``. Blocks as ``call_component`` does."""
+        """Returns the next piece, or ``end``. Blocks as ``call_component`` does."""
         with permit_block(self._component):
             self.begin()
             return next(chunks, end)
 
     async def anext(self, chunks: AsyncIterator[T], end: T) -> T:
-        """``next`` for a coroutine."""
+        """Does the same as ``next``, from a coroutine."""
         async with permit_block(self._component):
             self.begin()
             return await anext(chunks, end)

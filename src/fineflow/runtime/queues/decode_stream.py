@@ -1,4 +1,4 @@
-"""The output of one LLM request on its way to its reader, read in a task of its own."""
+"""Decode stream: the output of one LLM request, read from the engine in its own task."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fineflow.runtime.loop.channel import Channel
 
 
 class DecodeStream:
-    """The deltas of one request, read from the engine one piece ahead of their reader.
+    """Deltas of one request, read from the engine one piece ahead of their reader.
 
-    others_wait: returns True if requests wait for the room that this one takes. Then it is read to its end without its
-    reader: a request holds its room until its end, so a reader that is slow, or waits for one of the others, would
-    block them all. The buffer holds at most the whole output, which ``max_tokens`` bounds.
+    others_wait: returns True if other requests wait for the room that this one takes. Then the stream is read to its
+    end without waiting for the reader: a request holds its room until its end, so a reader that is slow, or waits for
+    one of the others, would block them all. The buffer holds at most the whole output, which ``max_tokens`` bounds.
     """
 
     def __init__(self, source: AsyncGenerator[Delta, None], others_wait: Callable[[], bool]) -> None:
@@ -30,7 +30,7 @@ class DecodeStream:
             async with aclosing(source) as deltas:
                 async for delta in deltas:
                     self._channel.put(delta)
-                    # With the last piece the engine has ended, though its iterator has not.
+                    # After the last piece the engine is done, even if its iterator is not.
                     if delta.finish_reason is None:
                         self.recheck()
                         await self._channel.wait_for_room_async()
@@ -40,18 +40,18 @@ class DecodeStream:
             self._channel.end()
 
     def recheck(self) -> None:
-        """Calls ``others_wait`` again: its answer may have changed."""
+        """Calls ``others_wait`` again and adapts the buffer."""
         self._channel.resize(0 if self._others_wait() else 1)
 
     async def read(self) -> AsyncIterator[Delta]:
-        """The pieces. Raises what the source raised, as the same object."""
+        """Yields the pieces. Raises the source's exception, the same object."""
         while await self._channel.wait_for_item_async():
             yield self._channel.take()
 
     async def aclose(self) -> None:
-        """Closes the source and waits for it. Raises what that raises."""
+        """Closes the source and waits for its end. Raises an exception that the source raises while closing."""
         if self._task.get_loop() is not asyncio.get_running_loop():
-            return  # that loop has ended, and its tasks with it
+            return  # the task's loop has ended, and the task with it
         ended = self._channel.ended
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -60,9 +60,9 @@ class DecodeStream:
 
 
 async def resumed(text: str, count: int, deltas: AsyncIterator[Delta], instance: str) -> AsyncGenerator[Delta, None]:
-    """The output of ``instance`` behind the ``text`` and the ``count`` tokens that a lost instance has returned.
+    """Yields the output of ``instance`` after the ``text`` and the ``count`` tokens that a lost instance returned.
 
-    Raises RequestError if it does not begin with the same text.
+    Raises RequestError if the output does not begin with the same text.
     """
     seen, again = 0, ""
     async for delta in deltas:
@@ -71,7 +71,7 @@ async def resumed(text: str, count: int, deltas: AsyncIterator[Delta], instance:
         seen += len(delta.tokens)
         if again[: len(text)] != text[: len(again)] or (delta.finish_reason and len(again) < len(text)):
             raise RequestError(
-                f"the instance that decoded was lost, and {instance!r} says something else: {again[:80]!r} "
+                f"the instance that decoded was lost, and {instance!r} decodes other text: {again[:80]!r} "
                 f"instead of {text[:80]!r}; call again"
             )
         if len(again) > len(text) or fresh or delta.finish_reason:

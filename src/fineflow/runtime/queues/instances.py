@@ -1,4 +1,4 @@
-"""Several instances of one engine under one name, used wherever one engine is."""
+"""Group of engine instances under one name, used like one engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fineflow.runtime.queues.placement import Instance, in_service
 
 
 class _Instances:
-    """Base of both groups: their instances, and which are in service."""
+    """Base of both groups: the instances, and their loss and return to service."""
 
     def __init__(self, engines: Sequence[Any], name: str | None) -> None:
         self.name: str = name or engines[0].name
@@ -25,16 +25,16 @@ class _Instances:
 
     @property
     def lost(self) -> dict[str, Exception]:
-        """Instances that were taken out of service because they raised BackendError, and what they raised."""
+        """Instances that are out of service, by name, with the BackendError that they raised."""
         return {instance.name: instance.lost for instance in self.instances if instance.lost is not None}
 
     def restore(self) -> None:
-        """Puts all instances back into service, once their fault is repaired."""
+        """Puts all instances back into service, after their fault is repaired."""
         for instance in self.instances:
             instance.lost = None
 
     async def aclose(self) -> None:
-        """Closes all instances. Raises the first error of those that cannot be closed, after trying all."""
+        """Closes all instances. Raises the first error, after trying all."""
         errors = []
         for instance in self.instances:
             try:
@@ -46,7 +46,7 @@ class _Instances:
 
 
 class BatchInstances(_Instances):
-    """A ``BatchEngine`` made of several: idle ones take the next batch from their common queue."""
+    """``BatchEngine`` made of several: an idle instance takes the next batch from the common queue."""
 
     def __init__(self, engines: Sequence[BatchEngine], name: str | None = None) -> None:
         super().__init__(engines, name)
@@ -57,12 +57,12 @@ class BatchInstances(_Instances):
             raise ValueError(f"expected instances that serve the same operations, got engines that serve: {served}")
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
-        """Results in the order of ``items``, computed on any instances that are idle."""
+        """Returns results in the order of ``items``, computed on any idle instances."""
         return await batch_queue_of(self).submit(op, items)
 
 
 class LLMInstances(_Instances):
-    """An ``LLMEngine`` made of several with the same model: each request goes where there is room, or its prefix."""
+    """``LLMEngine`` made of several with one model: a request goes to the instance with room, or with its prefix."""
 
     def __init__(self, engines: Sequence[LLMEngine], name: str | None = None) -> None:
         super().__init__(engines, name)
@@ -73,7 +73,7 @@ class LLMInstances(_Instances):
         self.can_prefill = all(engine.can_prefill for engine in engines)
 
     def _any(self) -> LLMEngine:
-        """An instance in service, if there is one."""
+        """Returns an instance in service; the first instance if none is."""
         return cast(LLMEngine, next(iter(in_service(self.instances)), self.instances[0]).engine)
 
     def render_chat(
@@ -83,22 +83,22 @@ class LLMInstances(_Instances):
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The prompt text of a conversation, by the model's chat template."""
+        """Returns the prompt text of a conversation, by the model's chat template."""
         given = {"tools": tools} if tools else {}
         return self._any().render_chat(messages, add_generation_prompt=add_generation_prompt, **given)
 
     @property
     def constraints(self) -> frozenset[str]:
-        """Forms of output that all of them follow."""
+        """Forms of constrained output that all instances support."""
         engines = [instance.engine for instance in self.instances]
         return frozenset.intersection(*(e.constraints if isinstance(e, Constrains) else frozenset() for e in engines))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt text."""
+        """Returns the token ids of a prompt text."""
         return self._any().encode(text)
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
-        """Computes the key/value cache of a prompt prefix on one instance; requests that begin with it go there."""
+        """Computes the KV cache of a prompt prefix on one instance; requests that begin with it go there."""
         await llm_queue_of(self).prefill(tokens)
 
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
@@ -106,25 +106,25 @@ class LLMInstances(_Instances):
         return llm_queue_of(self).generate(tokens, sampling)
 
     def cached(self, tokens: Sequence[int]) -> int:
-        """Number of leading tokens of a prompt that the instance with most of them has cached."""
+        """Returns the number of leading tokens of a prompt in the KV cache of the instance with most of them."""
         engines = [instance.engine for instance in in_service(self.instances)]
         return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
 
 
 def instances(engines: Iterable[Any], *, name: str | None = None) -> Any:
-    """Several engines of one kind as one, for ``EngineEmbeddings``, ``EngineReranker``, ``ChatEngine``, ``EngineLLM``.
+    """Combines engines into one, for ``EngineEmbeddings``, ``EngineReranker``, ``ChatEngine``, ``EngineLLM``.
 
-    engines: objects of their own that serve the same model: all ``BatchEngine`` or all ``LLMEngine``, each in one group
-    only and used through it alone. name: in plans and timelines; default that of the first.
+    engines: distinct objects that serve the same model: all ``BatchEngine`` or all ``LLMEngine``, each in one group
+    only and used only through it. name: in plans and timelines; default that of the first.
 
-    An instance that raises BackendError (other than RequestError, which is about one request) is taken out of service;
-    its requests are served by another one, once. When none is left, calls raise BackendError.
+    An instance that raises BackendError (other than RequestError, which concerns one request) is taken out of service;
+    its requests move to another instance, once. If none is left, calls raise BackendError.
 
-    Raises ValueError where the engines are not of one kind, not distinct, or none.
+    Raises ValueError if the engines are of different kinds, not distinct, or none are given.
     """
     found = list(engines)
     if not found or len({id(engine) for engine in found}) < len(found):
-        raise ValueError(f"expected at least one engine, each another object; got {found!r}")
+        raise ValueError(f"expected one or more distinct engine objects; got {found!r}")
     if all(isinstance(engine, BatchEngine) for engine in found):
         return BatchInstances(found, name)
     if all(isinstance(engine, LLMEngine) for engine in found):

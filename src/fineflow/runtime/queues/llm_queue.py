@@ -1,9 +1,9 @@
-"""The queue in front of one LLM engine, shared by all queries of the process: what is decoded when, and where.
+"""Queue of one LLM engine, shared by all queries of the process: orders its requests and places them on instances.
 
-An engine with continuous batching takes requests at any time, and orders them by priority. A request that has no room
-in it yet waits here instead, where it can still be reordered: the tokens in flight (prompt and longest output, shared
-prefixes counted once) stay within the engine's ``capacity``, where it has one. For an engine that recovers when it runs
-out of room, outputs count with their usual length: few get as long as they may.
+An engine with continuous batching takes requests at any time, and orders them by priority. A request that does not fit
+yet waits here instead, where it can still be reordered: the tokens in flight (prompt and longest output, shared
+prefixes counted once) stay within the engine's ``capacity``, if it has one. For an engine that recovers when it runs
+out of KV cache, outputs count with their usual length: few reach their maximum.
 """
 
 from __future__ import annotations
@@ -31,40 +31,39 @@ from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
 from fineflow.runtime.statistics import served, watch
 
-# A call's priority that is higher by one is worth this much in an engine's own queue: steps of depth, or seconds of a
-# head start.
+# One step of a call's priority is worth this much in an engine's own queue: steps of depth, or seconds of head start.
 _CALL_STEPS = 64
 _CALL_SECONDS = 60
 _MILLISECONDS = 1000
 
-_USUAL = 4  # times the mean length of outputs: about one in fifty is longer, if their lengths are exponential
+_USUAL = 4  # times the mean output length: about one output in fifty is longer, if lengths are exponential
 
 
 class _PrefillNotNeeded(Exception):
-    """Ends a prefill that waits for room when a request for the whole prompt arrives, which computes all of it."""
+    """Ends a waiting prefill when a request that begins with its tokens arrives: that one computes them anyway."""
 
 
 class _Request(Waiter):
-    """A prompt that is to be prefilled or decoded from. ``room`` is the instance that admits it."""
+    """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it."""
 
     def __init__(self, number: int, tokens: Sequence[int], output: int, *, size: int, shared: bool) -> None:
         self.seen = waiting_record(number, Op.DECODE, max(len(tokens) + output, 1))
         self.tokens = tokens
-        self.output = output  # tokens that it counts with
+        self.output = output  # tokens reserved for its output
         self.size = size
-        self.blocks = block_keys(tokens, size) if shared else []  # where common prefixes matter
+        self.blocks = block_keys(tokens, size) if shared else []  # only if common prefixes matter
         half = -(-len(tokens) // (2 * size))
         self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
         self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
 
     @property
     def alone(self) -> int:
-        """Tokens that no other request shares: the rest of the prompt behind whole blocks, and the output."""
+        """Tokens that no other request shares: the prompt after its last full block, and the output."""
         return len(self.tokens) - len(self.blocks) * self.size + self.output
 
 
 class LLMQueue:
-    """The requests that wait for one LLM engine or group of instances, admitted in the order of ``policy``."""
+    """Requests that wait for one LLM engine or group of instances, admitted in the order of ``policy``."""
 
     def __init__(self, engine: LLMEngine, policy: Policy = by_depth) -> None:
         self.engine = engine
@@ -73,8 +72,8 @@ class LLMQueue:
         watch(self)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._line: WaitingLine[_Request] = WaitingLine()
-        self._prefills: dict[int, _Request] = {}  # those in the line, by number
-        self._full = False  # True while requests wait for room, and not only for the next decision
+        self._prefills: dict[int, _Request] = {}  # prefills in the line, by number
+        self._full = False  # True while requests wait for room, not only for the next decision
         self._streams: set[DecodeStream] = set()
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
@@ -89,18 +88,18 @@ class LLMQueue:
 
     @property
     def running(self) -> int:
-        """Requests that the engine works on now."""
+        """Requests that run on the engine now."""
         return sum(instance.running for instance in self.instances)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the requests that the engine works on now, their longest outputs included."""
+        """Tokens of the running requests, with the tokens reserved for their outputs."""
         return sum(instance.load for instance in self.instances)
 
     async def prefill(self, tokens: Sequence[int]) -> None:
-        """``LLMEngine.prefill`` when there is room, with a priority by the policy. Only on the runtime's loop.
+        """Runs ``LLMEngine.prefill`` as soon as there is room, with the policy's priority. Only on the runtime's loop.
 
-        Also returns when a request whose prompt begins with ``tokens`` arrives while this one waits.
+        Also returns if a request whose prompt begins with ``tokens`` arrives while this one waits.
         """
         with suppress(_PrefillNotNeeded):
             for attempt in itertools.count():
@@ -112,13 +111,13 @@ class LLMQueue:
                         self._lost(instance, error, again=not attempt)
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
-        """``LLMEngine.generate`` when there is room, with a priority by the policy. Only on the runtime's loop.
+        """Runs ``LLMEngine.generate`` as soon as there is room, with the policy's priority. Only on the runtime's loop.
 
-        Closing it ends the request, whether it waits or decodes. When the instance of a group is lost, the request
-        goes to another one, once: from the beginning if nothing was returned yet, or if the output is reproducible
-        (greedy, or a seed). BackendError otherwise, and when no instance is left.
+        Closing it ends the request, waiting or decoding. If the instance of a group is lost, the request moves to
+        another one, once, and starts over: if nothing was returned yet, or if the output is reproducible (greedy, or a
+        seed). BackendError otherwise, and if no instance is left.
 
-        The engine is read one piece ahead of the reader; to the end where others wait for the room that it takes.
+        The engine is read one piece ahead of the reader; to the end if others wait for the room that it takes.
         """
         self._settle_on_loop()
         stream = DecodeStream(self._decode(tokens, sampling), self._others_wait)
@@ -131,7 +130,7 @@ class LLMQueue:
             await stream.aclose()
 
     def _others_wait(self) -> bool:
-        """True if requests wait for room, or may wait for a permit of the server."""
+        """Returns True if requests wait for room, or may wait for a permit of the server."""
         return (self._full and bool(self._line)) or servers.component_of(self.engine) is not None
 
     async def _decode(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
@@ -147,7 +146,7 @@ class LLMQueue:
                         async for delta in resumed(text, count, deltas, instance.name) if attempt else deltas:
                             text, count = text + delta.text, count + len(delta.tokens)
                             if count > request.output:
-                                instance.load += count  # twice as much as it was admitted with
+                                instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
                             yield delta
                     return
@@ -179,7 +178,7 @@ class LLMQueue:
                 now = events.now()
                 begun = now if service.begun is None else service.begun
                 served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)
-            if loop is self._loop:  # else that loop has ended, and all its requests are forgotten
+            if loop is self._loop:  # else that loop has ended, and its requests were dropped
                 self._leave(request)
 
     def _join(self, tokens: Sequence[int], output: int) -> _Request:
@@ -202,13 +201,13 @@ class LLMQueue:
         self._decide_soon()
 
     def _end_covered_prefills(self, tokens: Sequence[int]) -> None:
-        """Ends prefills that still wait, of a prompt that ``tokens`` begin with."""
+        """Ends waiting prefills of a prefix of ``tokens``."""
         for prefill in self._prefills.values():
             if not prefill.room.done() and tokens[: len(prefill.tokens)] == prefill.tokens:
                 prefill.room.set_exception(_PrefillNotNeeded())
 
     def _reckoned(self, prompt: int, output: int) -> int:
-        """Tokens of output that a request counts with which may have ``output``."""
+        """Returns the tokens to reserve for a request that may decode ``output`` tokens."""
         most = min(output, max(max(instance.context for instance in self.instances) - prompt, 0))
         engines = [instance.engine for instance in self.instances]
         if output and all(getattr(engine, "recovers", False) for engine in engines):
@@ -219,7 +218,7 @@ class LLMQueue:
 
     def _settle_on_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # first use, or a forked child: the requests are those of the parent's loop
+        if loop is not self._loop:  # first use, or a forked child, whose requests belong to the parent's loop
             self._loop, self._iterations = loop, 0
             self._line.drain()
             self._prefills.clear()
@@ -229,8 +228,9 @@ class LLMQueue:
         return loop
 
     def _decide_soon(self) -> None:
-        """Decides at once where there is room for all, else after a few iterations of the event loop: the end of a
-        request often leads to the next one of its query, which may be deeper than those that wait.
+        """Admits requests now if the policy mixes queries and no capacity limits them, else a few iterations later.
+
+        The end of a request often causes the next one of its query, which may be deeper than the waiting ones.
         """
         if not self._line:
             return
@@ -244,7 +244,7 @@ class LLMQueue:
         return any(instance.capacity < inf for instance in self.instances)
 
     def _mixes(self) -> bool:
-        """True if the policy lets queries share the engine. A policy that raises is reported when it decides."""
+        """Returns True if the policy lets queries share the engine. An error of the policy is raised at a decision."""
         if self._probed[0] is not self.policy:
             self._probed = self.policy, True
             with suppress(Exception):
@@ -259,7 +259,7 @@ class LLMQueue:
             self._admit()
 
     def _admit(self) -> None:
-        """Admits the requests that come next, until one of them does not fit: it waits, and so do all behind it."""
+        """Admits requests in order until one does not fit: it waits, and so do all after it."""
         for request in self._line:
             if request.room.done():  # cancelled, or a prefill that is not needed
                 self._line.leave(request)
@@ -279,11 +279,11 @@ class LLMQueue:
                 self._line.serve((request, request.seen.items))
                 instance.begin(request.alone, request.blocks, request.size)
                 request.room.set_result(instance)
-        except Exception as error:  # of a user's policy: all waiting requests raise it
+        except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
 
     def _order(self, *, by_prefix: bool) -> Iterator[_Request]:
-        """Waiting requests in the policy's order. by_prefix: each is followed by those that share half their prompt."""
+        """Yields waiting requests in the policy's order. by_prefix: those that share half their prompt follow each."""
         rest = {request.seen.number: request for request in self._line}
         for first in self._line.order(self.policy, self._line.items):
             if rest.pop(first.seen.number, None) is not None:
@@ -293,9 +293,9 @@ class LLMQueue:
                     yield rest.pop(other.seen.number)
 
     def _priority(self, request: _Request) -> int:
-        """For the engine's own queue: the order of the policy as far as one number can express it.
+        """Returns a priority for the engine's own queue: the policy's order, as far as one number can express it.
 
-        Earlier requests rise, so that the engine starves none of them either.
+        Earlier requests rise, so the engine starves none of them either.
         """
         seen = request.seen
         if self.policy in (by_path, app_fifo):
@@ -320,5 +320,5 @@ class LLMQueue:
 
 
 def llm_queue_of(engine: LLMEngine) -> LLMQueue:
-    """The queue of an LLM engine: one per engine object (``registry.shared_queue``)."""
+    """Returns the queue of an LLM engine: one per engine object (``registry.shared_queue``)."""
     return shared_queue(LLMQueue, engine)

@@ -1,9 +1,9 @@
-"""Permits: a bounded number of them, a line of callers that wait for one, and permits that are lent meanwhile.
+"""Pools of permits: a bounded number of permits, a line of waiting callers, and permits that holders lend.
 
-Limited components have a pool each (``component_calls``), and so has the process for the calls that it admits
-(``admission``). Pools are used from any thread and event loop.
+Each limited component has a pool (``component_calls``), and so has the process for admitted calls (``admission``).
+Pools are thread-safe and serve callers on any event loop.
 
-Deadlocks cannot happen, by three rules. A caller acquires the permit of a component last, after all else that it waits
+Three rules prevent deadlocks. A caller acquires the permit of a component last, after everything else that it waits
 for. It lends its permits while it waits for a call of an optimized object, and reclaims them afterwards. And code that
 blocks an event loop does not wait for a permit of a component: a holder may need that loop to finish.
 """
@@ -27,7 +27,7 @@ from fineflow.runtime.queues.waiting_line import Turn, Waiter, WaitingLine
 
 
 class State(Enum):
-    """States of a request for a permit. IDLE: not made yet; or released, withdrawn or refused."""
+    """State of a request for a permit. IDLE: not submitted yet; or released, withdrawn or refused."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -35,7 +35,7 @@ class State(Enum):
 
 
 class PermitRequest(Waiter):
-    """One request for a permit, until the permit is released. turn: of the caller, where it waits."""
+    """Request for a permit, until the permit is released. turn: of the caller, if it waits."""
 
     __slots__ = ("state", "turn")
 
@@ -49,14 +49,14 @@ R = TypeVar("R", bound=PermitRequest)
 
 
 class PermitPool(Generic[R]):
-    """So many permits (``at_once``; None: any number), and the requests that wait for one, served by ``policy``."""
+    """Pool of ``at_once`` permits (None: any number), and the requests that wait for one, served by ``policy``."""
 
     def __init__(self, at_once: int | None, policy: Policy) -> None:
         self.at_once = at_once
         self.policy = policy
-        self.running = 0  # permits that are out
+        self.running = 0  # granted permits
         self._line: WaitingLine[R] = WaitingLine()
-        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, which then releases a permit
+        self._lock = threading.RLock()  # reentrant: an abandoned stream may be collected inside and release a permit
 
     @property
     def waiting(self) -> int:
@@ -64,7 +64,7 @@ class PermitPool(Generic[R]):
         return len(self._line)
 
     async def acquire(self, request: R) -> None:
-        """Waits until the request has a permit. For a coroutine on any event loop."""
+        """Waits for a permit, in a coroutine on any event loop."""
         if self.enqueue(request):
             try:
                 await request.turn.wait()
@@ -73,7 +73,7 @@ class PermitPool(Generic[R]):
                 raise
 
     def acquire_sync(self, request: R) -> None:
-        """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
+        """Blocks a plain thread for a permit. Raises CancelledError if the call's scope is stopped."""
         if self.enqueue(request, blocks_loop=asyncio._get_running_loop() is not None):
             stopped = asyncio.CancelledError("the call was stopped while it waited for a permit")
             try:
@@ -84,7 +84,7 @@ class PermitPool(Generic[R]):
                 raise
 
     def enqueue(self, request: R, *, blocks_loop: bool = False) -> bool:
-        """Grants a permit if one is free and nobody waits; else returns True: the caller waits for ``request.turn``.
+        """Grants a permit if one is free and the line is empty; else returns True: the caller waits for the turn.
 
         blocks_loop: the caller is the thread of a running event loop. Does not block.
         """
@@ -99,16 +99,16 @@ class PermitPool(Generic[R]):
             return True
 
     def release(self, request: R) -> None:
-        """Returns the permit of a request, if it has one. The next request gets it."""
+        """Returns the permit of a request, if it has one, to the pool. The next request gets it."""
         with self._lock:
             if request.state is State.GRANTED:
                 self._end(request)
         self._grant_waiting()
 
     def withdraw(self, request: R, refusal: BaseException | None = None) -> None:
-        """Ends a request that waits, or was granted a permit that it does not use.
+        """Ends a request that waits, or that was granted a permit and does not use it.
 
-        refusal: raised by the caller that waits. Then only a request that still waits is withdrawn.
+        refusal: raised in the waiting caller. With it, only a request that still waits is withdrawn.
         """
         with self._lock:
             waits = request.state is State.WAITING
@@ -119,16 +119,16 @@ class PermitPool(Generic[R]):
         self._grant_waiting()
 
     def resize(self, at_once: int | None) -> None:
-        """Changes the number of permits. Those that are out stay out."""
+        """Changes the number of permits. Granted permits stay granted."""
         self.at_once = at_once
         self._grant_waiting()
 
     def _must_wait(self, request: R, blocks_loop: bool) -> bool:
-        """True if a request has to wait for a permit; else it gets one beyond the limit. May raise a refusal."""
+        """Returns True if a request has to wait; else it gets a permit beyond the limit. May raise a refusal."""
         return not blocks_loop and not must_not_wait.get()
 
     def _record(self, request: R, number: int) -> Waiting:
-        """What the policy sees of a request."""
+        """Returns the record of a request that the policy sees."""
         return waiting_record(number, Op.CALL, 1)
 
     def _grant(self, request: R) -> None:
@@ -143,7 +143,7 @@ class PermitPool(Generic[R]):
         request.state = State.IDLE
 
     def _grant_waiting(self) -> None:
-        """Grants free permits to the requests that come next."""
+        """Grants free permits to the next requests."""
         while self._line and self._free() > 0:
             granted: list[R] = []
             with self._lock:
@@ -165,7 +165,7 @@ class PermitPool(Generic[R]):
 
 
 class Permit:
-    """A permit for one call of a component, as a block (``with`` or ``async with``). Its holder may lend it."""
+    """Permit for one call of a component, as a block (``with`` or ``async with``). Its holder may lend it."""
 
     def __init__(self, pool: PermitPool[PermitRequest]) -> None:
         self.active = False
@@ -183,12 +183,12 @@ class Permit:
         self._acquired()
 
     def acquire_sync(self) -> None:
-        """``acquire`` for a plain thread, which it blocks. Raises CancelledError when the call's scope is stopped."""
+        """Blocks a plain thread for a permit. Raises CancelledError if the call's scope is stopped."""
         self._pool.acquire_sync(self._request)
         self._acquired()
 
     def release(self, *_: object) -> None:
-        """Returns the permit. Does nothing where it is not held."""
+        """Returns the permit to the pool. Does nothing if it is not held."""
         with self._lock:
             held, self.active = self.active and not self._loans, False
         if held:
@@ -200,7 +200,7 @@ class Permit:
         self.release()
 
     def lend(self) -> bool:
-        """Returns the permit to the pool until it is reclaimed as often as it was lent. False if it is not held."""
+        """Lends the permit to the pool until it is reclaimed as often as it was lent. Returns False if none is held."""
         with self._lock:
             held = self.active
             self._loans += held
@@ -210,13 +210,13 @@ class Permit:
         return held
 
     async def reclaim(self) -> None:
-        """Waits for a permit again. A caller that is cancelled meanwhile continues without one."""
+        """Waits for a permit again. A caller that is cancelled meanwhile goes on without one."""
         with self._reclaiming() as request:
             if request is not None:
                 await self._pool.acquire(request)
 
     def reclaim_sync(self) -> None:
-        """``reclaim`` for a plain thread, which it blocks."""
+        """Does the same as ``reclaim``, blocking a plain thread."""
         with self._reclaiming() as request:
             if request is not None:
                 self._pool.acquire_sync(request)
@@ -227,9 +227,9 @@ class Permit:
 
     @contextmanager
     def _reclaiming(self) -> Iterator[PermitRequest | None]:
-        """The block acquires the request that it gets; None where the permit stays lent, or is not needed any more."""
+        """Yields the request that the block must acquire; None if the permit stays lent, or is no longer needed."""
         with self._lock:
-            last = self._loans == 1 and self.active  # counts as lent until it is back
+            last = self._loans == 1 and self.active  # counts as lent until it is reclaimed
             self._loans -= not last
         if not last:
             yield None
@@ -249,7 +249,7 @@ class Permit:
 
 
 _innermost: ContextVar[Permit | None] = ContextVar("fineflow_permit", default=None)
-"""The permit that was acquired last around the current code."""
+"""Permit that was acquired last around the current code."""
 
 
 def lend_permits() -> list[Permit]:

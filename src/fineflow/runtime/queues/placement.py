@@ -1,7 +1,7 @@
-"""Several instances of one engine: where the next work goes, and which of them are still in service (Ayo, section 6).
+"""Placement of work on several instances of one engine, and their state (Ayo, section 6).
 
 Load comes first. A batch goes to an idle instance. A request to an LLM goes to the instance with the fewest occupied
-tokens of KV cache, including those that it would have to compute again. So a long prefix that an instance has computed,
+tokens of KV cache, counting those that it would have to compute. So a long prefix that an instance has computed,
 or is about to, outweighs a somewhat higher load (Parrot, Algorithm 1: requests with a common prefix share an engine).
 """
 
@@ -22,8 +22,8 @@ _REMEMBERED = 1 << 16  # blocks of prompts per instance
 class Instance:
     """One instance: the engine object, and its state as its queue sees it.
 
-    name: its lane in timelines. load: items of batches, or tokens of requests, that it works on now. running: batches
-    or requests under way. served: items or tokens it was given so far. lost: the error that took it out of service.
+    name: lane in timelines. load: items of running batches, or tokens of running requests. running: batches or requests
+    that run now. served: items or tokens given to it so far. lost: the error that took it out of service.
     """
 
     def __init__(self, engine: Any, name: str = "") -> None:
@@ -33,8 +33,8 @@ class Instance:
         self.running = 0
         self.served = 0
         self.lost: BackendError | None = None
-        self._held: Counter[int] = Counter()  # blocks of the prompts under way
-        self._known: OrderedDict[int, None] = OrderedDict()  # blocks that it was given to prefill, latest last
+        self._held: Counter[int] = Counter()  # blocks of the prompts of running requests
+        self._known: OrderedDict[int, None] = OrderedDict()  # blocks given to it to prefill, latest last
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost is not None else f"{self.running} running, load {self.load}"
@@ -42,18 +42,18 @@ class Instance:
 
     @property
     def capacity(self) -> float:
-        """Tokens that fit into its KV cache; infinite where the engine gives no capacity."""
-        found = getattr(self.engine, "capacity", None)  # of ``Limited``, whose isinstance() takes several microseconds
+        """Tokens that fit into its KV cache; infinite if the engine reports no capacity."""
+        found = getattr(self.engine, "capacity", None)  # of ``Limited``; its isinstance() takes several microseconds
         return inf if found is None else float(found)
 
     @property
     def context(self) -> float:
-        """Tokens that prompt and output of one request may have together; infinite where the engine gives no limit."""
+        """Most tokens of prompt and output of one request together; infinite if the engine reports no limit."""
         found = getattr(self.engine, "context", None)
         return inf if found is None else float(found)
 
     def begin(self, load: int, blocks: Sequence[int] = (), size: int = 0) -> None:
-        """Adds work: ``load``, and ``blocks`` of ``size`` tokens, which count once however many requests share them."""
+        """Adds work: ``load``, and ``blocks`` of ``size`` tokens; a block that several requests share counts once."""
         self.load += load + sum(size for block in blocks if not self._held[block])
         self._held.update(blocks)
         self.running += 1
@@ -75,16 +75,16 @@ class Instance:
         self.running -= 1
 
     def reset(self) -> None:
-        """Forgets work that has ended with its event loop."""
+        """Drops all work: it ended with its event loop."""
         self.load = self.running = 0
         self._held.clear()
 
     def held(self, blocks: Sequence[int]) -> int:
-        """Number of leading blocks of a prompt that requests under way hold."""
+        """Returns the number of leading blocks of a prompt that running requests hold."""
         return sum(1 for _ in takewhile(self._held.__contains__, blocks))
 
     def known(self, tokens: Sequence[int], blocks: Sequence[int], size: int) -> int:
-        """Number of leading tokens of a prompt that it has computed, or was given to compute."""
+        """Returns the number of leading tokens of a prompt that it has computed, or was given to compute."""
         found = size * sum(1 for _ in takewhile(self._known.__contains__, blocks))
         if isinstance(self.engine, PrefixCache):
             found = max(found, self.engine.cached(tokens))
@@ -92,7 +92,7 @@ class Instance:
 
 
 def block_keys(tokens: Sequence[int], size: int) -> list[int]:
-    """Keys of the full blocks of a prompt; each is a hash of all tokens up to its end."""
+    """Returns the keys of the full blocks of a prompt; each is a hash of all tokens up to the block's end."""
     keys = [0]
     for start in range(0, len(tokens) // size * size, size):
         keys.append(hash((keys[-1], *tokens[start : start + size])))
@@ -100,18 +100,18 @@ def block_keys(tokens: Sequence[int], size: int) -> list[int]:
 
 
 def instances_of(engine: Any) -> tuple[Instance, ...]:
-    """The instances of an engine: one, unless it is a group."""
+    """Returns the instances of an engine: one, unless it is a group."""
     found = getattr(engine, "instances", None)
     return found if isinstance(found, tuple) and isinstance(found[0], Instance) else (Instance(engine),)
 
 
 def in_service(instances: Iterable[Instance]) -> list[Instance]:
-    """The instances that are not lost."""
+    """Returns the instances that are not lost."""
     return [instance for instance in instances if instance.lost is None]
 
 
 def idlest(instances: Iterable[Instance]) -> Instance | None:
-    """The instance for the next batch: of the idle ones, the one that served least; None if all are busy."""
+    """Returns the instance for the next batch: the idle one that served least; None if all are busy."""
     idle = (instance for instance in in_service(instances) if not instance.running)
     return min(idle, key=lambda instance: instance.served, default=None)
 
@@ -119,9 +119,9 @@ def idlest(instances: Iterable[Instance]) -> Instance | None:
 def roomiest(
     instances: Iterable[Instance], tokens: Sequence[int], blocks: Sequence[int], size: int, output: int
 ) -> Instance | None:
-    """The instance for a request to an LLM: the one with the fewest tokens occupied or to be computed; None if full.
+    """Returns the instance for an LLM request: fewest tokens occupied or to be computed; None if all are full.
 
-    blocks, size: keys of the prompt's blocks, tokens per block; output: tokens that it may decode. A request that is
+    blocks, size: keys of the prompt's blocks, tokens per block. output: tokens reserved for the output. A request
     larger than the capacity runs alone.
     """
     whole = len(tokens) + output
@@ -136,7 +136,7 @@ def roomiest(
 
 
 def none_left(name: str, instances: Iterable[Instance]) -> BackendError:
-    """The error for requests when every instance is lost; the last loss is chained."""
+    """Returns the error for requests when every instance is lost; the last loss is its cause."""
     lost = [instance for instance in instances if instance.lost is not None]
     losses = "; ".join(f"{instance.name}: {instance.lost}" for instance in lost)
     error = BackendError(f"no instance of engine {name!r} is left ({losses}); restore() puts them back into service")

@@ -1,9 +1,9 @@
-"""Which waiting requests form the next batch of an engine: pure functions on the queue (Ayo, section 5.2).
+"""Batching policies: pure functions that choose the next batch from the waiting requests (Ayo, section 5.2).
 
-A policy gets the waiting requests and the free slots of the batch, and returns how many items to take from the front of
-which request. All policies here fill a batch with requests for one operation only, take at least one item while any
-request waits, split a request that does not fit, and starve no request. ``decide`` adds what holds for all of them:
-priorities of calls, and fair shares of tenants.
+A policy gets the waiting requests and the free slots of the batch, and returns the number of items to take from the
+front of each chosen request. All policies here fill a batch with requests for one operation only, take at least one
+item while any request waits, split a request that does not fit, and starve no request. ``decide`` applies the rules
+common to all: priorities of calls, and fair shares of tenants.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass
 
 from fineflow.ir import Op
 
-PATIENCE = 16  # batches after which a request that waits counts as one priority higher
-_REMEMBERED = 1024  # tenants that do not wait, of which a queue remembers what they were given: each user may be one
-_CRITICAL = 0.7  # share of its query's longest path from which on a request counts as critical
+PATIENCE = 16  # a waiting request rises by one priority after so many batches
+_REMEMBERED = 1024  # tenants without waiting requests whose usage a queue remembers: each user may be a tenant
+_CRITICAL = 0.7  # a request with at least this share of its query's longest path is critical
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request as policies see it.
+    """Request as policies see it.
 
-    number: arrival order, unique. query: id of the query it belongs to. depth: longest path from its primitive to the
-    output, in primitives. items: items that no batch has taken yet, at least 1; for a request to an LLM, its tokens.
-    primitive: name of the primitive that it serves ("" outside of graphs). started: when its query began, in seconds.
-    path: predicted seconds from its start to the end of the query. tenant, weight: the tenant of its call, and that
-    tenant's share of the engine relative to others. priority: of its call, higher first. passed: batches that were
-    served while it waited; counted only where priorities differ.
+    number: arrival order, unique. query: id of its query. depth: longest path from its primitive to the output, in
+    primitives. items: items that no batch has taken yet, at least 1; for a request to an LLM, its tokens. primitive:
+    name of the primitive that it serves ("" outside of graphs). started: start of its query, in seconds. path:
+    predicted seconds from its start to the end of the query. tenant, weight: the tenant of its call, and that tenant's
+    share of the engine relative to others. priority: of its call, higher first. passed: batches that were served while
+    it waited; counted only if priorities differ.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take the next ``items`` items of request ``number``."""
+    """Choice of the next ``items`` items of request ``number``."""
 
     number: int
     items: int
@@ -58,9 +58,9 @@ Policy = Callable[[Sequence[Waiting], int], list[Take]]
 def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     """Topology-aware batching (Ayo, Algorithm 2).
 
-    Requests of one query form a bucket; buckets go by their earliest arrival. The deepest requests of every bucket
-    come first, since most of the query depends on them; remaining slots go to the next depth of every bucket. Requests
-    of one primitive stay together.
+    Requests of one query form a bucket; buckets are ordered by their earliest arrival. The deepest requests of every
+    bucket come first, since most of the query depends on them; remaining slots go to the next depth of every bucket.
+    Requests of one primitive stay together.
     """
     buckets: dict[str, list[Waiting]] = {}
     for request in sorted(waiting, key=_arrival):
@@ -77,11 +77,11 @@ def by_depth(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 
 
 def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """Critical paths first, by predicted seconds instead of hops (Ayo, section 7.4, names it as an extension).
+    """Critical paths first, by predicted seconds instead of hops (an extension named in Ayo, section 7.4).
 
     A request is critical if its path is at least 70 % as long as that of any other waiting request of its query.
-    Critical requests come first. Among these, as among the rest, older queries come first, and inside a query longer
-    paths. A request has slack only while a more critical one of its query waits, so it does not starve.
+    Critical requests come first. Inside both groups older queries come first, and inside a query longer paths. A
+    request has slack only while a more critical one of its query waits, so it does not starve.
     """
     longest: dict[str, float] = {}
     for request in waiting:
@@ -95,7 +95,7 @@ def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 
 
 def fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
-    """Blind batching: requests in the order of their arrival, whatever their query."""
+    """Blind batching: requests of all queries in the order of their arrival."""
     return _fill(sorted(waiting, key=_arrival), slots)
 
 
@@ -128,9 +128,9 @@ POLICIES: Mapping[str, Policy] = {
 
 
 def decide(policy: Policy, waiting: Sequence[Waiting], slots: int, used: Mapping[str, float]) -> list[Take]:
-    """The next batch: shares of tenants first, inside a tenant priorities, inside a priority the policy.
+    """Returns the next batch: by shares of tenants first, then by priorities, then by the policy.
 
-    used: items that each tenant was given so far, by its weight (``FairShares``).
+    used: items given to each tenant so far, divided by its weight (``FairShares``).
     """
     if len({_urgency(request) for request in waiting}) > 1:
         policy = urgent(policy)
@@ -140,15 +140,15 @@ def decide(policy: Policy, waiting: Sequence[Waiting], slots: int, used: Mapping
 
 
 def mixes(policy: Policy) -> bool:
-    """True if a policy puts requests of different queries into one batch."""
+    """Returns True if a policy puts requests of different queries into one batch."""
     return len(policy([Waiting(0, "one", 0, Op.EMBED, 1), Waiting(1, "other", 0, Op.EMBED, 1)], 2)) > 1
 
 
 def urgent(policy: Policy) -> Policy:
-    """The policy with calls of a higher priority before others.
+    """Returns the policy with calls of higher priority first.
 
-    A request rises by one for every 16 batches that are served while it waits, so that a stream of requests with a
-    higher priority cannot starve it.
+    A request rises by one for every ``PATIENCE`` batches served while it waits, so a stream of requests with a higher
+    priority cannot starve it.
     """
 
     def chosen(waiting: Sequence[Waiting], slots: int) -> list[Take]:
@@ -170,9 +170,9 @@ def urgent(policy: Policy) -> Policy:
 
 
 def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
-    """The policy inside each tenant, and weighted fair queueing between tenants.
+    """Returns the policy inside each tenant, with weighted fair queueing between tenants.
 
-    The tenant that was given least by its weight (``used``) is served next, in steps of a sixteenth of the batch
+    The tenant with the least usage by weight (``used``) is served next, in steps of a sixteenth of the batch
     (start-time fair queueing: Goyal, Vin, Cheng, SIGCOMM 1996, section 2).
     """
 
@@ -186,7 +186,7 @@ def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
             return policy(tenants.get(first, []), slots)
         op = _op(policy(tenants[first], slots), tenants[first])
         size, step = slots, max(1, slots // 16)
-        orders: dict[str, list[Take]] = {}  # of each tenant that had its turn: the next take last
+        orders: dict[str, list[Take]] = {}  # of each tenant served so far: its next take is last
         taken: dict[int, int] = {}
         while given and slots > 0:
             tenant = min(given, key=given.__getitem__)
@@ -209,17 +209,17 @@ def fair(policy: Policy, used: Mapping[str, float]) -> Policy:
 
 
 class FairShares:
-    """Virtual time of start-time fair queueing: what each tenant of one queue was given so far, by its weight.
+    """Virtual time of start-time fair queueing: the usage of each tenant of one queue, in items divided by its weight.
 
-    A tenant that comes back starts at the current virtual time: it is owed nothing for the time it was away.
+    A tenant that returns starts at the current virtual time: it gets no credit for the time it was away.
     """
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
-        self._now = 0.0  # virtual time: the least that a tenant had been given which was waiting last
+        self._now = 0.0  # virtual time: the least usage of the tenants that waited at the last decision
 
     def waiting(self, tenants: Iterable[str]) -> Mapping[str, float]:
-        """What each of these tenants counts as having been given, in items by weight. All of them wait."""
+        """Returns the usage of the waiting tenants, in items divided by weight, and advances the virtual time."""
         found = {tenant: max(self._used.get(tenant, 0.0), self._now) for tenant in tenants}
         self._now = min(found.values(), default=self._now)
         ahead = {tenant: used for tenant, used in self._used.items() if used > self._now}
@@ -227,7 +227,7 @@ class FairShares:
         return found
 
     def give(self, request: Waiting, items: int) -> None:
-        """Charges the tenant of a request that was served ``items`` items."""
+        """Charges ``items`` served items to the tenant of a request."""
         self._used[request.tenant] = max(self._used.get(request.tenant, 0.0), self._now) + items / request.weight
 
 

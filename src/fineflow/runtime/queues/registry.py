@@ -1,4 +1,4 @@
-"""One queue per engine, and the policies that users have set."""
+"""Registry of the queues, one per engine, and of the policies that users have set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Q = TypeVar("Q", bound=_Queue)
 
 _queues: weakref.WeakValueDictionary[tuple[type, int], Any] = weakref.WeakValueDictionary()
 _policies: dict[int, Policy] = {}  # those that users set, by the id of the engine
-_lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end may ask for queues
+_lock = threading.RLock()  # reentrant: Python may collect an abandoned stream inside, and its end may use queues
 
 
 def _reset() -> None:
@@ -34,7 +34,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def shared_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
-    """The queue of one kind for an engine, made when it is first asked for. Kept as long as something refers to it.
+    """Returns the queue of one kind for an engine, created on first use. Kept as long as something refers to it.
 
     The queue refers to its engine, so no other object can take over the engine's id while its queue exists.
     """
@@ -47,13 +47,13 @@ def shared_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
 
 
 def queues() -> list[Any]:
-    """All queues in use: ``BatchQueue``, ``LLMQueue`` and ``ComponentPermits``."""
+    """Returns all queues in use: ``BatchQueue``, ``LLMQueue`` and ``ComponentPermits``."""
     with _lock:
         return list(_queues.values())
 
 
 def set_policy(engine: Any, policy: Policy | str) -> None:
-    """``fineflow.engines.set_policy`` for an engine or a ``LimitedComponent``: see there."""
+    """Sets the policy of an engine or a ``LimitedComponent``, see ``fineflow.engines.set_policy``."""
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise ValueError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
@@ -71,5 +71,5 @@ def set_policy(engine: Any, policy: Policy | str) -> None:
 
 
 def _queued_engine(engine: Any) -> Any:
-    """The engine whose queue an object uses (``protocols.Shares``): by default its own."""
+    """Returns the engine whose queue an object uses (``protocols.Shares``): by default its own."""
     return getattr(engine, "shared", engine)

@@ -1,4 +1,4 @@
-"""Context variables that describe the current query to the queues of engines, and the record made of them."""
+"""Context variables that describe the current query to the queues of engines, and the record built from them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from fineflow.runtime import events
 from fineflow.runtime.queues.policy import Waiting
 
 depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
-"""Depth of the primitive that is being run: deeper ones go first in the queues of engines."""
+"""Depth of the current primitive: deeper ones go first in the queues of engines."""
 
 query: ContextVar[str] = ContextVar("fineflow_query", default="")
-"""Id of the query that is being run; "" makes every submitted request a query of its own."""
+"""Id of the current query; "" makes every submitted request its own query."""
 
 started: ContextVar[float | None] = ContextVar("fineflow_started", default=None)
-"""Time at which that query began (``events.now``); None outside of one."""
+"""Time at which that query began (``events.now``); None outside of a query."""
 
 path: ContextVar[float] = ContextVar("fineflow_path", default=0.0)
-"""Predicted seconds from the start of the primitive that is being run to the end of its query."""
+"""Predicted seconds from the start of the current primitive to the end of its query."""
 
 tenant: ContextVar[str] = ContextVar("fineflow_tenant", default="")
-"""Tenant of the call: where several tenants wait, engines are shared between them by weight."""
+"""Tenant of the call: waiting tenants share engines by weight."""
 
 weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
-"""The share of that tenant relative to others, above 0."""
+"""Weight of that tenant relative to others, above 0."""
 
 priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
 """Priority of the call among those of its tenant: higher first."""
@@ -34,7 +34,7 @@ must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=F
 
 
 def waiting_record(number: int, op: Op, items: int) -> Waiting:
-    """The record of a request of the current query, as policies see it."""
+    """Returns the record of a request of the current query, as policies see it."""
     since = started.get()
     return Waiting(
         number,

@@ -1,10 +1,10 @@
-"""The waiting line behind every queue: who waits, who comes next, and how a caller blocks until its turn.
+"""Waiting line behind every queue: the waiting requests, their order, and the turn that a caller blocks on.
 
 Four queues use it: of batch engines (``batch_queue``), of LLMs (``llm_queue``), of limited components
 (``component_calls``) and of calls into the process (``admission``). Tenants share by weight, inside a tenant higher
 priorities come first, and inside a priority a policy decides (``policy.decide``).
 
-A line is not thread-safe: a queue uses it on the runtime's loop only, or under a lock of its own.
+A line is not thread-safe: a queue uses it on the runtime's loop only, or under its own lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, W
 
 
 class Waiter:
-    """One request in a line. seen: what policies see of it. joined: rounds that were served before it came."""
+    """Request in a line. seen: its record for policies. joined: rounds served before it joined."""
 
     __slots__ = ("joined", "seen")
 
@@ -33,7 +33,7 @@ W = TypeVar("W", bound=Waiter)
 
 
 class WaitingLine(Generic[W]):
-    """Requests that wait. numbers: for new requests. shares: what each tenant was given. rounds: decisions served."""
+    """Waiting requests. numbers: for new requests. shares: usage of each tenant. rounds: decisions served."""
 
     def __init__(self) -> None:
         self.numbers = itertools.count()
@@ -48,7 +48,7 @@ class WaitingLine(Generic[W]):
         return bool(self._lanes)
 
     def __iter__(self) -> Iterator[W]:
-        """A snapshot, in the order of arrival."""
+        """Returns an iterator over a snapshot, in the order of arrival."""
         lanes = [list(lane.values()) for lane in list(self._lanes.values())]
         if len(lanes) == 1:
             return iter(lanes[0])
@@ -65,7 +65,7 @@ class WaitingLine(Generic[W]):
         self._lanes.setdefault(_lane(waiter), {})[waiter.seen.number] = waiter
 
     def rejoin(self, waiter: W) -> None:
-        """Puts a request back where it was, with the items that it has now."""
+        """Puts a request back to its old position, with its current items."""
         lane = self._lanes.get(_lane(waiter), {}) | {waiter.seen.number: waiter}
         self._lanes[_lane(waiter)] = dict(sorted(lane.items()))
 
@@ -76,16 +76,16 @@ class WaitingLine(Generic[W]):
             del self._lanes[_lane(waiter)]
 
     def drain(self) -> list[W]:
-        """Removes all requests, and returns them."""
+        """Removes and returns all requests."""
         waiters = list(self)
         self._lanes.clear()
         return waiters
 
     def batch(self, policy: Policy, slots: int) -> list[tuple[W, int]]:
-        """The requests of the next batch, and how many items of each. All stay in the line: see ``serve``.
+        """Returns the requests of the next batch, with their number of items. All stay in the line: see ``serve``.
 
-        Raises what the policy raises, and BackendError if it does not take between 1 and ``slots`` items, each from a
-        request that waits.
+        Raises the policy's exception, and BackendError if it does not take between 1 and ``slots`` items, each from a
+        waiting request.
         """
         waiters, takes = self._decide(policy, slots)
         left = {number: waiter.seen.items for number, waiter in waiters.items()}
@@ -93,14 +93,14 @@ class WaitingLine(Generic[W]):
         if not 1 <= total <= slots or any(not 1 <= take.items <= left.pop(take.number, 0) for take in takes):
             raise BackendError(
                 f"the batching policy took {[(take.number, take.items) for take in takes]} from {len(waiters)} waiting "
-                f"requests with {slots} slots; it must take between 1 and {slots} items, each from a request that waits"
+                f"requests with {slots} slots; it must take between 1 and {slots} items, each from a waiting request"
             )
         return [(waiters[take.number], take.items) for take in takes]
 
     def order(self, policy: Policy, slots: int) -> list[W]:
-        """The requests that come next, each as a whole, the first one first. All stay in the line: see ``serve``.
+        """Returns the next requests as a whole, in order. All stay in the line: see ``serve``.
 
-        Raises what the policy raises, and BackendError if it takes none of them.
+        Raises the policy's exception, and BackendError if it takes none of them.
         """
         waiters, takes = self._decide(policy, slots)
         found = [waiters[number] for number in dict.fromkeys(take.number for take in takes) if number in waiters]
@@ -109,7 +109,7 @@ class WaitingLine(Generic[W]):
         return found
 
     def serve(self, *taken: tuple[W, int]) -> None:
-        """Carries out one decision: charges tenants for the items, and removes requests that have none left."""
+        """Applies one decision: charges the items to tenants, and removes requests that have none left."""
         self.rounds += 1
         for waiter, items in taken:
             self.shares.give(waiter.seen, items)
@@ -119,7 +119,7 @@ class WaitingLine(Generic[W]):
                 self.leave(waiter)
 
     def _decide(self, policy: Policy, slots: int) -> tuple[dict[int, W], Sequence[Take]]:
-        if slots == 1 and policy is fifo:  # takes the first of a lane, and ages matter in steps of PATIENCE only
+        if slots == 1 and policy is fifo:  # takes the first of a lane; ages matter only in steps of PATIENCE
             waiters = [waiter for lane in list(self._lanes.values()) for waiter in itertools.islice(lane.values(), 1)]
             step = PATIENCE
         else:
@@ -139,7 +139,7 @@ def _lane(waiter: Waiter) -> tuple[str, int]:
 
 
 class Turn:
-    """Blocks its maker, a coroutine on any event loop or a plain thread, until another thread ends it."""
+    """Turn of a waiting caller: blocks the coroutine (on any loop) or thread that created it until a thread ends it."""
 
     __slots__ = ("_blocked", "_ended", "_error", "_loop")
 
@@ -157,7 +157,7 @@ class Turn:
         self._raise()
 
     def wait_sync(self, timeout: float | None = None) -> bool:
-        """``wait`` for a plain thread, which it blocks. Returns False if it has not ended after ``timeout`` seconds."""
+        """Blocks a plain thread until the turn ends. Returns False after ``timeout`` seconds. Raises like ``wait``."""
         ended = self._blocked.acquire(timeout=-1 if timeout is None else timeout)
         if ended:
             self._raise()
@@ -166,7 +166,7 @@ class Turn:
     def end(self, error: BaseException | None = None) -> bool:
         """Lets the caller continue, or raise ``error``. Call it once, from any thread.
 
-        Returns False if nobody can continue, because the event loop of a coroutine is closed.
+        Returns False if the event loop of a waiting coroutine is closed.
         """
         self._error = error
         self._blocked.release()

@@ -1,8 +1,8 @@
-"""How long the work of emulated engines takes. The shipped figures, each with its source, lie beside this file.
+"""Latency profiles of emulated engines. The shipped profiles, each with its source, lie beside this file.
 
-A profile file is JSON: ``source`` says where its figures come from, ``measured`` are these figures, ``emulated`` is
-what was fitted to them (its ``kind`` and the fields of that class), and ``lines`` are the same for the cost model
-(``fineflow.costs.load``). ``fineflow profile`` writes one for an engine on the machine it runs on.
+A profile file is JSON: ``source`` is the origin of the figures, ``measured`` the figures, ``emulated`` the model fitted
+to them (its ``kind`` and the fields of that class), and ``lines`` the same fit for the cost model
+(``fineflow.costs.load``). ``fineflow profile`` writes one for an engine on the current machine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LLMProfile:
-    """How long iterations of a continuously batching LLM take, and what it has room for.
+    """Iteration times and capacity of an LLM with continuous batching.
 
-    iteration: seconds of every iteration. prefill_token: seconds for each prompt token that it prefills besides.
-    decode_sequence: seconds for each sequence that it decodes a token of besides. prefill_tokens: most prompt tokens
-    of one iteration, longer prompts are prefilled in chunks. sequences: most requests at once. blocks: of the
-    key/value cache. prefill: seconds more of an iteration that prefills anything.
+    iteration: seconds of every iteration. prefill_token: additional seconds per prefilled prompt token.
+    decode_sequence: additional seconds per decoding sequence. prefill_tokens: most prompt tokens of one iteration;
+    longer prompts are prefilled in chunks. sequences: most concurrent requests. blocks: size of the KV cache in blocks.
+    prefill: additional seconds of an iteration that prefills anything.
     """
 
     iteration: float
@@ -33,21 +33,21 @@ class LLMProfile:
     prefill: float = 0.0
 
     def seconds(self, prefilled: int, decoding: int) -> float:
-        """What an iteration takes that prefills so many tokens and decodes so many sequences."""
+        """Returns the seconds of an iteration that prefills and decodes so many tokens and sequences."""
         started = self.iteration + (self.prefill if prefilled else 0.0)
         return started + prefilled * self.prefill_token + decoding * self.decode_sequence
 
 
 @dataclass(frozen=True, slots=True)
 class BatchProfile:
-    """How long a batch takes: ``call`` seconds and ``item`` seconds for each item, at most ``max_batch`` of them."""
+    """Time of a batch: ``call`` seconds plus ``item`` seconds per item, at most ``max_batch`` items."""
 
     call: float
     item: float
     max_batch: int = 16
 
     def seconds(self, items: int) -> float:
-        """What a batch of so many items takes."""
+        """Returns the seconds of a batch of so many items."""
         return self.call + items * self.item
 
 
@@ -55,13 +55,13 @@ KINDS: dict[str, type[LLMProfile] | type[BatchProfile]] = {"llm": LLMProfile, "b
 
 
 def profile_names() -> tuple[str, ...]:
-    """The profiles that are shipped, for ``load_profile``."""
+    """Returns the names of the shipped profiles, for ``load_profile``."""
     found = (each.name.removesuffix(".json") for each in files(__name__).iterdir() if each.name.endswith(".json"))
     return tuple(sorted(found))
 
 
 def profile_data(profile: str | Path) -> dict[str, Any]:
-    """Everything that a profile file says. Raises as ``load_profile``."""
+    """Returns the content of a profile file. Raises like ``load_profile``."""
     if isinstance(profile, Path):
         text = profile.read_text(encoding="utf-8")
     elif profile in profile_names():
@@ -80,7 +80,7 @@ def profile_data(profile: str | Path) -> dict[str, Any]:
 
 
 def load_profile(profile: str | Path) -> LLMProfile | BatchProfile:
-    """The profile of that name (``profile_names``), or of a file that ``fineflow profile`` has written.
+    """Returns the profile of that name (``profile_names``), or from a file written by ``fineflow profile``.
 
     Raises ValueError for a name that is not shipped and for a file that is no profile; OSError if it cannot be read.
     """
@@ -95,7 +95,7 @@ def load_profile(profile: str | Path) -> LLMProfile | BatchProfile:
 
 
 def llm_profile(profile: str | Path) -> LLMProfile:
-    """``load_profile`` for an LLM. Raises ValueError if it is one of another kind."""
+    """Returns the profile of an LLM. Raises like ``load_profile``, and ValueError for another kind."""
     found = load_profile(profile)
     if not isinstance(found, LLMProfile):
         raise ValueError(f"{profile} is a profile of a batch engine; expected one of an LLM")
@@ -103,7 +103,7 @@ def llm_profile(profile: str | Path) -> LLMProfile:
 
 
 def batch_profile(profile: str | Path) -> BatchProfile:
-    """``load_profile`` for an engine that works in batches. Raises ValueError if it is one of another kind."""
+    """Returns the profile of a batch engine. Raises like ``load_profile``, and ValueError for another kind."""
     found = load_profile(profile)
     if not isinstance(found, BatchProfile):
         raise ValueError(f"{profile} is a profile of an LLM; expected one of a batch engine")
@@ -113,6 +113,6 @@ def batch_profile(profile: str | Path) -> BatchProfile:
 LLAMA_2_7B = llm_profile("llama-2-7b")
 EMBEDDER = batch_profile("ayo-embedder")
 STORE = BatchProfile(call=0.03, item=0.0)
-"""A vector store that answers a search in 30 ms: an assumption, as Ayo tells no times of its store either."""
+"""A vector store that answers a search in 30 ms: an assumption, as Ayo reports no times of its store either."""
 CROSS_ENCODER = EMBEDDER
-"""Ayo tells no times of its reranker; it is assumed to be a model like the one that embeds, run on pairs."""
+"""Ayo reports no times of its reranker; it is assumed to be as fast as the embedding model, per pair."""
