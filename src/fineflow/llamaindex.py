@@ -1,8 +1,8 @@
 """LlamaIndex components on engines in this process: ``from fineflow.llamaindex import EngineLLM, EngineEmbedding``.
 
-They are ordinary components of LlamaIndex; the engines are those of ``fineflow.engines``, and may be the ones that
-components of ``fineflow.langchain`` use in the same process. A name raises ImportError, saying what to install, when
-LlamaIndex is missing.
+They are ordinary components of LlamaIndex; the engines come from ``fineflow.engines``, and components of
+``fineflow.langchain`` in the same process may share them. Without LlamaIndex, a name raises an ImportError that says
+what to install.
 """
 
 from __future__ import annotations
