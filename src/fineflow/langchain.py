@@ -1,7 +1,7 @@
 """LangChain components on engines in this process: ``from fineflow.langchain import ChatEngine, EngineEmbeddings``.
 
-They are ordinary LangChain components; the engines come from ``fineflow.engines``. A name raises ImportError, with an
-install hint, when LangChain is missing.
+They are ordinary components of LangChain; the engines come from ``fineflow.engines``. Without LangChain, a name raises
+an ImportError that says what to install.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """LlamaIndex components on engines in this process: ``from fineflow.llamaindex import EngineLLM, EngineEmbedding``.
 
-They are ordinary LlamaIndex components; the engines come from ``fineflow.engines`` and may be shared with components of
-``fineflow.langchain`` in the same process. A name raises ImportError, with an install hint, when LlamaIndex is missing.
+They are ordinary components of LlamaIndex; the engines come from ``fineflow.engines``, and components of
+``fineflow.langchain`` in the same process may share them. Without LlamaIndex, a name raises an ImportError that says
+what to install.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_nothing_overtakes_an_engine_that_may_be_user_code() -> None:
         return made
 
     assert_same_index(make, QUESTION, entries=BOTH)
-    assert "not known from end to end" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "is not fully recognised" in str(fineflow.explain(make(CallbackManager([]))))
 
 
 def test_a_selector_with_a_method_of_the_users_is_asked_by_stock() -> None:

@@ -107,7 +107,7 @@ def test_the_methods_of_the_part_that_was_called_are_told() -> None:
 
 def test_what_is_asked_for_at_once_counts_as_a_gain() -> None:
     shown = str(fineflow.explain(index().as_query_engine(llm=FakeLLM(), response_mode="accumulate")))
-    assert "synthesizer.answers: all answers are asked for at once" in shown
+    assert "synthesizer.answers: all requests run at once" in shown
     assert "aquery runs as stock" in shown
     assert "Every step needs the one before" not in shown
     assert "Your functions" not in shown
@@ -167,7 +167,7 @@ def test_a_class_has_no_plan_and_it_is_said_what_to_explain() -> None:
 def test_what_is_done_in_threads_is_told() -> None:
     llm = BlockingLLM(default="ok")
     shown = str(fineflow.explain(index().as_query_engine(llm=llm, response_mode="simple_summarize")))
-    assert "What aquery of stock does on the event loop" in shown
+    assert "stock's aquery would block the event loop" in shown
 
 
 def test_no_call_no_figures() -> None:

@@ -118,7 +118,7 @@ def test_templates_and_helpers_of_llamaindex_are_known() -> None:
     check_packing(PromptHelper())
     with pytest.raises(NotLowered, match="counted by user code"):
         check_packing(PromptHelper(tokenizer=lambda text: list(text)))
-    with pytest.raises(NotLowered, match="else than spaces"):
+    with pytest.raises(NotLowered, match="not split at spaces"):
         check_packing(PromptHelper(separator="|"))
     with pytest.raises(NotLowered, match="is not recognised"):
         check_packing(type("Own", (PromptHelper,), {})())

@@ -115,4 +115,4 @@ def test_a_model_that_calls_functions_is_stocks(server: OpenAIServer) -> None:
         return structured(openai_chat(server.url, model="gpt-3.5-turbo-instruct"))
 
     plan = str(fineflow.explain(engine_of(make)(CallbackManager([]))))
-    assert "it is not known how OpenAI is asked for objects" in plan
+    assert "it is not known how OpenAI is called for structured output" in plan

@@ -1,4 +1,4 @@
-"""The builder of p-graphs of LlamaIndex objects, and the parts of an object that are called by themselves."""
+"""Builder of p-graphs of LlamaIndex objects, and the ways in which these objects are called."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fineflow.ir import PURE, Effect, Effects, Op, Ref
 
 QUERY, RETRIEVE, SYNTHESIZE = "query", "retrieve", "synthesize"
 CHAT, STREAM_CHAT = "chat", "stream_chat"
-"""The parts: what retrieves, what writes a response from nodes, and both; the calls of a chat engine."""
+"""Parts of an object: a query engine retrieves, synthesizes, or does both (``QUERY``); a chat engine has two calls."""
 
 
 class Way(NamedTuple):
-    """How an object is called: a part of it, by its sync or its async method."""
+    """A way to call an object: one part of it, by its sync or its async method."""
 
     part: str
     sync: bool
 
     @property
     def entry(self) -> str:
-        """The name of the method."""
+        """Name of the method."""
         return self.part if self.sync else f"a{self.part}"
 
 
@@ -33,10 +33,10 @@ _WHOLE = Way(QUERY, True)
 
 @dataclass
 class IndexBuilder(Builder):
-    """A builder for objects of LlamaIndex, called in one way.
+    """Builder for objects of LlamaIndex, called in one way.
 
-    by_sync: whether stock asks the current part by its sync methods. early: whether there is time before a search in
-    which the vector of its query can be made.
+    by_sync: True if stock calls the current part by its sync methods. early: True if searches have to wait anyway, so
+    that a query can be embedded in the meantime.
     """
 
     way: Way = _WHOLE
@@ -45,12 +45,12 @@ class IndexBuilder(Builder):
 
     @property
     def sync(self) -> bool:
-        """Whether the object is called by a sync method."""
+        """True if the object is called by a sync method."""
         return self.way.sync
 
     @contextmanager
     def asked(self, *, sync: bool) -> Iterator[None]:
-        """For parts that stock asks by their sync methods, or by their async ones."""
+        """Lowers the parts in the block as called by their sync methods, or by their async ones."""
         before, self.by_sync = self.by_sync, sync
         try:
             yield
@@ -58,11 +58,11 @@ class IndexBuilder(Builder):
             self.by_sync = before
 
     def shared_leaf(self, component: Any) -> str:
-        """Returns the path of a component that several parts may have in common."""
+        """Returns the path of a component that several parts may share."""
         return shared_leaf(component, self.shared)
 
     def at(self, leaf: str) -> None:
-        """Moves the primitive that was added last to another path than the current one."""
+        """Moves the last added primitive to another path."""
         self.primitives[-1] = self.primitives[-1].with_(leaf=leaf)
 
     def under(self, name: str) -> str:
@@ -84,7 +84,7 @@ class IndexBuilder(Builder):
         return made
 
     def fed(self, obj: Any, args: Mapping[str, Ref], name: str) -> Leaf:
-        """Appends the values that stock hands to the current object, and feeds to the graph."""
+        """Appends a step for the values that stock passes to the current object and feeds to the graph."""
         effects = Effects(PURE.kind, "", f"what stock hands to {type(obj).__name__}")
         return self.add(
             Op.CALL, args, name=name, effects=effects, component=obj, by_stock=True, called=name, handed=True
@@ -92,17 +92,17 @@ class IndexBuilder(Builder):
 
 
 def asked_for(query: Leaf, nodes: Leaf | None = None) -> Record:
-    """Returns what a part of an engine is given: a query, and perhaps nodes."""
+    """Returns the input of a part of an engine: a query, and optionally nodes."""
     return Record({"query": query} if nodes is None else {"query": query, "nodes": nodes})
 
 
 def query_in(value: Symbol) -> Leaf:
-    """Returns the query among what a part is given."""
+    """Returns the query in the input of a part."""
     found = value.fields["query"] if isinstance(value, Record) else value
     return found if isinstance(found, Leaf) else Leaf(Ref("input"), TEXT)
 
 
 def nodes_in(value: Symbol) -> Leaf:
-    """Returns the nodes among what a part is given."""
+    """Returns the nodes in the input of a part."""
     found = value.fields.get("nodes") if isinstance(value, Record) else None
     return found if isinstance(found, Leaf) else Leaf(Ref("nodes"), DOCUMENTS)

@@ -1,8 +1,8 @@
-"""LlamaIndex as a framework: its rows and kernels, and where it differs from others.
+"""LlamaIndex as a framework: its rows and kernels, and its differences from other frameworks.
 
-Three differences. Its inner methods open spans and send events: the wrappers around them are taken off for the graph,
-and put around a claim for stock (``methods``). Async methods that await nothing are run in threads. Parts of engines
-that are not graphs themselves are calls of their own, inside of the call around them.
+Three differences. Its inner methods open spans and send events: the graph calls the functions inside these wrappers,
+and the shadow that stock runs has the same wrappers around a claim (``methods``). Async methods that await nothing run
+in threads. The parts of an engine that is no graph itself run ahead as calls of their own, nested in the engine's call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 class LlamaIndex(Framework):
-    """LlamaIndex. A way is a part of an object, and whether it is called by its sync method."""
+    """LlamaIndex. A way is a part of an object, called by its sync or its async method."""
 
     package = "llama_index"
     kernels = KERNELS

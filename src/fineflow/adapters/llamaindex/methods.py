@@ -1,8 +1,8 @@
-"""Methods of LlamaIndex classes without what LlamaIndex puts around them, and put back around something else.
+"""Taking the wrappers of LlamaIndex off a method, and putting them around another function.
 
 A method may be wrapped by the dispatcher (``dispatcher.span``: it opens a span) and by the callbacks of LLMs
-(``llm_chat_callback``: they send events, count, limit rates). The graph calls what is inside, which nobody can observe;
-the shadow that stock runs has the same wrappers around a claim, so that spans and events are stock's own.
+(``llm_chat_callback``: they send events, count, limit rates). The graph calls the function inside, which is not
+observable. The shadow that stock runs has the same wrappers around a claim, so spans and events are stock's own.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ _PACKAGES = frozenset(
 )
 _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
-_CLIENTS = frozenset({"_client", "_aclient"})  # which integrations make when they first need them
+_CLIENTS = frozenset({"_client", "_aclient"})  # integrations create these on first use
 _AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"})
 _LOOP = frozenset({"create_task", "ensure_future", "get_running_loop", "get_event_loop", "current_task", "TaskGroup"})
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a class. function: what is inside of all wrappers. spans, told: the wrappers, the outermost first."""
+    """A method of a class. function: inside of all wrappers. spans, told: its span and its callback wrappers, outermost
+    first.
+    """
 
     function: FunctionType
     spans: tuple[Any, ...]
     told: tuple[FunctionType, ...]
 
     def around(self, obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, which takes ``obj`` first, as this method of ``obj``: with the same wrappers around it.
+        """Returns ``function`` with the wrappers of this method, bound to ``obj``, to be put into ``obj.__dict__``.
 
-        To be put into the ``__dict__`` of ``obj``. It has to be a coroutine function if the method is one.
+        ``function`` takes ``obj`` first, and has to be a coroutine function if the method is one.
         """
         inner = _named(function, self.function)
         for wrapper in reversed(self.told):
@@ -61,7 +63,7 @@ class Method:
 
 
 def method(kind: type, name: str) -> Method | None:
-    """The method of a class by its name; None if it has none, or one that is no function."""
+    """Returns a method of a class; None if there is none, or it is not a function."""
     found = inspect.getattr_static(kind, name, None)
     spans, told = [], []
     while isinstance(found, wrapt.FunctionWrapper):
@@ -76,14 +78,14 @@ def method(kind: type, name: str) -> Method | None:
 
 
 def _tells(function: Any) -> bool:
-    """Whether it is a wrapper that ``llm_chat_callback`` or ``llm_completion_callback`` has made."""
+    """Returns True for a wrapper made by ``llm_chat_callback`` or ``llm_completion_callback``."""
     if not isinstance(function, FunctionType) or function.__globals__ is not vars(callbacks):
         return False
     return "f" in function.__code__.co_freevars
 
 
 def same(kind: type, base: type, *names: str) -> bool:
-    """Whether a class has these methods of another one, as they are there."""
+    """Returns True if a class has exactly these methods of another class, wrappers apart."""
     if kind is base:
         return True
     for name in names:
@@ -94,9 +96,9 @@ def same(kind: type, base: type, *names: str) -> bool:
 
 
 def believed_class(component: Any, b: Builder) -> None:
-    """Raises NotLowered unless all that a component does is written in LlamaIndex, in fineflow or declared @external.
+    """Raises NotLowered unless all code of a component is LlamaIndex's, fineflow's or declared @external.
 
-    A method that is not overridden may call one that is; so every class counts that the component's is made of.
+    Every class in the MRO counts: a method that is not overridden may call one that is.
     """
     for owner in type(component).__mro__:
         if b.assume_pure or declared_external(owner) or owner.__module__.partition(".")[0] in _PACKAGES:
@@ -105,14 +107,14 @@ def believed_class(component: Any, b: Builder) -> None:
 
 
 def library_class(kind: type) -> bool:
-    """Whether a class, and all that it is made of, is written in LlamaIndex or in fineflow."""
+    """Returns True if a class and all its bases are defined in LlamaIndex or in fineflow."""
     return all(owner.__module__.partition(".")[0] in _PACKAGES for owner in kind.__mro__)
 
 
 def quiet(kind: type, name: str) -> bool:
-    """Whether a method, called without its wrappers, opens no span, sends no event and leaves the object as it is.
+    """Returns True if a method, without its wrappers, opens no span, sends no event and does not change its object.
 
-    As far as its bytecode shows, with that of the methods it may call; what looks as if it might counts as if it did.
+    Checks its bytecode and that of the methods it may call; when in doubt, False.
     """
     found = method(kind, name)
     return found is not None and _known_quiet(kind, name, found.function)
@@ -126,7 +128,7 @@ def _known_quiet(kind: type, name: str, function: FunctionType) -> bool:
 def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
     names: set[str] = set()
     for code in _codes(function.__code__):
-        if "__class__" in code.co_freevars:  # a method of a base class is called, wrappers and all
+        if "__class__" in code.co_freevars:  # super(): calls a method of a base class, with its wrappers
             return False
         names.update(code.co_names)
         if any(i.opname in _STORING and i.argval not in _CLIENTS for i in dis.get_instructions(code)):
@@ -142,9 +144,9 @@ def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
 
 
 def blocks(kind: type, name: str) -> bool:
-    """Whether an async method never gives way: it awaits nothing, so that all of its work is done on the loop.
+    """Returns True if an async method awaits nothing, so that it blocks the event loop until it returns.
 
-    One that asks for the loop, or starts tasks, needs it.
+    A method that looks up the loop or starts tasks has to run on the loop: False.
     """
     found = method(kind, name)
     return found is not None and _awaits_nothing(found.function)
@@ -159,9 +161,9 @@ def _awaits_nothing(function: FunctionType) -> bool:
 
 
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What an async function that awaits nothing returns, done in a worker thread, in a copy of the current context.
+    """Runs an async function that awaits nothing in a worker thread, in a copy of the current context.
 
-    Cancelling the caller takes effect at once; the thread goes no further than to its next claim or request.
+    Cancelling the caller takes effect at once; the thread stops at its next claim or request.
     """
     scope = Scope()
 
@@ -179,7 +181,7 @@ async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
 
 def finished(coroutine: Any) -> Any:
-    """What a coroutine returns that awaits nothing."""
+    """Returns the result of a coroutine that awaits nothing. Raises RuntimeError if it suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -201,7 +203,7 @@ def _cells(function: FunctionType) -> dict[str, CellType]:
 
 
 def _with_cell(function: FunctionType, name: str, value: Any) -> FunctionType:
-    """The same function with another value in one of its cells."""
+    """Returns a copy of a function with another value in one of its cells."""
     cells = {**_cells(function), name: CellType(value)}
     made = FunctionType(
         function.__code__,
@@ -221,7 +223,7 @@ def _signature(function: FunctionType) -> inspect.Signature:
 
 
 def _named(function: Any, like: FunctionType) -> Any:
-    """``function`` under the name and with the signature of another one, as spans tell them."""
+    """Gives ``function`` the name and signature of another one, which spans report; returns it."""
     function.__name__, function.__qualname__ = like.__name__, like.__qualname__
     function.__module__, function.__doc__ = like.__module__, like.__doc__
     if function.__code__ is not like.__code__:
@@ -230,17 +232,20 @@ def _named(function: Any, like: FunctionType) -> Any:
 
 
 def as_written(obj: Any, base: type, *names: str) -> bool:
-    """Whether an object has these methods of a class, and none of them was put on it."""
+    """Returns True if an object has exactly these methods of a class, and none is set on the object itself."""
     return isinstance(obj, base) and vars(obj).keys().isdisjoint(names) and same(type(obj), base, *names)
 
 
 def exactly(obj: Any, *kinds: type) -> bool:
-    """Whether an object is of one of these very classes, and no method of theirs was put on it."""
+    """Returns True if an object is of one of these classes (no subclass), and no method is set on the object itself."""
     return type(obj) in kinds and not any(callable(getattr(type(obj), name, None)) for name in vars(obj))
 
 
 def off_loop(obj: Any, name: str) -> Any:
-    """A copy of an object whose async method ``name`` is done in a thread, by the object itself; where it blocks."""
+    """Returns a copy of an object whose async method ``name`` runs in a thread, on the object itself.
+
+    Returns the object itself if the method does not block, or the object has to stay in the caller's thread.
+    """
     found = method(type(obj), name)
     if found is None or name in vars(obj) or not blocks(type(obj), name) or stays(obj):
         return obj
@@ -254,7 +259,7 @@ def off_loop(obj: Any, name: str) -> Any:
 
 
 def move(made: Any, name: str) -> None:
-    """Has the async method ``name`` of a copy done in a thread, by the copy; where it blocks the event loop."""
+    """Makes the async method ``name`` of a copy run in a thread, on the copy, if it blocks the event loop."""
     found = method(type(made), name)
     if found is None or name in vars(made) or not blocks(type(made), name):
         return
@@ -267,7 +272,7 @@ def move(made: Any, name: str) -> None:
 
 
 def opened(made: Any, name: str, then: Callable[[], None]) -> bool:
-    """Has a copy call ``then`` each time it is inside of the spans of its method; False where it opens none."""
+    """Makes a copy call ``then`` each time its method has opened its spans; returns False if the method opens none."""
     found = method(type(made), name)
     if found is None or not found.spans or name in vars(made):
         return False
@@ -286,11 +291,14 @@ def opened(made: Any, name: str, then: Callable[[], None]) -> bool:
 
 
 async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: Any) -> Any:
-    """A method of a component, from inside of its wrappers: the sync one in a thread, or the async one."""
+    """Calls a method of a component without its wrappers: the sync one in a thread, or the async one.
+
+    Raises LeftToStock if the method was replaced since planning.
+    """
     found = method(type(component), name if sync else _async_name(name))
     put = not getattr(component, "__dict__", {}).keys().isdisjoint((name, _async_name(name)))
     if found is None or put:  # a mock has been put on the class since, or on the object
-        raise LeftToStock(f"{type(component).__name__}.{name} is not what it was any more")
+        raise LeftToStock(f"{type(component).__name__}.{name} was replaced since planning")
     function = found.function
     if sync:
         return await in_thread(lambda: function(component, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""From an object of LlamaIndex to a plan: its graphs, what of it was read, and whether running it ahead pays."""
+"""Planning of LlamaIndex objects: graphs, the snapshot of the attributes read, and whether running ahead pays."""
 
 from __future__ import annotations
 
@@ -52,16 +52,14 @@ _INGESTING = ("acall", "_aparse_nodes", "_aget_text_embedding", "_aget_text_embe
 
 _REMARKS = {
     "parts": "Stock calls its parts in its own order, and each of them runs ahead by itself.",
-    "threads": "What {entry} of stock does on the event loop, and so holds up everybody, is done in threads.",
-    "queues": (
-        "Nodes are scored by cross-encoders in engines, which take the calls of all queries one after the other."
-    ),
+    "threads": "Work with which stock's {entry} would block the event loop is done in threads.",
+    "queues": "Cross-encoders score nodes in engines, one call at a time over all queries.",
     "limits": "Requests to servers that have a limit, and calls of components that have one, wait for their turn.",
 }
 
 
 def main_part(obj: Any) -> str:
-    """Returns the part that is the whole of an object."""
+    """Returns the part that stands for the whole object."""
     if ingests(obj):
         return ingesting_part(obj)
     if isinstance(obj, BaseRetriever):
@@ -72,7 +70,7 @@ def main_part(obj: Any) -> str:
 
 
 def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
-    """Returns the p-graph of a part of an object, and what was read of the object."""
+    """Returns the p-graph of a part of an object, and the lowering that it came from."""
     b = IndexBuilder(ROWS, options.assume_pure, contents=resource_of, way=way, by_sync=way.sync)
     given = way.part == SYNTHESIZE and (is_synthesizer(obj) or RETRIEVER_ENGINE.matches(obj))
     value = asked_for(Leaf(Ref("input"), TEXT), Leaf(Ref("nodes"), DOCUMENTS) if given else None)
@@ -82,7 +80,7 @@ def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
 
 
 def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
-    """Decides whether running ahead is expected to pay, and what else calls have to follow the plan for."""
+    """Returns the plan: whether running ahead is expected to pay, and other reasons for calls to follow the plan."""
     obj, way, objects = lowered.obj, lowered.way, list(lowered.builder.objects.values())
     gain = any(_pays(p, way.sync) for p in _running(e_graph))
     used = list(_components(obj, way.part))
@@ -111,12 +109,12 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
 
 
 def with_parts(plan: Plan) -> Plan:
-    """Returns the plan of an object whose parts run ahead by themselves, without a gain of its own."""
+    """Returns the plan of an object without a gain of its own, whose parts run ahead by themselves."""
     return replace(plan, follows=frozenset(plan.entries), remarks=(_REMARKS["parts"],))
 
 
 def snapshot(objects: Iterable[Any]) -> Snapshot:
-    """Returns what makes a plan of these objects stale: a change of any attribute, of servers, or of limits."""
+    """Returns a snapshot of these objects: a plan is stale once any attribute, a server or a limit changes."""
     return Snapshot([(obj, None) for obj in objects], (), (servers.told, limit_changes))
 
 
@@ -126,7 +124,7 @@ def _remarks(follows: Mapping[str, bool], gain: bool, entry: str) -> tuple[str, 
 
 
 def _components(obj: Any, part: str) -> Iterator[Any]:
-    """What may be called in a call of this part: components, and what they hold."""
+    """Yields the components that a call of this part may use, and what they hold."""
     if not RETRIEVER_ENGINE.matches(obj):
         yield from components_of(ROWS, obj)
         return
@@ -135,14 +133,14 @@ def _components(obj: Any, part: str) -> Iterator[Any]:
 
 
 def _blocking(obj: Any, used: Iterable[Any]) -> bool:
-    """Whether an async call would hold the event loop."""
+    """Returns True if an async call would block the event loop."""
     names = (*_ASYNC, *_INGESTING) if ingests(obj) else _ASYNC
     return any(blocks(type(each), name) for each in used for name in names)
 
 
 def _pays(p: Primitive, sync: bool) -> bool:
     if p.op is Op.DECODE and p.params.get("how") == ACCUMULATE:
-        return sync and not bool(p.component._use_async)  # async methods of stock ask for all at once
+        return sync and not bool(p.component._use_async)  # stock's async methods run all requests concurrently
     if p.op is Op.DECODE and "how" in p.params:
         return True  # in a tree, parents do not wait for a whole level; texts that refine an answer are prefilled
     return p.op in (Op.PARTIAL_PREFILL, Op.SEARCH) or p.params.get("of") == BATCHES

@@ -1,4 +1,4 @@
-"""What ``optimize`` returns for objects of LlamaIndex: their entry methods, with stock's names of parameters."""
+"""Proxies that ``optimize`` returns for LlamaIndex objects: the entry methods, with stock's parameter names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fineflow.adapters.llamaindex.models.embeddings import several
 
 
 class Facts(NamedTuple):
-    """What kernels need to know of a call. plain: the query is text, with nothing about how it is embedded."""
+    """Facts of a call for kernels. plain: the query is only text; it does not say how it is embedded."""
 
     plain: bool
 
@@ -47,7 +47,7 @@ class IndexCall(Invocation):
 
 
 class Optimized(Planned):
-    """An object that runs ahead. Everything except running is the user's object."""
+    """Proxy of an object that runs ahead. Everything except its entry methods is the user's object."""
 
     def _self_plan(self, invocation: Any) -> Plan | None:
         plan = super()._self_plan(invocation)
@@ -56,20 +56,20 @@ class Optimized(Planned):
         return plan
 
     def _self_part_call(self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a sync method that is about a part of the object."""
+        """Calls a sync method of a part of the object."""
         stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
         return self._self_call(IndexCall(Way(part, True), method, query, stock))
 
     async def _self_part_acall(
         self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Calls an async method that is about a part of the object."""
+        """Calls an async method of a part of the object."""
         stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
         return await self._self_acall(IndexCall(Way(part, False), method, query, stock))
 
 
 class OptimizedRetriever(Optimized):
-    """A retriever that runs ahead."""
+    """Retriever that runs ahead."""
 
     def retrieve(self, str_or_query_bundle: Any) -> Any:
         return self._self_part_call(RETRIEVE, "retrieve", str_or_query_bundle, (str_or_query_bundle,), {})
@@ -79,7 +79,7 @@ class OptimizedRetriever(Optimized):
 
 
 class OptimizedSynthesizer(Optimized):
-    """A response synthesizer that runs ahead."""
+    """Response synthesizer that runs ahead."""
 
     def synthesize(self, query: Any, nodes: Any, additional_source_nodes: Any = None, **response_kwargs: Any) -> Any:
         args = (query, nodes, additional_source_nodes)
@@ -93,7 +93,7 @@ class OptimizedSynthesizer(Optimized):
 
 
 class OptimizedQueryEngine(Optimized):
-    """A query engine that runs ahead."""
+    """Query engine that runs ahead."""
 
     def query(self, str_or_query_bundle: Any) -> Any:
         return self._self_part_call(QUERY, "query", str_or_query_bundle, (str_or_query_bundle,), {})
@@ -101,7 +101,7 @@ class OptimizedQueryEngine(Optimized):
     async def aquery(self, str_or_query_bundle: Any) -> Any:
         return await self._self_part_acall(QUERY, "aquery", str_or_query_bundle, (str_or_query_bundle,), {})
 
-    def _query(self, query_bundle: Any) -> Any:  # engines that retry call this one of their engine
+    def _query(self, query_bundle: Any) -> Any:  # the retry engines call this method of their engine
         return self._self_part_call(QUERY, "_query", query_bundle, (query_bundle,), {})
 
     def retrieve(self, query_bundle: Any) -> Any:
@@ -120,7 +120,7 @@ class OptimizedQueryEngine(Optimized):
 
 
 class OptimizedChatEngine(Optimized):
-    """A chat engine that runs ahead. What it remembers is with the user's object."""
+    """Chat engine that runs ahead. Its memory stays with the user's object."""
 
     def chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
         return self._self_part_call(CHAT, "chat", message, (message, *args), kwargs)

@@ -1,4 +1,4 @@
-"""What stands for the user's components of LlamaIndex in queues: for stores, and for what searches them."""
+"""Queue and limit of the user's LlamaIndex components: stores, and retrievers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 def standing(obj: Any) -> LimitedComponent:
-    """What stands for a component, made when it is first asked for. Raises TypeError for what nothing can stand for."""
+    """Returns the queue and limit of a component, made on first use. Raises TypeError for what cannot have one."""
     if isinstance(obj, wrapt.ObjectProxy):  # an optimized one
         obj = obj.__wrapped__
     counts = meant(obj)

@@ -1,4 +1,4 @@
-"""What must stay in the thread of its caller: databases whose connections belong to one thread."""
+"""Objects that must stay in the thread of their caller: databases whose connections belong to one thread."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _DEEP = 8
 
 
 def stays(obj: Any) -> bool:
-    """Whether an object asks such a database, itself or through what it is made of.
+    """Returns True if an object, or a part of it, uses a database whose connections belong to one thread.
 
-    So does an SQLite database in memory: SQLAlchemy opens another, empty one for each thread.
+    SQLite in memory is one: SQLAlchemy opens another, empty database for each thread.
     """
     return any(map(_of_one_thread, _databases(obj, _DEEP)))
 
 
 def _of_one_thread(database: Any) -> bool:
-    pools: Any = sys.modules["sqlalchemy.pool"]  # which has made this database's
+    pools: Any = sys.modules["sqlalchemy.pool"]  # imported: it made this database's pool
     return isinstance(database._engine.pool, pools.SingletonThreadPool | pools.StaticPool)
 
 

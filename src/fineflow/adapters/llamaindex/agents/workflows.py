@@ -1,9 +1,9 @@
-"""What stands for tools, agents and workflows: stock runs them, and what they call that can be sooner is.
+"""Proxies of tools, agents and workflows. Stock runs them; the engines and retrievers that they call run ahead.
 
-A tool is run by a copy whose engine or retriever is optimized. Agents of LlamaIndex keep nothing on themselves: they
-are run by a copy that has such tools, and a model that holds up no event loop. A workflow of the user's may keep
-anything on itself: it is run by a twin, an object of a class of its own which has the workflow's attributes, the very
-dict of them, and gives out query engines, retrievers, synthesizers, chat engines and tools as optimized ones.
+A tool runs as a copy whose engine or retriever is optimized. LlamaIndex's agents keep no state on themselves: they run
+as a copy with optimized tools and a model that does not block the event loop. A user's workflow may keep state on
+itself: it runs as a twin, an object of a generated subclass that shares the workflow's ``__dict__`` and returns query
+engines, retrievers, synthesizers, chat engines and tools as optimized ones.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _AGENTS = (FunctionAgent, ReActAgent, CodeActAgent)
 _numbers = itertools.count(1)
 
 Knows = Callable[[Any], bool]
-"""Whether an object is one that ``optimize`` takes."""
+"""Returns True if ``optimize`` takes an object."""
 
 
 def flow_class(obj: Any) -> Any:
-    """What stands for a tool that calls an engine or a retriever, an agent or a workflow; None for others."""
+    """Returns the proxy class of a workflow, an agent, or a tool with an engine or a retriever; None for others."""
     if _called(obj):
         return OptimizedTool
     return OptimizedWorkflow if isinstance(obj, Workflow) else None
 
 
 def flow_parts(obj: Any, knows: Knows) -> Mapping[str, Any]:
-    """Returns what a tool, an agent or a workflow calls that can run ahead, by names for people."""
+    """Returns the parts of a tool, an agent or a workflow that can run ahead, by readable names."""
     if name := _called(obj):
         return {name.lstrip("_").replace("_", " "): getattr(obj, name)}
     if type(obj) is AgentWorkflow:
@@ -71,14 +71,14 @@ def flow_parts(obj: Any, knows: Knows) -> Mapping[str, Any]:
 
 
 def flow_ways(obj: Any) -> Sequence[Way]:
-    """The methods that a tool or a workflow is called by; none for others."""
+    """Returns the ways to call a tool or a workflow; none for others."""
     if _called(obj):
         return Way("call", sync=True), Way("call", sync=False)
     return (Way("run", sync=True),) if isinstance(obj, Workflow) else ()
 
 
 def lower_flow(obj: Any, options: Options, way: Way, knows: Knows) -> tuple[Graph, Lowered]:
-    """What ``explain`` shows of it: one step of stock's."""
+    """Returns the graph that ``explain`` shows: one step, run by stock."""
     b = IndexBuilder((), options.assume_pure, way=way, by_sync=way.sync)
     why = (
         "stock runs it; what it calls runs ahead by itself" if flow_parts(obj, knows) else "its steps are run by stock"
@@ -88,7 +88,7 @@ def lower_flow(obj: Any, options: Options, way: Way, knows: Knows) -> tuple[Grap
 
 
 def _called(tool: Any) -> str:
-    """The attribute of a tool that holds what it calls; "" for what is no such tool, as LlamaIndex wrote it."""
+    """Returns the attribute of a tool that holds its engine or retriever; "" if it is not LlamaIndex's own tool."""
     return next((name for kind, (name, methods) in _TOOLS.items() if as_written(tool, kind, *methods)), "")
 
 
@@ -97,7 +97,7 @@ def _optimizable(value: Any, knows: Knows) -> bool:
 
 
 class OptimizedTool(Optimized):
-    """A tool whose engine or retriever runs sooner."""
+    """Tool whose engine or retriever runs ahead."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_copy()(*args, **kwargs)
@@ -121,9 +121,9 @@ class OptimizedTool(Optimized):
 
 
 class OptimizedWorkflow(Optimized):
-    """A workflow or an agent. Its runs are known to engines as queries; its parts run sooner.
+    """Workflow or agent. Engines see each of its runs as one query; its parts run ahead.
 
-    Raises: ValueError for a ``timeout``, as a workflow has one of its own, which ends its streams as well.
+    Raises ValueError for a ``timeout``: a workflow has one of its own, which ends its streams as well.
     """
 
     def __init__(self, wrapped: Any, options: Options, *made_of: Any) -> None:
@@ -143,9 +143,9 @@ class OptimizedWorkflow(Optimized):
             return self._self_runs().run(*args, **kwargs)
 
     def _self_runs(self) -> Any:
-        """What stock runs: the same object as long as nothing has changed; the user's own where only that is exact."""
+        """Returns the object that stock runs: a twin or a copy, kept until something changes, or the user's own."""
         obj = self.__wrapped__
-        # Runtimes know workflows by themselves, and count the runs of each.
+        # Runtimes look workflows up by identity, and count the runs of each.
         if obj._num_concurrent_runs is not None or not _in_this_process(obj):
             return obj
         if _twinned(obj):
@@ -175,7 +175,7 @@ class OptimizedWorkflow(Optimized):
         return agent.model_copy(update=changed)
 
     def _self_attribute(self, name: str, value: Any) -> Any:
-        """An attribute as steps see it."""
+        """Returns an attribute as steps see it: an optimized one where possible."""
         held = self._self_held.get(name)
         if held is None or held.__wrapped__ is not value:
             if not _optimizable(value, self._self_framework.knows):
@@ -184,24 +184,24 @@ class OptimizedWorkflow(Optimized):
         return held
 
     def _self_part(self, obj: Any) -> Any:
-        """A part of the workflow, as its steps have it."""
+        """Returns a part of the workflow as its steps see it."""
         held = next((each for each in self._self_held.values() if each.__wrapped__ is obj), None)
         return super()._self_part(obj) if held is None else held
 
     def _self_own(self, value: Any) -> Any:
-        """A value that a step sets, as the workflow is to have it."""
+        """Returns a value that a step sets, as the workflow is to hold it: without our proxy."""
         return value.__wrapped__ if any(value is held for held in self._self_held.values()) else value
 
 
 def _begun(entry: str) -> Summary:
-    """Of a call that is stock's: when it began, so that ``explain`` knows which calls of its parts are of it."""
+    """Returns the start time of a call that stock runs, so that ``explain`` can assign the calls of its parts to it."""
     now = events.now()
     return Summary(trace=Trace(entry, now, now, ()))
 
 
 @contextmanager
 def _known_as_query() -> Iterator[None]:
-    """Has requests to engines, of the tasks that are started in the block, belong to one query that begins now."""
+    """Assigns the engine requests of tasks started in the block to one query that begins now."""
     if request_context.query.get():
         yield
         return
@@ -219,14 +219,14 @@ def _in_this_process(workflow: Any) -> bool:
 
 
 def _read(obj: Any) -> Iterator[Any]:
-    """What copies of an agent were made from."""
+    """Yields the objects that copies of an agent were made from."""
     yield obj
     for agent in obj.agents.values() if type(obj) is AgentWorkflow else (obj,):
         yield from (agent, agent.llm)
 
 
 def _twinned(obj: Any) -> bool:
-    """Whether a workflow can have a twin: a plain object, whose attributes are found in the ordinary way."""
+    """Returns True if a workflow can have a twin: a plain object with ordinary attribute lookup."""
     if not isinstance(obj, Workflow) or isinstance(obj, BaseModel | AgentWorkflow):
         return False
     own = [each for each in type(obj).__mro__ if each is not object]
@@ -235,8 +235,9 @@ def _twinned(obj: Any) -> bool:
 
 
 def twin(workflow: Any, attribute: Callable[[str, Any], Any], own: Callable[[Any], Any]) -> Any:
-    """An object with the attributes of a workflow, the very dict of them. attribute: what is given out for one. own:
-    what is set for a value.
+    """Returns an object that shares the ``__dict__`` of a workflow.
+
+    attribute: maps a name and value to what reading returns. own: maps an assigned value to what is stored.
     """
     kind = type(workflow)
     state = vars(workflow)

@@ -1,1 +1,1 @@
-"""LlamaIndex components on engines in this process: ordinary components, also in what was never optimized."""
+"""LlamaIndex components on engines in this process: ordinary components, which also work without ``optimize``."""

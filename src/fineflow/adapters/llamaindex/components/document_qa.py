@@ -1,4 +1,4 @@
-"""Questions about documents that come with the question: they are indexed for it, and asked by a query engine."""
+"""Question answering over documents that arrive with the question: they are indexed per call, then queried."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Factory = Callable[[VectorStoreIndex], BaseQueryEngine]
 
 
 class DocumentQA:
-    """Indexes documents in memory, makes a query engine over them, and asks it. Nothing is kept for the next call.
+    """Indexes documents in memory, builds a query engine over them, and queries it. Nothing is kept for the next call.
 
-    transformations, embed_model, callback_manager: as for ``VectorStoreIndex.from_documents``, LlamaIndex's settings
-    where they are None. insert_batch_size: nodes that are embedded and added at once. query_engine_factory: makes the
-    engine. It should only build: ``fineflow.optimize`` also has it build one over an empty index, to see what will be
-    asked whatever the documents say.
+    transformations, embed_model, callback_manager: as for ``VectorStoreIndex.from_documents``; None: LlamaIndex's
+    settings. insert_batch_size: number of nodes embedded and added at once. query_engine_factory: builds the engine
+    from an index. It should have no side effects: ``fineflow.optimize`` also calls it with an empty index, to find the
+    work that does not depend on the documents.
 
-    Raises: TypeError where the factory is no function or returns no query engine, or a call is given no list of
-    documents; else what its parts raise.
+    Raises TypeError if the factory is not callable or returns no query engine, or if a call gets no list of documents;
+    otherwise what its parts raise.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class DocumentQA:
         self.insert_batch_size = insert_batch_size
 
     def query(self, documents: Sequence[Document], question: str | QueryBundle) -> RESPONSE_TYPE:
-        """The answer to a question about these documents."""
+        """Answers a question about these documents."""
         _check(documents)
         index = self.kind.from_documents(documents, **self.settings)
         return self._engine(index).query(question)
 
     async def aquery(self, documents: Sequence[Document], question: str | QueryBundle) -> RESPONSE_TYPE:
-        """The same, by the async methods of the parts."""
+        """Like ``query``, by the async methods of the parts."""
         _check(documents)
         index = VectorStoreIndex([], **self.settings)
         await self._ainsert(index, documents)
@@ -61,12 +61,12 @@ class DocumentQA:
 
     @property
     def kind(self) -> Any:
-        """What builds the index."""
+        """Class that builds the index."""
         return VectorStoreIndex
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments with which the index is built."""
+        """Arguments with which the index is built."""
         return {
             "transformations": self.transformations,
             "embed_model": self.embed_model,

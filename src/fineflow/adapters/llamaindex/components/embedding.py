@@ -1,4 +1,4 @@
-"""LlamaIndex embeddings on an engine: calls from all indexes, queries and threads meet in the engine's batches."""
+"""LlamaIndex embeddings on an engine, whose batches combine calls from all indexes, queries and threads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST = 2048  # texts per call that LlamaIndex allows
 
 
 class EngineEmbedding(OnEngine, BaseEmbedding):
-    """An ordinary LlamaIndex embedding model whose texts go through the queue of an engine that serves EMBED.
+    """LlamaIndex embedding model whose texts go through the queue of an engine that serves EMBED.
 
-    embed_batch_size: texts that LlamaIndex hands over at once; four of the engine's batches where not given. Works from
-    every thread and event loop. Raises what the engine raises; ValueError if it does not serve EMBED.
+    embed_batch_size: texts that LlamaIndex passes per call; by default four of the engine's batches. Works from any
+    thread and event loop. Raises what the engine raises; ValueError if it does not serve EMBED.
     """
 
     op = Op.EMBED
@@ -41,7 +41,7 @@ class EngineEmbedding(OnEngine, BaseEmbedding):
         return vectors[0]
 
     async def aembed_queries(self, queries: Sequence[str]) -> list[list[float]]:
-        """The vectors of several queries, asked for as one. Raises as the component does."""
+        """Embeds several queries in one request. Raises what the engine raises."""
         return await self._queue.submit_async(Op.EMBED, [("query", each) for each in queries], label="embed queries")
 
     def _get_text_embedding(self, text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""A LlamaIndex LLM on an engine in this process."""
+"""LlamaIndex LLM on an engine in this process."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _ROLES = {MessageRole.DEVELOPER: "system", MessageRole.CHATBOT: "assistant", Mes
 
 
 class EngineLLM(LLM):
-    """LLM that decodes on an ``LLMEngine``, in batches with everything else that runs on it.
+    """LLM that decodes on an ``LLMEngine``, batched with all other requests on that engine.
 
-    An ordinary LlamaIndex component, which works the same in an index that was never optimized; its async methods
-    block no event loop. As a chat model (``is_chat_model``, the default) it writes prompts by the chat template of its
-    engine; else it uses them as they are, and chats by ``messages_to_prompt``. ``formatted=True`` says that a prompt
-    to complete needs no template any more.
+    An ordinary LlamaIndex component, which works the same without ``optimize``; its async methods do not block the
+    event loop. A chat model (``is_chat_model``, the default) formats prompts with its engine's chat template. Otherwise
+    prompts are used as they are, and chat messages go through ``messages_to_prompt``. ``formatted=True``: the prompt of
+    a completion is already formatted.
 
-    temperature 0 is greedy; top_k 0 means all tokens; stop: strings before which the output ends. Per call any field
-    of ``fineflow.protocols.Sampling`` may be given by keyword. context_window: tokens of prompt and output
-    together, by which synthesizers pack their prompts.
+    temperature 0 is greedy; top_k 0 means all tokens; stop: strings before which the output ends. A call may pass any
+    field of ``fineflow.protocols.Sampling`` by keyword. context_window: tokens of prompt and output together, to which
+    synthesizers pack their prompts.
 
-    Raises ValueError for arguments that are no field of ``Sampling`` and for content that is not text.
+    Raises ValueError for arguments that are not fields of ``Sampling``, and for content that is not text.
     """
 
     engine: SkipValidation[LLMEngine] = Field(exclude=True, repr=False)
@@ -76,9 +76,9 @@ class EngineLLM(LLM):
         )
 
     def prompt_text(self, prompt: str | Sequence[ChatMessage]) -> str:
-        """What the engine decodes from: a conversation written out, or the text of a prompt that is formatted.
+        """Returns the text that the engine decodes from: messages are formatted, a string is used as it is.
 
-        ValueError for content that is not text.
+        Raises ValueError for content that is not text, and for no message.
         """
         if isinstance(prompt, str):
             return prompt
@@ -90,13 +90,16 @@ class EngineLLM(LLM):
         return self.engine.render_chat([_plain(message) for message in prompt])
 
     async def awarm(self, text: str) -> int:
-        """Prefills the beginning of a prompt that will be decoded from later (``adapters.core.decoding.awarm``)."""
+        """Prefills the beginning of a prompt of a later request (``adapters.core.decoding.awarm``)."""
         return await decoding.awarm(self.engine, text)
 
     async def written(
         self, family: str, prompt: Any, formatted: bool, told: Callable[[str], object]
     ) -> ChatResponse | CompletionResponse:
-        """What ``achat`` (family "chat") or ``acomplete`` returns, without callbacks; ``told`` gets the text so far."""
+        """Returns what ``achat`` (family "chat") or ``acomplete`` returns, without callbacks.
+
+        told: called with the text so far, for each piece.
+        """
         last = CompletionResponse(text="")
         pieces = self._adeltas(prompt if family == "chat" else self._completed(prompt, formatted), {})
         async with aclosing(pieces):
@@ -173,7 +176,7 @@ class EngineLLM(LLM):
         return Sampling(stop=(stop,) if isinstance(stop, str) else stop, **settings)
 
     def _deltas(self, prompt: str | Sequence[ChatMessage], given: dict[str, Any]) -> CompletionResponseGen:
-        """The output as it comes; each response has the text so far. Wrong arguments raise at once, not at reading."""
+        """Streams the output; each response has the text so far. Wrong arguments raise at the call, not on reading."""
         sampling = self._sampling(given)
         text = self.prompt_text(prompt)
 
@@ -215,9 +218,10 @@ class EngineLLM(LLM):
         return last.model_copy(update={"delta": None})
 
     def _response(self, said: str, delta: Delta, count: int) -> CompletionResponse:
-        """The last one says how it ended and what it took, in the names of OpenAI, which LlamaIndex's counters read.
+        """Returns the response for a delta. The last one has finish reason and usage under OpenAI's names, which
+        LlamaIndex's token counters read.
 
-        Cached tokens are not told: they depend on what ran before, and the same call would not give the same response.
+        Cached tokens are not reported: they depend on earlier requests, and equal calls would give unequal responses.
         """
         if delta.finish_reason is None:
             return CompletionResponse(text=said, delta=delta.text)
@@ -240,7 +244,7 @@ def _chat_response(response: CompletionResponse) -> ChatResponse:
 
 
 def _plain(message: ChatMessage) -> Message:
-    """A message as the engine sees it. ValueError for what a text model cannot read."""
+    """Returns a message in the engine's format. Raises ValueError for content that a text model cannot read."""
     for block in message.blocks:
         if not isinstance(block, TextBlock):
             raise ValueError(f"EngineLLM reads text, it got a content block of type {type(block).__name__}")

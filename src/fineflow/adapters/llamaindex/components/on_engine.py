@@ -1,4 +1,4 @@
-"""What components of LlamaIndex on an engine have in common: the engine, checked, and its queue."""
+"""Base of LlamaIndex components on a batch engine: validates the engine and joins its queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
 
 class OnEngine(BaseModel):
-    """A component whose work goes through the queue of ``engine``, which serves ``op``; ValueError for another one."""
+    """Component whose work goes through the queue of ``engine``. Raises ValueError if that does not serve ``op``."""
 
     op: ClassVar[Op]
 

@@ -1,4 +1,4 @@
-"""A LlamaIndex reranker on an engine: nodes of all queries are scored in the engine's batches."""
+"""LlamaIndex reranker on an engine, whose batches combine the nodes of all queries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fineflow.ir import Op
 class EngineReranker(OnEngine, BaseNodePostprocessor):
     """Keeps the ``top_n`` nodes that score highest against the query, as LlamaIndex's ``SentenceTransformerRerank``.
 
-    Nodes get their new scores in site, and with ``keep_retrieval_score`` the old one as metadata; equal scores stay in
-    their order. engine: serves RERANK. Its async method blocks no thread. Raises what the engine raises.
+    Nodes get their new scores in place; with ``keep_retrieval_score`` the old one is kept as metadata. Nodes with equal
+    scores keep their order. engine: serves RERANK. Its async method blocks no thread. Raises what the engine raises.
     """
 
     op = Op.RERANK
@@ -31,11 +31,11 @@ class EngineReranker(OnEngine, BaseNodePostprocessor):
         return "FineflowEngineReranker"
 
     def score(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The scores of texts against a query, higher is better."""
+        """Returns the scores of texts against a query, higher is better."""
         return self._queue.submit_sync(Op.RERANK, [(query, text) for text in texts], label="rerank")
 
     async def ascore(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The scores of texts against a query, higher is better."""
+        """Returns the scores of texts against a query, higher is better."""
         return await self._queue.submit_async(Op.RERANK, [(query, text) for text in texts], label="rerank")
 
     def _postprocess_nodes(
@@ -60,7 +60,7 @@ class EngineReranker(OnEngine, BaseNodePostprocessor):
 
     @contextmanager
     def _told(self, nodes: list[NodeWithScore], query: str) -> Iterator[list[NodeWithScore]]:
-        """Reports the enclosed block, which fills the list with the best nodes."""
+        """Sends LlamaIndex's reranking event around the block, which fills the list with the best nodes."""
         best: list[NodeWithScore] = []
         payload: dict[str, Any] = {
             EventPayload.NODES: nodes,

@@ -1,1 +1,1 @@
-"""Taking documents in: pipelines, indexes, and vectors that are made ahead of stock."""
+"""Ingestion of documents: pipelines, indexes, and vectors that are computed ahead of stock."""

@@ -1,8 +1,8 @@
-"""``DocumentQA``: what its query engine asks whatever the documents say runs while the documents are being indexed.
+"""``DocumentQA``: work of its query engine that does not depend on the documents runs while they are being indexed.
 
-Which engine that is, only its factory knows, and stock calls that when the index is full. So the plan is made from the
-engine that the factory makes over an empty index. Searches wait for stock's engine; where that turns out to be another
-one, it runs as if it had been optimized by itself.
+Only the factory knows the engine, and stock calls the factory once the index is filled. So the plan is made from an
+engine that the factory builds over an empty index. Searches wait for stock's engine. If that turns out to be a
+different one, it runs as if it had been optimized by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INDEX, ENGINE = "index", "query"
 
 
 def _lower_document_qa(qa: DocumentQA, value: Symbol, b: IndexBuilder) -> Leaf:
-    """Indexing, and beside it what the engine does. An engine that cannot be made over an empty index is stock's."""
+    """Appends indexing, and the engine concurrent with it. Leaves an engine to stock if it cannot be built ahead."""
     query, building = query_in(value), _building(qa)
     b.objects[b.leaf] = qa
     with b.inside(INDEX):
@@ -43,15 +43,15 @@ def _lower_document_qa(qa: DocumentQA, value: Symbol, b: IndexBuilder) -> Leaf:
     args = {"index": ingested.ref}
     engine = _foreseen(qa, building)
     if engine is None:
-        b.note(ENGINE, False, "what its factory makes over an empty index is not known well enough")
+        b.note(ENGINE, False, "over an empty index, its factory builds no engine that is recognised")
     else:
         args["answer"] = _lowered(engine, query, b).ref
-        b.note(ENGINE, True, "what leads to searches runs during indexing; they wait for the engine that stock makes")
+        b.note(ENGINE, True, "the steps before searches run during indexing; searches wait for stock's engine")
     return b.fed(qa, args, "answer")
 
 
 def _lowered(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
-    b.barrier = tuple(p.name for p in b.primitives if p.effects.kind is Effect.OPAQUE)  # which nothing overtakes
+    b.barrier = tuple(p.name for p in b.primitives if p.effects.kind is Effect.OPAQUE)  # nothing may overtake these
     b.early = True
     with b.inside(ENGINE):
         return b.whole(b.lower(engine, asked_for(query)))
@@ -62,27 +62,27 @@ def _building(qa: DocumentQA) -> Building:
 
 
 def _foreseen(qa: DocumentQA, building: Building) -> Any:
-    """The engine over an empty index."""
+    """Builds the engine over an empty index; None if it cannot be built or is not recognised."""
     index = VectorStoreIndex([], embed_model=MockEmbedding(1), callback_manager=CallbackManager([]))
     index._embed_model = building.model
     index._transformations = list(building.transformations)
     index._callback_manager = qa.callback_manager or Settings.callback_manager
     try:
         engine = qa.query_engine_factory(index)
-    except Exception:  # it may want to look at what is in it
+    except Exception:  # the factory may need the contents of the index
         return None
     return engine if _known(engine) else None
 
 
 def _known(engine: Any) -> bool:
-    """Whether nothing in an engine but its searches depends on the index."""
+    """Returns True if only the searches of an engine depend on the index."""
     if not as_written(engine, RetrieverQueryEngine, "query", "aquery", "_query", "_aquery"):
         return False
     return is_search(engine._retriever) or is_fusion(engine._retriever)
 
 
 def _components(qa: DocumentQA) -> Iterator[Any]:
-    """Components that an async call uses for indexing."""
+    """Yields the components that an async call uses for indexing."""
     return blocking_parts(_building(qa))
 
 
@@ -112,7 +112,7 @@ class _Answering(DocumentQA):
         return self._site.part(ENGINE).of(engine)
 
     def _searches(self, engine: Any) -> Mapping[str, Any] | None:
-        """What searches where, if the engine is the one that was foreseen, over another index."""
+        """Returns the retrievers by path if the engine is the planned one over another index; None otherwise."""
         planned = self._site.graph
         if not _known(engine):
             return None
@@ -128,7 +128,7 @@ class _Answering(DocumentQA):
 
 
 def _alike(planned: Primitive, made: Primitive) -> bool:
-    """Whether two primitives are the same, but for the index."""
+    """Returns True if two primitives are the same, apart from the index."""
     if (planned.name, planned.op, planned.args, planned.params) != (made.name, made.op, made.args, made.params):
         return False
     if planned.leaf != made.leaf or type(planned.component) is not type(made.component):

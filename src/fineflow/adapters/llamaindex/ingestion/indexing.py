@@ -1,8 +1,8 @@
-"""What takes documents in: an ``IngestionPipeline``, a ``VectorStoreIndex``, and one that is being built.
+"""Ingestion by an ``IngestionPipeline``, a ``VectorStoreIndex``, and an index that is being built.
 
-The transformations, the order of the calls of stores, and what is in them after a failure are stock's, because stock
-makes these calls. What runs ahead are the vectors: those of the next nodes while some are being added to the store, and
-those of the first ones while a splitter or an extractor is still at work on others.
+Stock runs the transformations and writes to the stores, so the order of writes and the contents after a failure are
+stock's. Embedding runs ahead: of the next nodes while stock adds nodes to the store, and of the first nodes while a
+splitter or an extractor is still processing others.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from fineflow.ir import Effect, Effects, Op, Ref
 from fineflow.runtime.queues.component_calls import has_limit
 
 NODES, VECTORS, TEXTS, FORESEEN = "nodes", "vectors", "texts", "texts foreseen"
-"""Leaves: the nodes made of the documents, and the vectors of their texts. The texts are told when stock has the nodes,
-or foreseen while it makes them.
+"""Leaves: the nodes made from the documents, and the vectors of their texts. The texts are known when stock has the
+nodes (``TEXTS``), or predicted while it makes them (``FORESEEN``).
 """
 
 _INSERTING = (
@@ -56,7 +56,7 @@ _STORING = ("add_documents", "async_add_documents")
 
 @dataclass
 class Building:
-    """A ``VectorStoreIndex`` that is being built. Settings that were not given are LlamaIndex's, as they are now."""
+    """A ``VectorStoreIndex`` that is being built. Missing settings are LlamaIndex's global ones, as they are now."""
 
     kind: type
     transformations: Sequence[Any]
@@ -66,10 +66,10 @@ class Building:
 
     @classmethod
     def of(cls, kind: type, given: dict[str, Any]) -> Building:
-        """For a call of ``from_documents`` or of the class with these arguments."""
+        """Returns the building of a call of ``from_documents``, or of the class, with these arguments."""
         model = given.get("embed_model") or Settings._embed_model
         if given.get("use_async"):
-            model = None  # its methods are called from a loop of stock's own
+            model = None  # stock calls its methods on an event loop of its own
         transformations = given.get("transformations") or Settings.transformations
         return cls(kind, transformations, model, given.get("storage_context"), given.get("insert_batch_size", 2048))
 
@@ -82,9 +82,9 @@ class Building:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an object works with. at: the place of the embedding model among the transformations, if it is one of them.
+    """Parts of an object that ingests. at: index of the embedding model in the transformations, if it is one of them.
 
-    inserted: nodes that are added to the store at once; 0 for all of them.
+    inserted: number of nodes added to the store at once; 0: all.
     """
 
     transformations: Sequence[Any]
@@ -95,7 +95,7 @@ class Parts:
 
 
 def built_class(kind: Any) -> bool:
-    """Whether a class is ``VectorStoreIndex``, or builds as it does."""
+    """Returns True if a class is ``VectorStoreIndex``, or a subclass that builds an index in the same way."""
     if not isinstance(kind, type) or not issubclass(kind, VectorStoreIndex):
         return False
     building = (*_INSERTING, "__init__", "__new__")
@@ -108,19 +108,19 @@ def _same(kind: type, name: str) -> bool:
 
 
 def ingests(obj: Any) -> bool:
-    """Whether an object takes documents in: a pipeline, an index, or one that is being built."""
+    """Returns True if an object ingests documents: a pipeline, an index, or an index that is being built."""
     return isinstance(obj, IngestionPipeline | VectorStoreIndex | Building)
 
 
 def ingesting_part(obj: Any) -> str:
-    """The method that stands for all others that take documents in."""
+    """Returns the method under which all ingesting methods of an object are planned."""
     if isinstance(obj, Building):
         return "from_documents"
     return "insert_nodes" if isinstance(obj, VectorStoreIndex) else "run"
 
 
 def parts_of(obj: Any) -> Parts | None:
-    """What an object works with; None where it is not as LlamaIndex wrote it."""
+    """Returns the parts of an object; None if its methods are not LlamaIndex's own."""
     if isinstance(obj, Building):
         stores = (None, None) if obj.context is None else (obj.context.vector_store, obj.context.docstore)
         return Parts(obj.transformations, obj.model, stores, obj.inserted)
@@ -136,7 +136,7 @@ def parts_of(obj: Any) -> Parts | None:
 
 
 def lower_ingestion(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """What stock does with the documents, and the vectors that are made ahead of it."""
+    """Appends stock's ingestion, and the embedding that runs ahead of it."""
     documents = Leaf(Ref("input"), TEXT)
     parts = parts_of(obj)
     assert parts is not None
@@ -159,7 +159,7 @@ def _stores(obj: Any) -> tuple[Any, ...]:
 
 
 def _lower_transformations(parts: Parts, documents: Leaf, b: IndexBuilder) -> Leaf:
-    """Stock's. What comes behind user code among them waits for it, as it may be a guard."""
+    """Appends the transformations, which stock runs. Later steps wait for user code among them: it may be a guard."""
     steps = parts.transformations[: parts.at]
     own = next((step for step in steps if not known(step, b)), None)
     if own is None:
@@ -176,7 +176,7 @@ def _lower_vectors(obj: Any, parts: Parts, nodes: Leaf, b: IndexBuilder) -> Leaf
         believed(store, _ADDING if isinstance(store, BasePydanticVectorStore) else _STORING, b)
     early = _early(parts, b)
     if parts.at is not None and not early:
-        raise NotLowered("the model gets all nodes at once, when the step before it has ended")
+        raise NotLowered("the model gets all nodes at once, after the step before it has finished")
     with b.inside(FORESEEN if early else TEXTS, TEXTS):
         texts = b.fed(obj, {"nodes": nodes.ref}, "known")
     with b.inside(VECTORS):
@@ -184,26 +184,26 @@ def _lower_vectors(obj: Any, parts: Parts, nodes: Leaf, b: IndexBuilder) -> Leaf
         b.objects[b.leaf] = parts.model
     if early:
         cache = " (in a pipeline as long as its cache is empty or disabled)" if parts.at is not None else ""
-        b.note(made.ref.name, True, f"begins while {type(_last(parts)).__name__} is at work on other nodes{cache}")
+        b.note(made.ref.name, True, f"begins while {type(_last(parts)).__name__} processes other nodes{cache}")
     if parts.inserted:
         b.note(made.ref.name, True, f"begins with the next {parts.inserted} nodes while some are added to the store")
     return made
 
 
 def _last(parts: Parts) -> Any:
-    """The transformation whose texts are embedded."""
+    """Returns the transformation whose texts are embedded."""
     steps = parts.transformations[: parts.at]
     return steps[-1] if steps else None
 
 
 def _early(parts: Parts, b: IndexBuilder) -> bool:
-    """Whether texts may be told while the last transformation is at work."""
+    """Returns True if texts can be predicted while the last transformation is running."""
     steps = parts.transformations[: parts.at]
     return bool(steps) and all(known(step, b) for step in steps) and tapped(steps[-1], b)
 
 
 def _cached(pipeline: Any) -> bool:
-    """Whether a cache may have what is asked for. One that is empty has nothing, nor what is put in meanwhile."""
+    """Returns True if a run may hit a pipeline's cache: unless the cache is disabled, or in memory and empty."""
     if pipeline.disable_cache:
         return False
     kept = pipeline.cache.cache
@@ -211,7 +211,7 @@ def _cached(pipeline: Any) -> bool:
 
 
 def shadow_ingestion(obj: Any, site: Site) -> Any:
-    """The copy of an object that stock runs for one call. Of what is being built, what builds it."""
+    """Returns the copy of an object that stock runs for one call; for a ``Building``, its builder."""
     parts = parts_of(obj)
     assert parts is not None
     side = _Side(obj, parts, site)
@@ -226,13 +226,13 @@ def shadow_ingestion(obj: Any, site: Site) -> Any:
 
 
 class _Side:
-    """Stock's side of one call: what the copies have in common."""
+    """Stock's side of one call: state that the copies share."""
 
     def __init__(self, obj: Any, parts: Parts, site: Site) -> None:
         self._parts, self._site, self._pipeline = parts, site, isinstance(obj, IngestionPipeline)
         self._wanted: Wanted | None = None
         self._told: Told | None = None
-        self._tap: Told | None = None  # where texts are foreseen
+        self._tap: Told | None = None  # set if texts are predicted
         leaf = next((each for each in (TEXTS, FORESEEN) if site.part(each).any_ahead()), None)
         here = site.here
         if here is None or leaf is None or (self._pipeline and _cached(obj)):
@@ -244,7 +244,7 @@ class _Side:
         site.part(leaf).feed(self._wanted)
 
     def transformations(self) -> list[Any]:
-        """Copies of the transformations: the last one before the texts are embedded tells of them."""
+        """Returns copies of the transformations; the last one before the embedding predicts its texts."""
         site, parts = self._site, self._parts
         last = len(parts.transformations) if parts.at is None else parts.at
         made = []
@@ -264,12 +264,12 @@ class _Side:
         return shadow_texts(model, site.part(VECTORS), wanted)
 
     def store(self, store: Any) -> Any:
-        """A store whose writes count, and none of whose async methods blocks the event loop."""
+        """Returns a store whose writes count against its limit, and whose async writes do not block the event loop."""
         keeps = store is None or (self._site.sync and not has_limit(store))
         return store if keeps else _Written(store, self._site.leaf)
 
     def index(self, index: Any) -> Any:
-        """A copy of an index, which tells of the nodes that it gets."""
+        """Returns a copy of an index, which reports the nodes that it gets."""
         made = copy.copy(index)
         made._embed_model = self.model(index._embed_model)
         made._vector_store = self.store(index._vector_store)
@@ -278,7 +278,7 @@ class _Side:
         return made
 
     def filling(self, index: Any) -> Any:
-        """The same for an index that makes its nodes itself."""
+        """Like ``index``, for an index that also runs the transformations."""
         made = self.index(index)
         made._transformations = self.transformations()
         return made
@@ -298,7 +298,7 @@ def _text(node: BaseNode) -> str | None:
 
 
 class _Builder:
-    """Builds as ``Building`` does: stock's own code on an index of the user's class."""
+    """Builds like ``Building``: runs stock's own code on an index of the user's class."""
 
     def __init__(self, building: Building, side: _Side) -> None:
         self._building, self._side = building, side
@@ -329,9 +329,9 @@ class _Builder:
 
 
 class _Written(wrapt.ObjectProxy[Any]):
-    """A vector store whose writes are calls of it, in its places if it has a limit.
+    """A vector store whose writes count as calls of it, each under a permit if it has a limit.
 
-    Async methods that write are done in a thread where they would block the event loop.
+    Async writes that would block the event loop run in a thread.
     """
 
     def __init__(self, store: Any, leaf: str) -> None:

@@ -1,4 +1,4 @@
-"""What stands for objects that take documents in: pipelines, indexes, and the class of an index that is to be built."""
+"""Proxies of objects that ingest documents: pipelines, indexes, index classes and ``DocumentQA``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fineflow.adapters.llamaindex.proxy import Optimized
 
 
 class OptimizedPipeline(Optimized):
-    """An ingestion pipeline that runs sooner."""
+    """Ingestion pipeline whose embedding runs ahead."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         if _processes(args, kwargs):
@@ -29,13 +29,13 @@ class OptimizedPipeline(Optimized):
 
 
 def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a run is to be done by processes of its own. They are stock's."""
+    """Returns True if a run uses worker processes (``num_workers``); stock does these runs."""
     number = args[6] if len(args) > 6 else kwargs.get("num_workers")
     return bool(number and number > 1)
 
 
 class OptimizedIndex(Optimized):
-    """An index that takes nodes in sooner, and whose retrievers and engines are optimized."""
+    """Index whose embedding of new nodes runs ahead, and whose retrievers and engines are optimized."""
 
     def insert(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_part_call("insert", "insert", None, args, kwargs)
@@ -72,7 +72,7 @@ class OptimizedIndex(Optimized):
 
 
 class OptimizedBuilding(Optimized):
-    """An index that is being built, sooner."""
+    """Index that is being built, with its embedding running ahead."""
 
     def from_documents(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_part_call("from_documents", "from_documents", None, args, kwargs)
@@ -82,7 +82,7 @@ class OptimizedBuilding(Optimized):
 
 
 class OptimizedIndexClass(Optimized):
-    """A class of indexes. What it builds, sooner, is exactly what the class builds."""
+    """Class of indexes. Its indexes are built with the embedding running ahead, and are exactly the class's own."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_building(kwargs).from_nodes(*args, **kwargs)
@@ -110,7 +110,7 @@ class OptimizedIndexClass(Optimized):
 
 
 class OptimizedDocumentQA(Optimized):
-    """A ``DocumentQA`` whose engine is at work while the documents are being indexed."""
+    """``DocumentQA`` whose engine already runs while the documents are being indexed."""
 
     def query(self, documents: Any, question: Any) -> Any:
         return self._self_part_call(QUERY, "query", question, (documents, question), {})
@@ -119,11 +119,11 @@ class OptimizedDocumentQA(Optimized):
         return await self._self_part_acall(QUERY, "aquery", question, (documents, question), {})
 
     def _self_part(self, obj: Any) -> Any:
-        return self._self_optimized(obj)  # made for one call: not kept
+        return self._self_optimized(obj)  # made for one call, so not cached
 
 
 def ingesting_class(obj: Any) -> Any:
-    """What stands for an object that takes documents in; None for others."""
+    """Returns the proxy class of an object that ingests documents; None for others."""
     if isinstance(obj, IngestionPipeline):
         return OptimizedPipeline
     if isinstance(obj, VectorStoreIndex):

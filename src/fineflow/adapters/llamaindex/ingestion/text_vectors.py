@@ -1,7 +1,7 @@
-"""Vectors of the texts of documents: made ahead of stock, in the batches in which stock will ask for them.
+"""Embedding of documents ahead of stock, in the batches that stock will request.
 
-Stock's side tells which batches it will ask for as soon as that is certain (``Told``), and claims them. In sync calls
-they are made one after the other, as stock makes them; in async calls side by side, as many as stock would.
+Stock's side announces each batch as soon as its texts are certain (``Told``), and claims it later. Sync calls embed one
+batch after the other, as stock does; async calls embed as many concurrently as stock would.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.call.streams import Stream
 
 BATCHES = "batches"
-"""What EMBED is ``of``: batches of texts, as stock asks for them."""
+"""Value of EMBED's parameter ``of``: batches of texts, as stock requests them."""
 
 _AROUND = (
     *("get_text_embedding_batch", "aget_text_embedding_batch", "_aget_text_embeddings_rate_limited"),
@@ -48,32 +48,34 @@ _INNER = ("_get_text_embeddings", "_aget_text_embeddings", "_get_text_embedding"
 
 
 class Batch(NamedTuple):
-    """Texts that stock asks for at once. group: counts what stock adds to a store at once, or embeds in one go."""
+    """Texts that stock embeds in one request. group: number of the set of nodes that stock embeds, or adds to a store,
+    at once.
+    """
 
     texts: tuple[str, ...]
     group: int
 
 
 class Wanted:
-    """The batches of one call, as far as they are known. Told from any thread, read on the loop of the call.
+    """The batches of one call that are known so far. Written from any thread, read on the loop of the call.
 
-    The graph is ahead of stock by one group at most: what is embedded while a group is being added is the next one.
+    The graph is at most one group ahead of stock: while stock adds a group to the store, the next one is embedded.
     """
 
     def __init__(self, claims: Claiming) -> None:
         self._claims = claims
         self.batches: Stream[Batch] = Stream()
-        self._group = 0  # the one that stock is at
-        self._asked = 0  # texts that stock has asked for
-        self._begun = 0  # batches that it has asked for at least a text of
-        self._texts = 0  # how many are in these
+        self._group = 0  # the group that stock is embedding
+        self._asked = 0  # texts that stock has requested
+        self._begun = 0  # batches of which stock has requested at least one text
+        self._texts = 0  # number of texts in these batches
         self._waiting: list[asyncio.Future[None]] = []
 
     def tell(self, batch: Batch) -> None:
         self._claims.post(self.batches.put, batch)
 
     def asks(self, texts: int) -> None:
-        """Stock asks for the vectors of so many more texts."""
+        """Records that stock requests the vectors of so many more texts."""
         self._claims.post(self._ask, texts)
 
     def _ask(self, texts: int) -> None:
@@ -89,7 +91,7 @@ class Wanted:
                 future.set_result(None)
 
     async def due(self, batch: Batch) -> None:
-        """Returns when a batch may be begun with."""
+        """Waits until a batch may start: at most one group ahead of stock."""
         while batch.group > self._group + 1:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -97,10 +99,10 @@ class Wanted:
 
 
 class Told:
-    """Puts the texts of nodes into batches, and tells of each as soon as it is whole. One list of nodes after another.
+    """Forms batches of the texts of nodes, and announces each as soon as it is complete. Takes one list after another.
 
-    size: texts that stock asks for at once. inserted: nodes that it adds at once; 0 for all. nonempty: whether it
-    leaves out nodes without text. A text is None for a node that has a vector, which stock does not ask for.
+    size: texts in one of stock's requests. inserted: number of nodes that stock adds at once; 0: all. nonempty: True if
+    stock skips nodes without text. A text is None for a node that has a vector, which stock does not embed.
     """
 
     def __init__(self, wanted: Wanted, size: int, inserted: int = 0, *, nonempty: bool = False) -> None:
@@ -115,11 +117,11 @@ class Told:
         self._lost = False
 
     def lose(self) -> None:
-        """It is not known what comes next in this list: stock asks for that by itself."""
+        """Stops predicting the rest of this list: stock embeds it by itself."""
         self._lost = True
 
     def add(self, text: str | None) -> None:
-        """The text of the next node."""
+        """Adds the text of the next node."""
         if self._lost or (text == "" and self._nonempty):
             return
         self._known.append(text)
@@ -132,7 +134,7 @@ class Told:
             self._group += 1
 
     def end(self, texts: Sequence[str | None] | None = None) -> None:
-        """The list has ended. texts: all of it, of which those so far were foreseen."""
+        """Ends the list. texts: the complete list, to check those added so far against; the rest is added."""
         if texts is not None:
             self._lost = self._lost or list(texts[: len(self._known)]) != self._known
             for text in texts[len(self._known) :]:
@@ -148,7 +150,7 @@ class Told:
 
 
 def lower_texts(model: Any, texts: Leaf, b: IndexBuilder) -> Leaf:
-    """EMBED for the texts of documents. Raises NotLowered."""
+    """Appends EMBED for the texts of documents. Raises NotLowered."""
     kind = type(model)
     if not as_written(model, BaseEmbedding, *_AROUND) or not vars(model).keys().isdisjoint(_INNER):
         raise NotLowered(f"how {kind.__name__} embeds texts is not recognised")
@@ -180,7 +182,7 @@ def _local(model: Any) -> Any:
 
 
 def _asked(kind: type, sync: bool) -> tuple[str, ...]:
-    """The methods that do the work in the end: for a whole batch, or, where a class has no such method, for a text."""
+    """Returns the methods that do the embedding: of a batch, or, if the class does not override these, of one text."""
     if sync:
         return ("_get_text_embedding",) if same(kind, BaseEmbedding, "_get_text_embeddings") else _INNER[:1]
     if not same(kind, BaseEmbedding, "_aget_text_embeddings"):
@@ -189,7 +191,7 @@ def _asked(kind: type, sync: bool) -> tuple[str, ...]:
 
 
 def _embed_texts(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """The vectors of batches of texts. Its value is nobody's: stock claims each."""
+    """Embeds batches of texts. Has no value of its own: stock claims each request."""
     return run.spawn(_embed(p, args["texts"], run), p)
 
 
@@ -198,7 +200,7 @@ async def _embed(p: Primitive, wanted: Wanted, run: Execution) -> None:
     width, under_way, group = _width(model, sync), deque[Entry](), 0
     async for batch in wanted.batches.read():
         await wanted.due(batch)
-        if batch.group != group:  # no more at once than stock, which embeds one group after the other
+        if batch.group != group:  # stock embeds one group after the other: no more at once than that
             group = batch.group
             await _ended(under_way, 0)
         for key, start in _calls(model, batch.texts, sync):
@@ -208,26 +210,26 @@ async def _embed(p: Primitive, wanted: Wanted, run: Execution) -> None:
 
 
 async def _ended(under_way: deque[Entry], most: int) -> None:
-    """Returns when no more than so many requests are under way."""
+    """Waits until at most so many requests are running. Raises LeftToStock if one failed."""
     while len(under_way) > most:
         first = under_way.popleft()
         await first.wait()
         if first.error is not None:
-            raise LeftToStock("the model has failed; stock gets no further")
+            raise LeftToStock("embedding failed; stock stops there too")
 
 
 def _width(model: Any, sync: bool) -> int:
-    """How many requests stock makes at once; 0 for any number."""
+    """Returns the number of requests that stock makes at once; 0: any number."""
     if sync or (_local(model) is None and _asked(type(model), sync)[0] == "_get_text_embedding"):
         return 1
     return model.num_workers if model.num_workers and model.num_workers > 1 else 0
 
 
 def _calls(model: Any, texts: tuple[str, ...], sync: bool) -> Iterator[tuple[Any, Callable[[Entry], Awaitable[Any]]]]:
-    """The requests for a batch: what stock's are compared by, and how they are made."""
+    """Yields the requests for a batch: the key that stock's request is compared by, and the function that sends it."""
     local, ours = _local(model), type(model) is EngineEmbedding
     (name,) = ("_get_text_embeddings",) if local is not None else _asked(type(model), sync)
-    in_thread = sync and not ours  # async methods of ours work on every loop
+    in_thread = sync and not ours  # EngineEmbedding's async methods work on any loop
     if local is None and name == "_get_text_embedding":
         in_thread = True
     whole = name.endswith("s")
@@ -249,9 +251,9 @@ def _calls(model: Any, texts: tuple[str, ...], sync: bool) -> Iterator[tuple[Any
 
 
 def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
-    """A copy of an embedding model that claims batches made ahead, if there are such (``wanted``).
+    """Returns a copy of an embedding model that claims the batches embedded ahead, if there are any (``wanted``).
 
-    In async calls none of its methods blocks the event loop. Those that would are called one at a time, as in stock.
+    In async calls its methods do not block the event loop; those that would run in threads, one at a time as in stock.
     """
     if not isinstance(model, BaseEmbedding):
         return model

@@ -1,7 +1,7 @@
-"""Transformations that tell, while they are at work, which texts will be embedded behind them; stock runs them.
+"""Shadows of transformations that predict, while stock runs them, the texts that will be embedded after them.
 
-A text is told when nothing of this transformation can change it any more. It is not the node: stock makes that, with
-its id. Should a text turn out to be another one after all, stock finds no vector for it and asks for one.
+A text is announced when this transformation can no longer change it. The node itself, with its id, is made by stock. If
+a text differs from the prediction after all, stock finds no vector for it and embeds it itself.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _EXTRACTORS: tuple[tuple[type, str, Callable[[Any], Mapping[str, Any]]], ...] = 
     (QuestionsAnsweredExtractor, "_aextract_questions_from_node", _metadata),
     (SummaryExtractor, "_agenerate_node_summary", _summary),
 )
-"""Those that know the metadata of a node when its model has answered; the method, and the metadata in its result."""
+"""Extractors that know a node's metadata once the model has answered: class, method, metadata from its result."""
 
 
 def tapped(transform: Any, b: IndexBuilder) -> bool:
-    """Whether a transformation can tell which texts it makes, while it makes them."""
+    """Returns True if a transformation can announce its texts while it makes them."""
     if _splits(transform):
         return _own_functions(transform)
     return _extractor(transform) is not None and _believed(transform.llm, b)
 
 
 def known(transform: Any, b: IndexBuilder) -> bool:
-    """Whether nothing in a transformation is user code, which nothing may overtake."""
+    """Returns True if a transformation has no user code, which nothing may overtake."""
     llm = getattr(transform, "llm", None)
     return _believed(transform, b) and _own_functions(transform) and (llm is None or _believed(llm, b))
 
@@ -74,7 +74,7 @@ def _believed(component: Any, b: IndexBuilder) -> bool:
 
 
 def _splits(transform: Any) -> bool:
-    """Whether a transformation is a splitter that treats each document by itself."""
+    """Returns True for a splitter that splits each document by itself."""
     if not as_written(transform, NodeParser, *_PARSING) or not as_written(
         transform, MetadataAwareTextSplitter, *_SPLITTING
     ):
@@ -83,7 +83,7 @@ def _splits(transform: Any) -> bool:
 
 
 def _own_functions(transform: Any) -> bool:
-    """Whether the functions that a transformation was given are none of the user's."""
+    """Returns True if all functions passed to a transformation are a library's, none the user's."""
     private = getattr(transform, "__pydantic_private__", None) or {}
     held = [getattr(transform, "id_func", None), private.get("_tokenizer"), private.get("_chunking_tokenizer_fn")]
     return all(function is None or _library(function) for function in held)
@@ -98,9 +98,9 @@ def _library(function: Any) -> bool:
 
 
 def _extractor(transform: Any) -> tuple[str, Callable[[Any], Mapping[str, Any]]] | None:
-    """The method that works on one node, and what of its result is metadata; None for what is not known."""
+    """Returns the method that processes one node, and the metadata in its result; None if not recognised."""
     if not as_written(transform, BaseExtractor, *_EXTRACTING) or transform.max_retries or not transform.raise_on_error:
-        return None  # which may ask anew for all nodes, or do without what it got
+        return None  # it may process all nodes again, or discard results
     for base, name, metadata in _EXTRACTORS:
         if as_written(transform, base, "aextract", name):
             alone = base is not SummaryExtractor or list(transform.summaries) == ["self"]
@@ -109,9 +109,9 @@ def _extractor(transform: Any) -> tuple[str, Callable[[Any], Mapping[str, Any]]]
 
 
 def shadow_transformation(transform: Any, site: Site, told: Told | None, whole: bool) -> Any:
-    """A copy of a transformation that tells of the texts it makes, if ``told`` is given; off the loop in async calls.
+    """Returns a copy of a transformation that announces its texts to ``told``; in async calls it runs off the loop.
 
-    whole: whether there are no other texts than these.
+    whole: True if there are no other texts than these.
     """
     made = transform
     if told is not None and _splits(transform):
@@ -153,7 +153,7 @@ def _tapped_splitter(parser: Any, told: Told, whole: bool) -> Any:
 
 
 class _Noting(Sequence[Any]):
-    """Documents, with a note of the one that was looked at last."""
+    """Sequence of documents that puts the one being iterated over into ``at``."""
 
     def __init__(self, nodes: Sequence[Any], at: list[BaseNode]) -> None:
         self._nodes, self._at = nodes, at
@@ -172,11 +172,11 @@ class _Noting(Sequence[Any]):
 
 
 def _texts(document: Any, splits: Sequence[str], with_metadata: bool) -> Iterator[str | None]:
-    """What will be embedded of the parts of a document: as ``build_nodes_from_splits`` makes nodes of them."""
+    """Yields the texts to embed for the splits of a document, with the node settings of ``build_nodes_from_splits``."""
     node = TextNode(
         text="",
         excluded_embed_metadata_keys=document.excluded_embed_metadata_keys,
-        metadata_seperator=document.metadata_separator,  # sic: under the name by which LlamaIndex passes it on
+        metadata_seperator=document.metadata_separator,  # sic: the name that LlamaIndex passes
         metadata_template=document.metadata_template,
         text_template=document.text_template,
         metadata=dict(document.metadata) if with_metadata else {},
@@ -212,7 +212,7 @@ def _tapped_extractor(
 
 
 def _with(extractor: Any, node: BaseNode, metadata: Mapping[str, Any]) -> str:
-    """What will be embedded of a node: as ``aprocess_nodes`` changes it."""
+    """Returns the text to embed for a node, with the changes that ``aprocess_nodes`` makes."""
     changed: Any = node.model_copy()
     changed.metadata = {**node.metadata, **metadata}
     if not extractor.disable_template_rewrite and isinstance(node, TextNode):
@@ -221,7 +221,7 @@ def _with(extractor: Any, node: BaseNode, metadata: Mapping[str, Any]) -> str:
 
 
 class _InOrder:
-    """Tells texts in the order of their nodes, whichever comes first."""
+    """Announces texts in the order of their nodes, whatever the order in which they are ready."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
@@ -231,7 +231,7 @@ class _InOrder:
         self._texts: dict[int, str] = {}
         self._next = 0
         self._places = {id(node): i for i, node in enumerate(nodes)}
-        if len(self._places) < len(nodes):  # a node that is there twice is changed twice
+        if len(self._places) < len(nodes):  # a node in the list twice is changed twice
             self._places = {}
 
     def ended(self, node: BaseNode, text: str) -> None:

@@ -1,4 +1,4 @@
-"""How the answers of synthesizers run ahead of stock: side by side, in a tree, and with prompts prefilled."""
+"""Kernels that run the LLM requests of synthesizers ahead of stock: concurrently, as a tree, or prefills only."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.loop.workers import in_thread
 
-_HIGHEST = 16  # levels of a tree: where summaries do not get shorter, stock goes on until Python's stack ends
-_MOST = 64  # steps of a refinement: where no text ever fits, stock goes on for ever
-_WARMED = 4  # prompts of a refinement that are prefilled before their answers are due: more may not fit the cache
+_HIGHEST = 16  # levels of a tree: if summaries do not get shorter, stock recurses until Python's recursion limit
+_MOST = 64  # steps of a refinement: if no text ever fits, stock loops forever
+_WARMED = 4  # prompts of a refinement that are prefilled ahead: more may not fit into the KV cache
 
 
 def answers(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """All answers of a synthesizer. Its value is nobody's: stock puts them together."""
+    """Runs all LLM requests of a synthesizer. Has no value of its own: stock claims the answers and combines them."""
     how = p.params["how"]
     if "prompt" in args:  # known ahead of stock
         if args["prompt"] is None:
-            raise LeftToStock("what was found is not known to be all that stock will read")
+            raise LeftToStock("the texts that stock will read cannot be derived from the search result")
         return run.spawn(_WORK[how](p, args["prompt"], run), p)
     given: Given = args["cache"]
     return run.spawn(_warm(p, given, run) if how == REFINE else _WORK[how](p, given, run), p)
 
 
 def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
-    """Asks the model of a synthesizer, unless stock has; the text of the answer."""
+    """Sends one request to the model of a synthesizer, unless stock already has; returns the text of its answer."""
     llm = p.component._llm
 
     async def start(entry: Any) -> Any:
@@ -55,7 +55,7 @@ def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
 
 
 async def _each(p: Primitive, given: Given, run: Execution) -> None:
-    """An answer for each text, as ``Accumulate`` asks for them: stock's sync method asks one by one."""
+    """Requests an answer for each text, as ``Accumulate`` does; stock's sync method sends one request at a time."""
     synthesizer = p.component
     template = synthesizer._text_qa_template.partial_format(query_str=given.query)
 
@@ -88,12 +88,12 @@ def _own(synthesizer: Any, chunk: str) -> dict[str, Any]:
 
 
 async def _tree(p: Primitive, given: Given, run: Execution) -> None:
-    """Summaries of summaries: a parent is asked for as soon as the summaries that it is made of are there."""
+    """Builds a tree of summaries: each summary starts once its own inputs are ready."""
     await _Level(p, given, run, _HIGHEST).run(_all(given.texts))
 
 
 class _Level:
-    """One level of the tree: texts come in order, and are packed into chunks that are asked for when they are final."""
+    """One level of the tree: packs texts, which arrive in order, into chunks, and summarizes each once it is final."""
 
     def __init__(self, p: Primitive, given: Given, run: Execution, more: int) -> None:
         self._p, self._given, self._run, self._more = p, given, run, more
@@ -109,17 +109,17 @@ class _Level:
         try:
             async for text in texts.read():
                 known.append(text if isinstance(text, str) else await text)
-                if not isinstance(text, str):  # at the lowest level all of them are there at once
+                if not isinstance(text, str):  # the lowest level has all texts from the start
                     final = await in_thread(lambda: settled(self._helper, self._template, known, self._llm))
                     self._ask(final)
             chunks = await in_thread(lambda: repacked(self._helper, self._template, known, self._llm))
             if self._more == _HIGHEST:
                 events.sized("", Op.MAP, len(chunks), self._p.name)
             if chunks[: len(self._asked)] != self._asked:
-                raise LeftToStock("texts were packed in another way when all of them were there")
+                raise LeftToStock("the complete texts were packed differently than the first ones")
             if len(chunks) > 1:
                 self._ask(chunks)
-            elif not self._streaming:  # the last answer; stock streams it by itself
+            elif not self._streaming:  # the last answer; if it streams, stock requests it
                 begin(self._p, self._wanted(chunks[0]), self._run)
         except BaseException as error:
             if self._above is not None:
@@ -134,7 +134,7 @@ class _Level:
             if self._above is None:
                 self._above = Stream()
                 if not self._more:
-                    raise LeftToStock("the tree has no top in sight")
+                    raise LeftToStock("the tree of summaries has too many levels")
                 level = _Level(self._p, self._given, self._run, self._more - 1)
                 self._run.spawn(level.run(self._above), self._p)
             self._above.put(begin(self._p, self._wanted(chunk), self._run))
@@ -152,7 +152,7 @@ def _all(texts: Sequence[str]) -> Stream[Any]:
 
 
 async def _refine(p: Primitive, given: Given, run: Execution) -> None:
-    """One answer after the other, each with the one before in its prompt, as ``Refine`` asks for them."""
+    """Requests one answer after the other, each with the previous one in its prompt, as ``Refine`` does."""
     synthesizer = p.component
     helper, llm = synthesizer._prompt_helper, synthesizer._llm
     chunks = deque(await in_thread(lambda: refined(synthesizer, given)))
@@ -176,7 +176,7 @@ async def _refine(p: Primitive, given: Given, run: Execution) -> None:
 
 
 async def _simple(p: Primitive, given: Given, run: Execution) -> None:
-    """The one answer of ``SimpleSummarize``."""
+    """Requests the one answer of ``SimpleSummarize``."""
     synthesizer = p.component
     helper, llm = synthesizer._prompt_helper, synthesizer._llm
     template = synthesizer._text_qa_template.partial_format(query_str=given.query)
@@ -188,9 +188,9 @@ _WORK = {ACCUMULATE: _each, TREE: _tree, REFINE: _refine, SIMPLE: _simple}
 
 
 async def _warm(p: Primitive, given: Given, run: Execution) -> None:
-    """Prefills what is known of the prompts that refine an answer, while the answer is still being written."""
+    """Prefills the known beginnings of the refine prompts while the answer is still being decoded."""
     synthesizer = given.by or p.component
-    llm = p.component._llm  # that of ``given.by`` claims
+    llm = p.component._llm  # the user's: the one of ``given.by`` is a shadow, which claims
     reader = reader_of(llm)
     template = selected(synthesizer._refine_template.partial_format(query_str=given.query), llm)
     for chunk in (await in_thread(lambda: refined(synthesizer, given)))[1 : 1 + _WARMED]:
@@ -200,7 +200,7 @@ async def _warm(p: Primitive, given: Given, run: Execution) -> None:
 
 
 def refined(synthesizer: Any, given: Given) -> list[str]:
-    """The chunks that a refinement goes through, as far as answers do not make them too long."""
+    """Returns the chunks that a refinement goes through, if no answer is so long that one has to be split again."""
     helper, llm, padding = synthesizer._prompt_helper, synthesizer._llm, synthesizer._response_padding_size
     templates = (synthesizer._text_qa_template, synthesizer._refine_template)
     texts: Sequence[str] = given.texts

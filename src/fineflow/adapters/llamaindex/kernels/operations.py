@@ -1,4 +1,4 @@
-"""How each operation of a plan for LlamaIndex runs ahead of stock, where its construct brings no kernel of its own."""
+"""Kernels that run the operations of a LlamaIndex plan ahead of stock, for constructs without a kernel of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Args = Mapping[str, Any]
 
 
 def render(p: Primitive, args: Args, run: Execution) -> Any:
-    """Returns what the prompts of a synthesizer are made of."""
+    """Returns the inputs of a synthesizer's prompts."""
     return next(value for name, value in args.items() if name != "key:query_str")
 
 
@@ -30,14 +30,14 @@ def prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
-    """Prefills the known beginning of a prompt; 0 where stock has got to the prompt itself by now."""
+    """Prefills the known beginning of a prompt; returns 0 if the whole prompt is known by now."""
     rendered = run.graph[p.meta["until"]]
     if all(ref.name in run.values for ref in rendered.args.values()):
         return 0
     known = {name.removeprefix("key:"): value for name, value in args.items()}
     reader = reader_of(p.component)
     if reader is None:
-        raise LeftToStock("the model may not be sent prompts ahead by now")
+        raise LeftToStock("prompts may no longer be sent ahead to the model")
     text = beginning(p.component, p.meta["templates"][0], known)
     if not text:
         raise LeftToStock("the prompt does not show its late variable")
@@ -45,7 +45,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def decode(p: Primitive, args: Args, run: Execution) -> Any:
-    """Asks for all answers of a synthesizer, or for one text of a model."""
+    """Requests all answers of a synthesizer, or one text of a model."""
     if "how" in p.params:
         return answers(p, args, run)
     llm, wanted = p.component, args["cache"]
@@ -58,7 +58,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:
-    """Asks for one text of a model, and releases it while it is being written."""
+    """Requests one text of a model, and releases it while it is being decoded."""
     llm, wanted, written = p.component, args["cache"], Stream[str]()
     run.release(p, None, written)
 

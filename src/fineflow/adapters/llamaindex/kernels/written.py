@@ -1,4 +1,4 @@
-"""Items in what a model writes, released when they are final."""
+"""Partial decode: releases the items of a text that a model is writing as soon as they are final."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fineflow.runtime.call.streams import Stream
 
 
 class Reader(Protocol):
-    """Takes the items out of a text that is being written."""
+    """Extracts the items of a text that is being written."""
 
     def so_far(self, text: str) -> Iterable[str]:
-        """Returns the items that are final in a text that has not ended."""
+        """Returns the items that are final in an incomplete text."""
         ...
 
     def all(self, text: str) -> list[str]:
-        """Returns the items of the whole text."""
+        """Returns the items of the complete text."""
         ...
 
 
 def items_written(p: Primitive, source: str | Stream[str], reader: Reader, run: Execution) -> Any:
-    """Returns the items of a text, releasing each when it is final if the text is still being written."""
+    """Returns the items of a text; if it is still being written, releases each item once it is final."""
     if isinstance(source, str):
         return reader.all(source)
     items: Stream[str] = Stream()

@@ -1,8 +1,8 @@
-"""Chat engines: what of their prompts is known before a context is there, and their shadows.
+"""Chat engines: the parts of their prompts that are known before the retrieved context, and their shadows.
 
-In every prompt of these engines the history stands behind the context, so what is known ahead is what stands before the
-context. The question that is searched for is told to the graph when stock has it: written anew by the model, or as the
-user asked it. Memories are stock's: it reads and writes them, in its own order.
+In all prompts of these engines the history comes after the context, so only the text before the context is known ahead.
+Stock feeds the graph the question to search for: condensed by the model, or the user's own words. Stock also reads and
+writes the memory, in its own order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ _QUESTION, _ENGINE, _SYNTHESIZER, _LLM = "question", "engine", "synthesizer", "l
 
 @dataclass(frozen=True, slots=True)
 class Chat(Row):
-    """A class of chat engines by its methods. retrieves: nodes, from which it makes a synthesizer answer; else one that
-    condenses has a query engine. condenses: has its model write the question anew.
+    """A class of chat engines, recognised by its methods.
+
+    retrieves: retrieves nodes, from which a synthesizer answers; a condensing one that does not has a query engine.
+    condenses: its model rewrites the question.
     """
 
     retrieves: bool = False
@@ -51,11 +53,11 @@ class Chat(Row):
 
 
 def _lower_chat(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
-    """The primitives of one turn."""
+    """Appends the primitives of one turn."""
     message, row = query_in(value), _row_of(engine)
     if not row.retrieves and not row.condenses:
         return b.left_to_stock(
-            engine, {"message": message.ref}, "its model is asked at once: there is nothing to wait for"
+            engine, {"message": message.ref}, "it calls its model at once: there is nothing to run ahead"
         )
     told = {"message": message.ref}
     if row.condenses:
@@ -82,9 +84,9 @@ def _lower_chat(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
 
 
 def _like(engine: Any) -> Any:
-    """The synthesizer that it makes for a conversation without a history.
+    """Returns the synthesizer that the engine makes for a conversation without a history.
 
-    Making one changes who listens to the model, which is stock's to do, at its time: so here it is made with another.
+    Making one replaces the model's callback manager, which only stock may do: so it is made with a copy of the model.
     """
     probe = copy.copy(engine)
     probe._llm = engine._llm.model_copy()
@@ -94,7 +96,7 @@ def _like(engine: Any) -> Any:
 
 
 def _shadow_chat(engine: Any, site: Site) -> Any:
-    """A copy of a chat engine whose parts claim, and which feeds the graph what it asks them."""
+    """Returns a copy of a chat engine whose parts claim, and which feeds the graph the question to search for."""
     made, row = copy.copy(engine), _row_of(engine)
     if model_known(engine._llm):
         made._llm = shadow_llm(engine._llm, site.part(_LLM))
@@ -131,7 +133,10 @@ async def _acondense(own: Callable[..., Any], asked: Site, *args: Any) -> str:
 
 
 def _making(engine: Any, site: Site) -> Callable[..., Any]:
-    """Has the engine itself make a synthesizer, which tells its model who listens to it; returns the shadow."""
+    """Returns a function that has the user's engine make a synthesizer, and returns its shadow.
+
+    Making it sets the callback manager of the user's model, as in stock.
+    """
 
     def make(*args: Any, **kwargs: Any) -> Any:
         return site.of(engine._get_response_synthesizer(*args, **kwargs))
@@ -140,7 +145,7 @@ def _making(engine: Any, site: Site) -> Callable[..., Any]:
 
 
 class _Memory(wrapt.ObjectProxy[Any]):
-    """A memory none of whose async methods blocks the event loop. All else, and all that it holds, is the user's."""
+    """Proxy of a memory whose async methods do not block the event loop. Everything else is the user's memory."""
 
     def __getattr__(self, name: str) -> Any:
         memory = self.__wrapped__

@@ -1,7 +1,6 @@
-"""Retrievers that have a model choose among all nodes, a batch of them at a time: all batches are asked for at once.
+"""Retrievers whose model chooses among all nodes, one request per batch of nodes: all requests run concurrently.
 
-Stock asks for one batch after the other, also in its async methods. The prompt of each depends on the query and on the
-nodes alone.
+Stock sends one request after the other, also in its async methods. Each prompt depends only on the query and the nodes.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from fineflow.runtime.loop.workers import in_thread
 
 
 def _lower_selecting(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """One step for all choices of the model. Raises NotLowered."""
+    """Appends one step for all choices of the model. Raises NotLowered."""
     query = query_in(value)
     llm = retriever._llm
     if retriever._format_node_batch_fn is not default_format_node_batch_fn:
-        raise NotLowered("its nodes are written by a function of your own")
+        raise NotLowered("its nodes are formatted by a function of your own")
     if retriever._parse_choice_select_answer_fn is not default_parse_choice_select_answer_fn:
-        raise NotLowered("its answers are read by a function of your own, which no later question may overtake")
+        raise NotLowered("its answers are parsed by a function of your own, which no later request may overtake")
     check_template(retriever._choice_select_prompt)
     store = retriever._index.docstore
     if not (exactly(store, SimpleDocumentStore) and exactly(store._kvstore, SimpleKVStore)):
-        raise NotLowered(f"nodes are read from {type(store).__name__}, once more than stock reads them")
+        raise NotLowered(f"nodes would be read from {type(store).__name__} once more than in stock")
     effects = model_effects(llm, b, "predict")
     reads = Effects(Effect.READ, b.resource(store), "reads nodes")
     ours = type(llm) is EngineLLM
@@ -61,14 +60,12 @@ def _lower_selecting(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
         pieces=False,
     )
     b.at(b.under("llm"))
-    b.note(
-        made.ref.name, True, "the model is asked about all batches of nodes at once, where stock asks for one by one"
-    )
+    b.note(made.ref.name, True, "requests for all batches of nodes run at once, where stock sends them one by one")
     return made
 
 
 def _choices(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """Asks the model about every batch of nodes. Its value is nobody's: stock chooses by the answers that it claims."""
+    """Sends the request for each batch of nodes. Has no value of its own: stock claims the answers."""
     return run.spawn(_each(p, query_text(p, "prompt", args, run), run), p)
 
 
@@ -80,7 +77,7 @@ async def _each(p: Primitive, query: str, run: Execution) -> None:
 
         async def begin(entry: Any, wanted: Request = wanted) -> Any:
             entry.running()
-            return await ask(retriever._llm, wanted, sync=True)  # as stock does, in async calls in a thread
+            return await ask(retriever._llm, wanted, sync=True)  # stock uses the sync method in async calls too
 
         run.work(p, wanted.key, begin)
 
@@ -92,7 +89,7 @@ def _wanted(retriever: Any, ids: Sequence[str], query: str) -> Request:
 
 
 def _shadow_selecting(retriever: Any, site: Site) -> Any:
-    """A copy of a retriever whose model claims; in async calls it does not block the event loop."""
+    """Returns a copy of a retriever whose model claims; in async calls it does not block the event loop."""
     made = copy.copy(retriever)
     if model_known(retriever._llm):
         made._llm = shadow_llm(retriever._llm, site.part("llm"))
@@ -103,7 +100,7 @@ def _shadow_selecting(retriever: Any, site: Site) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Selecting(Row):
-    """A class of such retrievers. ids: of the nodes that the model chooses among, in an index."""
+    """A class of such retrievers. ids: returns the ids of the nodes of an index that the model chooses among."""
 
     ids: Callable[[Any], Sequence[str]] = lambda index: ()
 

@@ -1,6 +1,6 @@
-"""Query engines and retrievers that are made of others: stock runs them on a copy whose parts run sooner by themselves.
+"""Query engines and retrievers that contain others: stock runs them on a copy whose parts run ahead by themselves.
 
-A part is called where and when stock calls it; each call of it is one of its own, inside of the call around it.
+Stock decides where and when a part is called; each of its calls runs ahead by itself, nested in the call around it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ _TRANSFORM = "_query_transform"
 
 @dataclass(frozen=True, slots=True)
 class Container(Row):
-    """A class by the methods that call its parts.
+    """A class of containers, recognised by the methods that call its parts.
 
-    holds: attributes that hold a part, a list or a dict of them, or a tool with one. asks: attributes that hold
-    something with a model of its own (``_llm``). models: attributes that hold one. sums_up: whether it has a
-    synthesizer (``_summarizer``) whose inner methods it calls. inner: attributes that hold a container whose inner
-    methods it calls.
+    holds: attributes with a part, a list or a dict of parts, or a tool with one. asks: attributes with an object that
+    has a model (``_llm``). models: attributes with a model. sums_up: True if it has a synthesizer (``_summarizer``)
+    whose inner methods it calls. inner: attributes with a container whose inner methods it calls.
     """
 
     holds: tuple[str, ...] = ()
@@ -70,7 +69,7 @@ _PART = ("_query_engine",)
 
 
 def container_of(obj: Any) -> Container | None:
-    """Returns how an object is recognised as one that is made of others, if it is."""
+    """Returns the row of a container; None for other objects."""
     return next((row for row in (*ENGINES, *RETRIEVERS, SUB_QUESTIONS, ROUTER) if row.matches(obj)), None)
 
 
@@ -79,7 +78,7 @@ def _lower_container(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def _parts(holds: tuple[str, ...], obj: Any) -> Mapping[str, Any]:
-    """What a container calls, by the names of its attributes and what they hold."""
+    """Returns the parts of a container, named after their attributes."""
     found = dict[str, Any]()
     for name in holds:
         held, shown = getattr(obj, name), name.lstrip("_").replace("_", " ")
@@ -93,7 +92,7 @@ def _parts(holds: tuple[str, ...], obj: Any) -> Mapping[str, Any]:
 
 
 def shadow_container(obj: Any, site: Site) -> Any:
-    """A copy of an object whose parts run ahead; in async calls it does not block the event loop."""
+    """Returns a copy of a container whose parts run ahead; in async calls it does not block the event loop."""
     row = container_of(obj)
     assert row is not None
     made = _copied(in_turn(obj, site))
@@ -126,14 +125,14 @@ def shadow_container(obj: Any, site: Site) -> Any:
 
 
 def _copied(obj: Any) -> Any:
-    """``copy.copy(obj)``, which would warn of a class that is deprecated once more."""
+    """Returns a shallow copy, without the deprecation warning that some classes repeat in ``copy.copy``."""
     made = object.__new__(type(obj))
     made.__dict__.update(vars(obj))
     return made
 
 
 def _moved(made: Any) -> None:
-    """Has a copy do in threads what would block the event loop."""
+    """Moves methods of a copy that would block the event loop into threads."""
     for name in ("_aquery", "_aretrieve"):
         move(made, name)
     replace(made, sync=False)
@@ -150,7 +149,7 @@ def _nested(part: Any, nested: Callable[[Any], Any]) -> Any:
 
 
 def _asking(holder: Any, site: Site) -> Any:
-    """A copy of what asks a model, with one that does not block the event loop."""
+    """Returns a copy of an object that calls a model, with a model that does not block the event loop."""
     llm = getattr(holder, "_llm", None)
     if llm is None or not model_known(llm):
         return holder

@@ -1,6 +1,6 @@
-"""Retrievers whose code was read: which of them search ahead of stock beside others, and which only hold nobody back.
+"""Known retrievers in a fusion: some search ahead of stock; others are left to stock, but later steps need not wait.
 
-Read: llama-index-core 0.14.25, llama-index-retrievers-bm25 0.8.0.
+Written against llama-index-core 0.14.25, llama-index-retrievers-bm25 0.8.0.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _MERGING = ("_try_merging", "_fill_in_nodes", "_get_parents_and_merge")
 _LISTS = "llama_index.core.indices.list.retrievers"
 _TREES = "llama_index.core.indices.tree"
 
-_KEYWORDS = (KeywordTableSimpleRetriever, KeywordTableRAKERetriever)  # which open a span inside
+_KEYWORDS = (KeywordTableSimpleRetriever, KeywordTableRAKERetriever)  # their inner methods open a span
 
 
 def direct_of(retriever: Any) -> Direct | None:
-    """Returns the row of a retriever that searches by one method."""
+    """Returns the row of a retriever that searches by one method; None for others."""
     return next((row for row in ROWS if row.matches(retriever)), None)
 
 
 def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuilder) -> tuple[Leaf | None, Leaf | None]:
-    """What of a retriever is searched ahead of stock, and the vector that was made for it; None where that is nothing.
+    """Appends the search of a retriever that runs ahead of stock; returns its nodes and its query vector, None if none.
 
-    Raises NotLowered for one that may be, or call, user code.
+    Raises NotLowered if the retriever may be, or call, user code.
     """
     if (row := direct_of(retriever)) is not None:
         return _lower_direct(retriever, row, query, b), None
@@ -56,9 +56,9 @@ def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuilde
     b.objects[b.leaf] = retriever
     check_known(retriever, b)
     if isinstance(retriever, AutoMergingRetriever):
-        with b.inside(MERGED), b.asked(sync=True):  # also in async calls it searches by sync methods
+        with b.inside(MERGED), b.asked(sync=True):  # it searches by sync methods in async calls, too
             return lower_search(retriever._vector_retriever, query, vector, b)
-    b.note(b.leaf, False, "stock calls it, and what comes behind it does not wait")
+    b.note(b.leaf, False, "stock calls it, and later steps do not wait for it")
     return None, None
 
 
@@ -66,7 +66,7 @@ def _lower_direct(retriever: Any, row: Direct, query: Leaf, b: IndexBuilder) -> 
     reads = row.searches(retriever)
     if row.name == "BM25Retriever":
         if retriever._verbose or type(reads).__module__.partition(".")[0] != "bm25s":
-            raise NotLowered("it shows its progress, or searches by an object of your own")
+            raise NotLowered("it shows its progress, or searches with an object of your own")
     else:
         believed_class(reads, b)
     b.objects[b.leaf] = retriever
@@ -84,11 +84,11 @@ def _lower_direct(retriever: Any, row: Direct, query: Leaf, b: IndexBuilder) -> 
 
 
 def _lower_alone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")  # alone, there is nothing it could overtake
+    raise NotLowered("is not recognised: runs through its own methods")  # alone, it gains nothing from running ahead
 
 
 def _called(retriever: Any, b: IndexBuilder) -> Iterator[Any]:
-    """The components and retrievers that a known retriever calls. Raises NotLowered for one that is not known."""
+    """Yields the components and retrievers that a known retriever calls. Raises NotLowered for an unknown one."""
     if as_written(retriever, RouterRetriever, *RETRIEVING):
         selector = retriever._selector
         kind = LLMMultiSelector if isinstance(selector, LLMMultiSelector) else LLMSingleSelector
@@ -125,11 +125,11 @@ def check_known(part: Any, b: IndexBuilder) -> None:
 
 
 def _retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
-    """What a retriever finds by its one method."""
+    """Runs the search of a retriever by its one method."""
     retriever, text = p.component, query_text(p, "query", args, run)
     found = method(type(retriever), "_retrieve")
     if found is None or direct_of(retriever) is None:
-        raise LeftToStock("the retriever is not what it was any more")
+        raise LeftToStock("the retriever has changed since planning")
     function = found.function
 
     async def start(entry: Any) -> Any:
@@ -140,7 +140,7 @@ def _retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
 
 
 def _shadow_direct(retriever: Any, site: Site) -> Any:
-    """A copy of a retriever whose method claims; in async calls it does not block the event loop."""
+    """Returns a copy of a retriever whose method claims; in async calls it does not block the event loop."""
     made, found = copy.copy(retriever), method(type(retriever), "_retrieve")
     assert found is not None
     function = found.function
@@ -157,9 +157,9 @@ def _shadow_direct(retriever: Any, site: Site) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Direct(NamedRow):
-    """A class whose ``_retrieve`` only reads, by the text of the query alone, without events.
+    """A class whose ``_retrieve`` only reads, depends only on the query's text, and sends no events.
 
-    searches: what it reads.
+    searches: returns the object that it reads.
     """
 
     searches: Callable[[Any], Any] = lambda retriever: retriever

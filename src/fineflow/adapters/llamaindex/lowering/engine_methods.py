@@ -1,4 +1,4 @@
-"""The methods that define a ``RetrieverQueryEngine``."""
+"""Methods that define a ``RetrieverQueryEngine``."""
 
 ENGINE_METHODS = (
     *("query", "aquery", "_query", "_aquery", "retrieve", "aretrieve", "synthesize", "asynthesize"),

@@ -1,4 +1,4 @@
-"""Query engines: the one that retrieves and answers, and all that are made of others."""
+"""Query engines: ``RetrieverQueryEngine``, and all those that contain others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fineflow.adapters.llamaindex.methods import off_loop
 
 
 def _lower_engine(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
-    part = QUERY if b.path else b.way.part  # parts of another object are asked as a whole
+    part = QUERY if b.path else b.way.part  # an engine inside of another object is queried as a whole
     query = query_in(value)
     nodes = nodes_in(value) if part == SYNTHESIZE else lower_retrieval(engine, query, b)
     if part == RETRIEVE:
@@ -45,7 +45,7 @@ def _shadow_engine(engine: Any, site: Site) -> Any:
 
 
 def engine_components(engine: Any, part: str = QUERY) -> Iterator[Any]:
-    """Yields what is called in a call of a part of a ``RetrieverQueryEngine``."""
+    """Yields the components that a call of a part of a ``RetrieverQueryEngine`` uses."""
     if part != SYNTHESIZE:
         yield from (engine._retriever, *engine._node_postprocessors)
     if part != RETRIEVE:
@@ -57,7 +57,7 @@ def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def _shadow_other(engine: Any, site: Site) -> Any:
-    """An engine that is not recognised, whose async method does not block the event loop."""
+    """Returns an engine that is not recognised; in async calls it does not block the event loop."""
     return (
         engine if site.sync else off_loop(engine, _OWN_ASYNC if not isinstance(engine, CustomQueryEngine) else _CUSTOM)
     )

@@ -1,4 +1,4 @@
-"""QueryFusionRetriever: searches for a query and for those that a model writes, as primitives, and its shadow."""
+"""QueryFusionRetriever: searches for the query and for the queries that a model generates, and its shadow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RUNNING = ("_run_nested_async_queries", "_run_async_queries", "_run_sync_querie
 
 
 def is_fusion(retriever: Any) -> bool:
-    """Whether an object is a QueryFusionRetriever as LlamaIndex wrote it."""
+    """Returns True for a QueryFusionRetriever with LlamaIndex's own methods."""
     return ROWS[0].matches(retriever)
 
 
@@ -53,15 +53,15 @@ def _lowered(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf:
             mapped = b.add(Op.MAP, {"items": queries.ref}, name="queries", body=body, kind=DOCUMENTS, batched=True)
             args["generated"] = mapped.ref
     if not args:
-        return b.left_to_stock(fusion, {"query": query.ref}, "none of its parts can be run ahead of it", DOCUMENTS)
+        return b.left_to_stock(fusion, {"query": query.ref}, "none of its parts can run ahead", DOCUMENTS)
     how = str(getattr(fusion.mode, "value", fusion.mode))
     return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how)
 
 
 def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bool]:
-    """A search by each of the retrievers, up to one that is not known: it may be user code, which nothing overtakes.
+    """Appends a search by each retriever, up to the first unknown one: it may be user code, which nothing overtakes.
 
-    Also whether there was none of these.
+    Returns the results, and True if all retrievers are known.
     """
     found: list[Leaf] = []
     vector: Leaf | None = None
@@ -73,27 +73,27 @@ def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bo
             try:
                 if told or direct_of(retriever) is not None:
                     found_here, made = lower_known(retriever, query, vector, b)
-                else:  # by which vector it searches is not known, or it claims nothing
+                else:  # the vector it searches by is not known, or it does not claim
                     check_known(retriever, b)
                     found_here = made = None
             except NotLowered as why:
                 b.objects[b.leaf] = retriever
-                b.note(b.leaf, False, f"{why}; what comes behind it waits for it")
+                b.note(b.leaf, False, f"{why}; later steps wait for it")
                 return found, False
             if found_here is not None:
                 found.append(found_here)
             if made is not None and (in_turn or keeps_vector(retriever)):
-                vector = made  # stock's sync methods keep the first vector with the query, and take it for all
+                vector = made  # stock's sync methods store the first vector in the query and use it for all searches
             told = told and not (in_turn and found_here is None and container_of(retriever))
     return found, True
 
 
 def lower_queries(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
-    """The queries that a model writes, one on each line; None where it is left to stock."""
+    """Appends the model that writes queries, one per line; returns these, or None if it is left to stock."""
     llm = fusion._llm
     try:
         if type(fusion.query_gen_prompt) is not str:
-            raise NotLowered("its prompt is no text")
+            raise NotLowered("its prompt is not a plain string")
         effects = model_effects(llm, b, "complete")
     except NotLowered as why:
         b.note(b.leaf, False, str(why))
@@ -108,43 +108,43 @@ def lower_queries(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
 
 
 def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
-    """What the model is asked for more queries with."""
+    """Returns the request that has the model write more queries."""
     fusion = p.component
     prompt = str(fusion.query_gen_prompt.format(num_queries=fusion.num_queries - 1, query=args["key:query"]))
     return completion(fusion._llm, prompt)
 
 
 def _queries(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """The queries that the model has written, each released when it is final."""
+    """Returns the queries that the model writes, releasing each once it is final."""
     return items_written(p, args["text"], Queries(p.component), run)
 
 
 def queries_of(fusion: Any, text: str, *, ended: bool = True) -> list[str]:
-    """The queries in what a model has written; where it has not ended, those that are final.
+    """Returns the queries in a model's text; if that is incomplete (``ended=False``), those that are final.
 
-    A line is final when the next one has begun: backticks are stripped off the ends of the whole text only.
+    A line is final once the next one has begun. Backticks are stripped only at the ends of the complete text.
     """
     lines = text.strip("`").split("\n") if ended else text.lstrip("`").split("\n")[:-1]
     return [line.strip() for line in lines if line.strip()][: fusion.num_queries - 1]
 
 
 class Queries:
-    """The queries in what a model writes for a fusion."""
+    """Reader of the queries that a model writes for a fusion."""
 
     def __init__(self, fusion: Any) -> None:
         self._fusion = fusion
 
     def so_far(self, text: str) -> list[str]:
-        """Those that are final in a text that has not ended."""
+        """Returns the queries that are final in an incomplete text."""
         return queries_of(self._fusion, text, ended=False)
 
     def all(self, text: str) -> list[str]:
-        """Those in the whole text."""
+        """Returns the queries in the complete text."""
         return queries_of(self._fusion, text)
 
 
 def _shadow_fusion(fusion: Any, site: Site) -> Any:
-    """A copy of a fusion whose model and retrievers claim."""
+    """Returns a copy of a fusion whose model and retrievers claim."""
     made = copy.copy(fusion)
     made._retrievers = [site.of(part, str(i)) for i, part in enumerate(fusion._retrievers)]
     if not site.sync:

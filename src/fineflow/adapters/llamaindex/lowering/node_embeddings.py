@@ -1,6 +1,6 @@
-"""Retrievers that embed nodes while they search. Stock embeds one after the other; here those of a list side by side.
+"""Retrievers that embed nodes during a search. Stock embeds one after the other; here a list is embedded concurrently.
 
-Which nodes these are, stock finds out. It hands them to one method of the retriever, and only then are they begun with.
+Only stock knows which nodes these are: embedding starts when stock passes them to a method of the retriever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fineflow.adapters.llamaindex.models.embeddings import begin_texts, shadow_e
 
 
 def _shadow_comparing(given: str, retriever: Any, site: Site) -> Any:
-    """A copy of a retriever whose model claims; in async calls it does not block the event loop."""
+    """Returns a copy of a retriever whose model claims; in async calls it does not block the event loop."""
     made = copy.copy(retriever)
     made._embed_model = shadow_embedding(retriever._embed_model, site)
     if "_vector_store" in vars(retriever):
@@ -54,7 +54,7 @@ def _lower_comparing(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def _comparing(base: type, methods: tuple[str, ...], given: str = "") -> Row:
-    """given: the method among them that gets the query and the nodes to embed."""
+    """Returns the row of such a retriever. given: the method that gets the query and the nodes to embed."""
     return Row(
         base,
         methods,

@@ -1,7 +1,7 @@
-"""Postprocessors that ask an LLM about the nodes: all their prompts are known when the nodes are, and asked at once.
+"""Postprocessors that prompt an LLM about nodes: all prompts are known once the nodes are, and run concurrently.
 
-Stock claims the answers one after the other, reads them and stops where it would. Only where reading an answer is
-LlamaIndex's own code, in sync calls: code of the user's stands between two prompts, and may be a guard.
+Stock claims the answers one after the other, parses them, and stops where it would. In sync calls this requires that
+LlamaIndex's own code parses the answers: user code between two prompts may be a guard.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fineflow.runtime.loop.workers import in_thread
 
 
 def _lower_asking(row: Asker, processor: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """The nodes that stock hands over, one step for all answers about them, and what stock makes of these.
+    """Appends the nodes that stock feeds, one step for all answers about them, and stock's use of the answers.
 
     Raises NotLowered.
     """
     query, nodes = query_in(value), nodes_in(value)
     llm = processor.llm
     if row.requests is None:
-        raise NotLowered("asks its model once, about all nodes")
+        raise NotLowered("calls its model once, about all nodes")
     row.check(processor, b)
     effects = model_effects(llm, b, "predict")
     args = {"query": query.ref, "documents": nodes.ref}
@@ -56,13 +56,13 @@ def _lower_asking(row: Asker, processor: Any, value: Symbol, b: IndexBuilder) ->
         pieces=False,
     )
     b.at(b.under("llm"))
-    b.note(made.ref.name, True, "all answers about nodes are asked for at once, where stock asks one by one or by four")
+    b.note(made.ref.name, True, "all requests about nodes run at once, where stock sends one or four at a time")
     args["answers"] = made.ref
     return b.add(Op.AGGREGATE, args, component=processor, kind=DOCUMENTS, how="answers")
 
 
 def _node_answers(row: Asker, p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """Asks for all answers about the nodes. Its value is nobody's: stock reads the answers."""
+    """Requests all answers about the nodes. Has no value of its own: stock claims and parses the answers."""
     return run.spawn(_ask_all(row, p, args["prompt"], run), p)
 
 
@@ -74,7 +74,7 @@ async def _ask_all(row: Asker, p: Primitive, handed: Handed, run: Execution) -> 
     try:
         found = await in_thread(lambda: list(requests(processor, handed)))
     except Exception as error:
-        raise LeftToStock("a prompt could not be made, which stock will tell") from error
+        raise LeftToStock("formatting a prompt failed; stock will raise the error") from error
     sync = run.call.sync or not row.by_async
     for wanted in found:
         _begin(p, wanted, run, sync)
@@ -89,7 +89,7 @@ def _begin(p: Primitive, wanted: Request, run: Execution, sync: bool) -> None:
 
 
 def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
-    """A copy of the postprocessor whose model claims, and which feeds the graph the nodes that it is given."""
+    """Returns a copy of a postprocessor whose model claims, and which feeds the graph the nodes that it gets."""
     made = copy.copy(processor)
     made.__dict__["llm"] = shadow_llm(processor.llm, site.part("llm"))
     if row.requests is not None:
@@ -101,7 +101,7 @@ def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
 
 
 def _feeding(function: Callable[..., Any], is_async: bool, site: Site) -> Callable[..., Any]:
-    """A postprocessor's method that feeds the graph what it was given."""
+    """Returns a postprocessor's method that first feeds the graph its arguments."""
 
     def feed(nodes: Any, query_bundle: Any) -> None:
         if query_bundle is not None and nodes:
@@ -120,7 +120,7 @@ def _feeding(function: Callable[..., Any], is_async: bool, site: Site) -> Callab
 
 @dataclass(frozen=True, slots=True)
 class _AskerRow(Row):
-    """Recognises a postprocessor whose LLM can be asked ahead."""
+    """Row of a postprocessor whose LLM can be called ahead."""
 
     def matches(self, obj: Any) -> bool:
         return Row(self.base, self.methods, self.lower).matches(obj) and can_ask(obj)

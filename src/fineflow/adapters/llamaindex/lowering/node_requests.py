@@ -1,6 +1,6 @@
-"""What postprocessors ask an LLM about nodes: which of them are recognised, and their prompts as stock will write them.
+"""LLM requests of postprocessors about nodes: the recognised classes, and their requests exactly as stock sends them.
 
-Read: llama-index-core 0.14.25, llama-index-llms-openai 0.8.3.
+Written against llama-index-core 0.14.25, llama-index-llms-openai 0.8.3.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STRUCTURED = ("structured_predict", "astructured_predict")
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What stock hands to a postprocessor."""
+    """Arguments that stock passes to a postprocessor."""
 
     query: str
     nodes: tuple[Any, ...]
@@ -52,11 +52,10 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A class of postprocessors that ask ``llm``, by its methods.
+    """A class of postprocessors that call ``llm``, recognised by its methods.
 
-    check: raises NotLowered where more than LlamaIndex's own code makes prompts, or reads answers in between.
-    requests: all that will be asked; None where that is one thing. by_async: whether its async method asks by async
-    methods of the LLM.
+    check: raises NotLowered if user code makes prompts, or parses answers between two requests. requests: yields all
+    requests; None if there is only one. by_async: True if its async method uses the LLM's async methods.
     """
 
     base: type
@@ -67,7 +66,7 @@ class Asker:
 
 
 def can_ask(processor: Any) -> bool:
-    """Whether the LLM of a postprocessor is one that can be asked ahead."""
+    """Returns True if the LLM of a postprocessor can be called ahead."""
     return isinstance(processor.llm, LLM) and model_known(processor.llm)
 
 
@@ -93,15 +92,15 @@ def _check_choices(processor: Any, b: IndexBuilder) -> None:
             check_template(part)
         elif part.output_parser is not None or part.function_mappings or part.template_var_mappings or part.kwargs:
             raise NotLowered("a prompt template has an output parser, mappings or values of its own")
-        elif "completion" in part.template_str:  # a block of its language that asks a model
-            raise NotLowered("a prompt template may do more than to write a prompt")
+        elif "completion" in part.template_str:  # a block of the template language that calls a model
+            raise NotLowered("a prompt template may do more than format a prompt")
 
 
 def _check_functions(processor: Any, b: IndexBuilder) -> None:
     if not _known(processor._format_node_batch_fn, b):
-        raise NotLowered("nodes are written into prompts by user code")
+        raise NotLowered("user code formats nodes for prompts")
     if b.sync and not _known(processor._parse_choice_select_answer_fn, b):
-        raise NotLowered("answers are read by user code, before the next one is asked for")
+        raise NotLowered("user code parses each answer before the next request")
 
 
 def _known(function: Any, b: IndexBuilder) -> bool:
@@ -119,15 +118,15 @@ def _structured(processor: Any, handed: Handed) -> Iterator[Request]:
     llm, template = processor.llm, processor.choice_select_prompt
     own = _own_predict(llm)
     if own is not None and template.output_parser is not None:
-        raise LeftToStock("another model has left its output parser with the prompt template")
+        raise LeftToStock("another model has left its output parser in the prompt template")
     for batch in processor._get_node_batches(list(handed.nodes)):
         arguments = processor._get_predict_kwargs(batch, handed.query)
         yield _by_text(llm, template, arguments) if own is None else _noted(llm, own, arguments)
 
 
 def _by_text(llm: LLM, template: Any, arguments: dict[str, Any]) -> Request:
-    """As ``LLMTextCompletionProgram`` asks, which ``structured_predict`` makes for LLMs that call no functions."""
-    bare = template.model_copy(update={"output_parser": None})  # which opens a span
+    """Returns the request of ``LLMTextCompletionProgram``: ``structured_predict`` of LLMs without function calling."""
+    bare = template.model_copy(update={"output_parser": None})  # the parser opens a span
     form = PydanticOutputParser.get_format_string(PydanticOutputParser(arguments["output_cls"]), escape_json=True)
     written = {name: value for name, value in arguments.items() if name not in ("output_cls", "prompt")}
     text = f"{bare.format(llm=llm, **written)}\n\n{form}"
@@ -141,7 +140,7 @@ def _by_text(llm: LLM, template: Any, arguments: dict[str, Any]) -> Request:
 
 
 def _own_predict(llm: LLM) -> FunctionType | None:
-    """The ``structured_predict`` of a class that has its own."""
+    """Returns the ``structured_predict`` of a class that overrides it; None otherwise."""
     found = method(type(llm), "structured_predict")
     return None if found is None or same(type(llm), LLM, *_STRUCTURED) else found.function
 
@@ -154,16 +153,16 @@ def _check_structured(processor: Any, b: IndexBuilder) -> None:
     if _own_predict(llm) is not None:
         schema = getattr(llm, "_should_use_structure_outputs", None)  # as OpenAI has it
         if schema is None or not schema():
-            raise NotLowered(f"it is not known how {type(llm).__name__} is asked for objects")
+            raise NotLowered(f"it is not known how {type(llm).__name__} is called for structured output")
     elif llm.pydantic_program_mode is not PydanticProgramMode.LLM and (
         llm.pydantic_program_mode is not PydanticProgramMode.DEFAULT or llm.metadata.is_function_calling_model
     ):
-        raise NotLowered("its model is asked by calling a function")
+        raise NotLowered("its model is called with function calling")
     if processor._document_relevance_list_cls is not DocumentRelevanceList and not b.assume_pure:
-        raise NotLowered("it asks for objects of a class of your own")
+        raise NotLowered("its answers are objects of a class of your own")
     if type(template) is not PromptTemplate or type(template.output_parser) not in (type(None), PydanticOutputParser):
         raise NotLowered("its prompt template is not recognised")
-    check_template(template.model_copy(update={"output_parser": None}))  # stock puts that in
+    check_template(template.model_copy(update={"output_parser": None}))  # the parser is set by stock
 
 
 # PIINodePostprocessor
@@ -184,14 +183,14 @@ def _directions(processor: Any, handed: Handed) -> Iterator[Request]:
     template = synthesizer._text_qa_template.partial_format(query_str=handed.query)
     for each in handed.nodes:
         chunks = refined(synthesizer, Given(handed.query, (each.node.get_content(),), {}))
-        yield request(processor.llm, template, {"context_str": chunks[0]})  # each further one needs the answer before
+        yield request(processor.llm, template, {"context_str": chunks[0]})  # later chunks need the answer before
 
 
 def _check_directions(processor: Any, b: IndexBuilder) -> None:
     if not _library(type(processor.docstore)):
-        raise NotLowered("nodes are read from a class of your own, before the next answer is asked for")
+        raise NotLowered("nodes are read from a class of your own before the next request")
     if processor.response_mode not in (ResponseMode.COMPACT, ResponseMode.REFINE):
-        raise NotLowered("it asks for more than one answer about a node")
+        raise NotLowered("it requests more than one answer about a node")
     synthesizer = _synthesizer(processor)
     if not isinstance(synthesizer, Refine | CompactAndRefine):
         raise NotLowered("its prompts are not known")
@@ -199,7 +198,7 @@ def _check_directions(processor: Any, b: IndexBuilder) -> None:
 
 
 def _synthesizer(processor: Any) -> Any:
-    """As it makes one for each node."""
+    """Returns the synthesizer that stock makes for each node."""
     return get_response_synthesizer(
         llm=processor.llm,
         text_qa_template=PromptTemplate(processor.infer_prev_next_tmpl),
@@ -209,30 +208,30 @@ def _synthesizer(processor: Any) -> Any:
 
 
 def _nothing(processor: Any, b: IndexBuilder) -> None:
-    """Nothing of the user's is in it."""
+    """Accepts a class that takes no user code."""
 
 
-# What a method asks, by calling it
+# The request of a method, recorded by calling it
 
 
 def _noted(holder: Any, function: Any, arguments: dict[str, Any]) -> Request:
-    """What a method of LlamaIndex asks first, called with a model that writes it down and goes no further."""
+    """Returns the first request of a LlamaIndex method, by calling it with a model that records it and raises."""
     try:
         function(_Noting(holder) if isinstance(holder, LLM) else holder, **arguments)
     except _Noted as noted:
         return noted.request
-    raise LeftToStock("it asks its model in another way")
+    raise LeftToStock("it calls its model in an unknown way")
 
 
 class _Noted(Exception):
-    """The question is known."""
+    """Carries the recorded request."""
 
     def __init__(self, wanted: Request) -> None:
         self.request = wanted
 
 
 class _Noting:
-    """An LLM that notes what it is asked, and does not answer."""
+    """LLM that raises ``_Noted`` with its request instead of answering."""
 
     def __init__(self, llm: LLM) -> None:
         self._noting = llm

@@ -1,4 +1,4 @@
-"""Nodes: whether reading them calls nothing but LlamaIndex."""
+"""Nodes of LlamaIndex's own classes, whose attributes can be read without calling user code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PACKAGES = ("llama_index", "fineflow", "pydantic", "pydantic_core")
 
 
 def known_nodes(nodes: Iterable[Any]) -> bool:
-    """Whether all nodes (``NodeWithScore``) are of LlamaIndex's own classes: those of users may do more when read."""
+    """Returns True if all nodes (``NodeWithScore``) are of LlamaIndex's classes. Reading others may run user code."""
     return all(_known(type(each)) and _known(type(each.node)) for each in nodes)
 
 

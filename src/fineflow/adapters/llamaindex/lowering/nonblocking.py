@@ -1,7 +1,7 @@
-"""Async methods of LlamaIndex that call sync ones between their awaits: the same steps, those done in threads.
+"""Replacements of async LlamaIndex methods that block between awaits: the same steps, the blocking ones in threads.
 
-Each function here is what the method named beside it does, by llama-index-core 0.14.25, and stands in for it on the
-copy that stock runs for one call. It is used only where the method is LlamaIndex's own.
+Each function does what the method beside it in ``_REPLACED`` does in llama-index-core 0.14.25, and replaces it on the
+copy that stock runs for one call. A method that is overridden is not replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fineflow.adapters.llamaindex.methods import blocks, method, same, unblocked
 from fineflow.runtime.loop.workers import in_thread
 
 SOONER = "_fineflow_sooner"
-"""Attribute of a copy: makes of a part that is only known during the call one that runs sooner."""
+"""Attribute of a copy: a function that makes a part which is only known during the call run ahead."""
 
 _graphs = logging.getLogger(KnowledgeGraphQueryEngine.__module__)
 _tables = logging.getLogger(NLSQLRetriever.__module__)
@@ -78,7 +78,7 @@ def _by_tools_in_turn(engine: Any, query_bundle: Any) -> Any:
 
 
 def _part(engine: Any, tool: Any) -> Any:
-    """The engine of a tool that was found, as one that runs sooner."""
+    """Returns the engine of a retrieved tool as one that runs ahead."""
     return engine.__dict__[SOONER](tool.query_engine)
 
 
@@ -156,7 +156,7 @@ _REPLACED_SYNC: _Replaced = ((ToolRetrieverRouterQueryEngine, "_query", _by_tool
 
 
 def replace(made: Any, *, sync: bool) -> None:
-    """Puts these functions on a copy that is made for one call: of a sync method, or of an async one."""
+    """Puts the replacements on the copy of one call: those of sync methods, or those of async ones."""
     kind = type(made)
     for base, name, stands_in in _REPLACED_SYNC if sync else _REPLACED:
         if issubclass(kind, base) and name not in vars(made) and same(kind, base, name):

@@ -1,4 +1,4 @@
-"""Node postprocessors: which primitives they are, and their shadows."""
+"""Node postprocessors: their primitives and their shadows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def lower_postprocessors(processors: Sequence[Any], nodes: Symbol, query: Leaf, 
 
 
 def shadow_postprocessors(processors: Sequence[Any], site: Site) -> list[Any]:
-    """Copies of the postprocessors of an engine, whose models are asked ahead or through an engine.
+    """Returns copies of the postprocessors of an engine, whose models are called ahead or through a queue.
 
-    None of them blocks the event loop.
+    In async calls none of them blocks the event loop.
     """
     return [site.of(each, f"postprocessor {i}") for i, each in enumerate(processors)]
 
 
 def _lower(processor: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """A step of stock's: it needs all that comes before it, and what comes behind needs all of it."""
+    """Appends a step that stock runs: it needs the whole result before it, and later steps need its whole result."""
     args = {"query": query_in(value).ref, "documents": nodes_in(value).ref}
     scorer = scorer_of(processor)
     if scorer is None and "rerank" not in type(processor).__name__.lower():
@@ -55,7 +55,7 @@ def _shadow(processor: Any, site: Site) -> Any:
 
 
 def queued(processor: Any) -> bool:
-    """Whether its model is asked through the queue of an engine, in place of where stock asks it."""
+    """Returns True if the model of a postprocessor is called through the queue of an engine."""
     return scorer_of(processor) is not None
 
 

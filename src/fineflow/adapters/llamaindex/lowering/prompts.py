@@ -1,7 +1,7 @@
-"""Prompt templates, and how texts are packed into prompts: what stock does, without its spans and events.
+"""Prompt templates and the packing of texts into prompts: the same as in stock, without its spans and events.
 
-The splitters of LlamaIndex open spans and send events, so their inner methods are called here. ``settled`` says which
-chunks are final while texts are still to come; with it the parents in a tree of summaries start early.
+LlamaIndex's splitters open spans and send events, so their inner methods are called here. ``settled`` returns the
+chunks that are final while more texts are still to come; parents in a tree of summaries start early with it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fineflow.adapters.llamaindex.methods import exactly
 from fineflow.adapters.llamaindex.models.servers import Served, served, warmed
 
 _TOKENIZERS = ("fineflow", "llama_index", "tiktoken", "tokenizers", "transformers")
-_MARK = "\x02late\x03"  # stands for a value that is not there yet; cannot come from a tokenizer or a keyboard
-_WORDS, _SHORT = 16384, 40  # texts that are remembered, and of how many characters
+_MARK = "\x02late\x03"  # placeholder of a value that is not known yet; cannot come from a tokenizer or a keyboard
+_WORDS, _SHORT = 16384, 40  # number of cached texts, and their maximum length in characters
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
 def check_template(template: Any) -> None:
-    """Raises NotLowered where filling in a template could call user code."""
+    """Raises NotLowered if formatting a template could call user code."""
     parts = [template]
     if type(template) is SelectorPromptTemplate:
         for condition, part in template.conditionals or ():
@@ -42,15 +42,15 @@ def check_template(template: Any) -> None:
         if part.output_parser is not None or part.function_mappings or part.template_var_mappings:
             raise NotLowered("a prompt template has an output parser or mappings of its own")
         if any(not isinstance(value, str) for value in part.kwargs.values()):
-            raise NotLowered("a prompt template holds a value that is no text")
+            raise NotLowered("a prompt template holds a value that is not a string")
 
 
 def check_packing(helper: Any) -> None:
-    """Raises NotLowered where packing texts could call user code, or is not known."""
+    """Raises NotLowered if packing texts could call user code, or is not recognised."""
     if type(helper) is not PromptHelper or not vars(helper).keys() <= type(helper).model_fields.keys():
         raise NotLowered(f"how {type(helper).__name__} packs prompts is not recognised")
     if helper.separator != " ":
-        raise NotLowered("texts are split at something else than spaces")
+        raise NotLowered("texts are not split at spaces")
     counter = helper._token_counter
     if type(counter) is not TokenCounter or vars(counter).keys() != {"tokenizer"}:
         raise NotLowered("tokens are counted by user code")
@@ -64,10 +64,10 @@ def check_packing(helper: Any) -> None:
 
 
 def quick(helper: PromptHelper) -> PromptHelper:
-    """The same helper, which remembers how many tokens short texts have.
+    """Returns a copy of a helper that caches the token counts of short texts.
 
-    Stock counts the tokens of every word, several times; with the graph the words of a prompt are counted twice as
-    often. Only for helpers that ``check_packing`` accepts.
+    Stock counts the tokens of every word several times, and the graph counts them again. Only for helpers that
+    ``check_packing`` accepts.
     """
     made = helper.model_copy()
     made._token_counter = TokenCounter(tokenizer=_remembering(helper._token_counter.tokenizer))
@@ -83,22 +83,22 @@ def _remembering(tokenizer: Callable[[str], list[Any]]) -> Callable[[str], list[
 def repacked(
     helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any, padding: int = DEFAULT_PADDING
 ) -> list[str]:
-    """``helper.repack(template, texts, llm=llm, padding=padding)``. Raises ValueError where the prompt has no room."""
+    """Returns ``helper.repack(template, texts, llm=llm, padding=padding)``. Raises ValueError if there is no room."""
     splitter = quick(helper).get_text_splitter_given_prompt(template, padding=padding, llm=llm)
     return _split(splitter, _joined(texts))
 
 
 def truncated(helper: PromptHelper, template: Any, text: str, llm: Any) -> str:
-    """``helper.truncate(template, [text], llm=llm)[0]``. Raises ValueError where the prompt has no room."""
+    """Returns ``helper.truncate(template, [text], llm=llm)[0]``. Raises ValueError if there is no room."""
     splitter = quick(helper).get_text_splitter_given_prompt(template, num_chunks=1, padding=DEFAULT_PADDING, llm=llm)
     return _split(splitter, text)[0]
 
 
 def settled(helper: PromptHelper, template: Any, texts: Sequence[str], llm: Any) -> list[str]:
-    """The chunks that ``repacked`` will begin with, whatever texts follow; each is followed by at least one more.
+    """Returns the chunks that ``repacked`` will begin with, whatever texts follow; at least one more chunk follows.
 
-    Texts are cut into words, and words added to a chunk until one does not fit. What closes a chunk is therefore known
-    as soon as that word is complete; so the last word that is there, which may go on, is left out, and the last chunk.
+    A chunk takes words until one does not fit, so it is final once that word is complete. The last known word, which
+    may continue, and the last chunk are therefore left out.
     """
     known = _joined(texts)
     whole, space, _ = known.rpartition(" ")
@@ -115,7 +115,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def _split(splitter: Any, text: str) -> list[str]:
-    """``splitter.split_text(text)``."""
+    """Returns ``splitter.split_text(text)``."""
     if text == "":
         return [text]
     chunks: list[str] = splitter._merge(splitter._split(text, splitter.chunk_size), splitter.chunk_size)
@@ -123,12 +123,15 @@ def _split(splitter: Any, text: str) -> list[str]:
 
 
 def selected(template: BasePromptTemplate, llm: Any) -> Any:
-    """The template that is used for this model."""
+    """Returns the template that is used for this model."""
     return template.select(llm=llm) if isinstance(template, SelectorPromptTemplate) else template
 
 
 def segments(template: Any) -> tuple[tuple[str, str], ...]:
-    """A selected template as text and variables in order, as (kind, text or name); empty where it is not only text."""
+    """Returns the parts of a selected template in order, as ("text", text) or ("variable", name).
+
+    Empty if the template has blocks that are not text.
+    """
     if isinstance(template, PromptTemplate):
         return tuple(_segments(template.template, template))
     found: list[tuple[str, str]] = []
@@ -153,7 +156,10 @@ def _segments(text: str, template: Any) -> Iterator[tuple[str, str]]:
 
 
 def reader_of(llm: Any) -> EngineLLM | Served | None:
-    """What writes the prompts of a model for a prefill, and prefills: the model, or what stands for its server."""
+    """Returns the object that formats prompts of a model and prefills them: the model, or its server's ``Served``.
+
+    None if nothing may be prefilled.
+    """
     if type(llm) is EngineLLM:
         return llm if llm.engine.can_prefill else None
     found = served(llm)
@@ -161,7 +167,7 @@ def reader_of(llm: Any) -> EngineLLM | Served | None:
 
 
 def prefix_cache(llm: Any) -> dict[str, Any]:
-    """What passes should know of the prefix cache that the model's prompts go to, if they may use it."""
+    """Returns the metadata with which passes plan prefills: the prefix cache of the model, or why there is none."""
     if type(llm) is EngineLLM:
         return {"block": llm.engine.block_size, "cache": id(llm.engine)} if llm.engine.can_prefill else {}
     found = served(llm)
@@ -173,9 +179,9 @@ def prefix_cache(llm: Any) -> dict[str, Any]:
 
 
 def beginning(llm: Any, template: Any, known: Mapping[str, str]) -> str:
-    """What the prompt of a template begins with when only some of its variables are known; "" where that is not shown.
+    """Returns the beginning of a prompt of which only some variables are known; "" if it cannot be determined.
 
-    The whole prompt is written, chat template included, with a mark in place of what is late, and cut at the mark.
+    Formats the whole prompt, chat template included, with a mark for each missing value, and cuts it at the first mark.
     """
     late = {name: _MARK for name in template.template_vars if name not in known and name not in template.kwargs}
     if llm.metadata.is_chat_model:

@@ -1,8 +1,7 @@
-"""Retrievers that are asked at once by one query, of which some leave a vector with it that others then search by.
+"""Order of retrievers that run concurrently on one query, when some store a vector in it that others then search by.
 
-Sync vector searches leave it; so do retrievers whose async methods are the sync ones (``AutoMergingRetriever``).
-Stock's loop does these one by one, so that all that starts later finds the vector. Here they are done in threads, and
-the others wait.
+Sync vector searches store it; so do retrievers whose async methods are the sync ones (``AutoMergingRetriever``). In
+stock these block the event loop, so all later ones find the vector. Here they run in threads, and the others wait.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fineflow.adapters.llamaindex.methods import blocks
 
 
 def keeps_vector(retriever: Any) -> bool:
-    """Whether it may leave a vector with the query in async calls, too."""
+    """Returns True if a retriever may store a vector in the query in async calls, too."""
     ours = type(retriever).__module__.startswith("llama_index.")
     makes_none = container_of(retriever) is None or isinstance(retriever, TransformRetriever)
     if ours and makes_none and "_embed_model" not in vars(retriever):
@@ -33,9 +32,9 @@ def keeps_vector(retriever: Any) -> bool:
 
 
 def stay(retrievers: Sequence[Any]) -> bool:
-    """Whether those that leave a vector stay on the loop in async calls.
+    """Returns True if retrievers that store a vector have to stay on the event loop in async calls.
 
-    So it is beside a retriever that calls others later on, by the same query: only on the loop the order is stock's.
+    That is so beside a retriever that calls others later with the same query: only on the loop is the order stock's.
     """
     return any(map(keeps_vector, retrievers)) and any(
         not is_search(each) and not is_auto(each) and not blocks(type(each), "_aretrieve") for each in retrievers
@@ -43,7 +42,7 @@ def stay(retrievers: Sequence[Any]) -> bool:
 
 
 def in_turn(shadows: Sequence[Any], retrievers: Sequence[Any], site: Site) -> list[Any]:
-    """The shadows of retrievers for an async call; each waits for those called before it that leave a vector."""
+    """Returns the shadows for an async call; each waits for those called before it that store a vector."""
     if not any(map(keeps_vector, retrievers)):
         return list(shadows)
     pairs = list(zip(shadows, retrievers, strict=True))
@@ -57,14 +56,14 @@ def in_turn(shadows: Sequence[Any], retrievers: Sequence[Any], site: Site) -> li
 
 
 class _UnderWay(defaultdict[Any, list[asyncio.Event]]):
-    """Of one call, by place and query: the searches that leave a vector; set when they have ended."""
+    """Searches of one call that store a vector, by path and query; an event is set when its search has ended."""
 
     def __init__(self) -> None:
         super().__init__(list)
 
 
 class _InTurn(wrapt.ObjectProxy[Any]):
-    """A retriever that waits for others that were called before it with the same query."""
+    """Retriever that waits for those that were called before it with the same query and store a vector."""
 
     def __init__(self, retriever: Any, site: Site, keeps: bool) -> None:
         super().__init__(retriever)

@@ -1,4 +1,4 @@
-"""Retrievers: the rows of all of them, and what is common to their shadows."""
+"""Retrievers: the rows of all of them, and the common part of their shadows."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 
 
 def lower_retrieval(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
-    """Appends the retriever of an engine, and its postprocessors."""
+    """Appends the retriever of an engine and its postprocessors."""
     with b.inside("retriever"):
         nodes = b.lower(engine._retriever, asked_for(query))
     return b.whole(lower_postprocessors(engine._node_postprocessors, nodes, query, b))
 
 
 def shadow_retrieval(made: Any, engine: Any, site: Site) -> None:
-    """Puts their shadows into ``made``, the shadow of the engine."""
+    """Puts the shadows of the retriever and the postprocessors into ``made``, the shadow of the engine."""
     made._retriever = site.of(engine._retriever, "retriever")
     made._node_postprocessors = shadow_postprocessors(engine._node_postprocessors, site)
 
@@ -79,9 +79,9 @@ _SHADOWS: dict[type, Callable[[Any, Site], Any]] = {
 
 
 def _shadow(own: Callable[[Any, Site], Any], whole: bool, retriever: Any, site: Site) -> Any:
-    """A copy of a retriever whose parts claim; in async calls none of them blocks the event loop.
+    """Returns a copy of a retriever whose parts claim; in async calls none of them blocks the event loop.
 
-    whole: stock calls it as it is, so that a limit of the retriever counts.
+    whole: True if stock calls it as one component, so that its own limit applies.
     """
     made = _with_objects(own(retriever, site), retriever, site)
     return _Counted(made, retriever, site.leaf) if whole and has_limit(retriever) else made
@@ -107,14 +107,14 @@ ROWS = tuple(
 
 
 def parts_run_ahead(obj: Any) -> bool:
-    """Whether parts of a retriever run ahead that its plan does not show."""
+    """Returns True if a retriever has parts that run ahead without being in its plan."""
     if any(row.matches(obj) for row in (*containers.RETRIEVERS, *node_embeddings.ROWS)):
         return True
     return isinstance(obj, BaseRetriever) and bool(getattr(obj, "object_map", None))
 
 
 class _Counted(wrapt.ObjectProxy[Any]):
-    """A retriever whose calls count as a whole, each with a permit. known: the user's, which may have a limit."""
+    """Retriever each of whose calls takes a permit. known: the user's object, which may have a limit."""
 
     def __init__(self, retriever: Any, known: Any, leaf: str) -> None:
         super().__init__(retriever)
@@ -128,7 +128,7 @@ class _Counted(wrapt.ObjectProxy[Any]):
 
 
 def _with_objects(made: Any, retriever: Any, site: Site) -> Any:
-    """Has the query engines and retrievers that found nodes refer to run ahead by themselves."""
+    """Makes the query engines and retrievers that retrieved nodes refer to run ahead by themselves."""
     objects = list((getattr(retriever, "object_map", None) or {}).values())
     if not objects or not as_written(retriever, BaseRetriever, *_OBJECTS):
         return made

@@ -1,7 +1,7 @@
-"""RouterQueryEngine: what its selector chooses runs ahead of stock, all of it at once.
+"""RouterQueryEngine: the engines that its selector chooses run ahead of stock, concurrently.
 
-Stock's sync method calls the chosen engines one after the other, its async one side by side. So for sync calls each
-engine that is known from end to end is searched and answered ahead, as soon as the selector has chosen it.
+Stock's sync method calls the chosen engines one after the other; its async method calls them concurrently anyway. So in
+sync calls, if all engines are fully recognised, search and answers of each start as soon as the selector chooses it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SELECTORS = (LLMSingleSelector, LLMMultiSelector)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of so many engines of a router."""
+    """One engine of a router: its index, and the number of engines."""
 
     index: int
     count: int
 
 
 class _Format:
-    """What ``SelectionOutputParser`` adds to a prompt, without its span."""
+    """Formats prompts like ``SelectionOutputParser``, without its span."""
 
     def format(self, text: str) -> str:
         found = method(SelectionOutputParser, "format")
@@ -51,7 +51,7 @@ class _Format:
 
 
 def _lower_router(router: Any, value: Symbol, b: IndexBuilder) -> Symbol:
-    """The primitives of what is chosen, as far as it can be run ahead, and of what sums it up."""
+    """Appends the chosen engines, if they can run ahead, and the summarizer."""
     query = query_in(value)
     found = _lower_choices(router, query, b)
     if found is None:
@@ -75,18 +75,18 @@ def _lower_choices(router: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
                 found[str(i)] = lower_tool(part, question, vector, b).ref
     except NotLowered as why:
         del b.primitives[mark:]
-        b.note(b.leaf, False, f"{why}; what is chosen runs when stock calls it")
+        b.note(b.leaf, False, f"{why}; chosen engines run when stock calls them")
         return None
     return b.add(Op.AGGREGATE, found, component=router, kind=TEXT, how="chosen")
 
 
 def _vector(router: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
-    """The vector of the query, which stock keeps with it: the engines that are called later search by the first's."""
+    """Appends the query's vector, which stock stores in the query: later engines search by that of the first one."""
     if not b.sync:
-        raise NotLowered("stock's async method calls all that is chosen at once")
+        raise NotLowered("stock's async method calls the chosen engines concurrently anyway")
     retrievers = [getattr(part, "_retriever", None) for part in router._query_engines]
     if not retrievers or not all(map(is_search, retrievers)):
-        raise NotLowered("an engine is not known from end to end")
+        raise NotLowered("an engine is not fully recognised")
     models: list[Any] = [each._embed_model for each in retrievers if each is not None and each._needs_embedding()]
     if not models:
         return None
@@ -97,11 +97,11 @@ def _vector(router: Any, query: Leaf, b: IndexBuilder) -> Leaf | None:
 
 
 def _selected(router: Any, query: Leaf, b: IndexBuilder) -> Leaf:
-    """The model that chooses."""
+    """Appends the selector's model."""
     selector = router._selector
     base = next((each for each in _SELECTORS if isinstance(selector, each)), None)
     if base is None or not as_written(selector, base, "select", "_select"):
-        raise NotLowered(f"{type(selector).__name__} is not recognised: what it chooses is known when it returns")
+        raise NotLowered(f"{type(selector).__name__} is not recognised: its choice is known when it returns")
     prompt = selector._prompt
     if type(prompt) is not PromptTemplate or type(prompt.output_parser) is not SelectionOutputParser:
         raise NotLowered("the selector's prompt has a parser of its own")
@@ -121,7 +121,7 @@ def _selected(router: Any, query: Leaf, b: IndexBuilder) -> Leaf:
 
 
 def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
-    """What stock will ask the selector's model."""
+    """Returns the request that stock will send to the selector's model."""
     router, query = p.component, args["key:query_str"]
     selector, choices = router._selector, router._metadatas
     arguments: dict[str, Any] = {
@@ -136,13 +136,13 @@ def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
 
 
 def _chosen(p: Primitive, args: Mapping[str, Any], run: Execution) -> str:
-    """The query, if the engine is chosen. Raises LeftToStock if it is not, and what the parser raises."""
+    """Returns the query if the engine is chosen. Raises LeftToStock if not; also what the parser raises."""
     query, choice = query_text(p, "query", args, run), p.component
     parse = method(SelectionOutputParser, "parse")
     assert parse is not None
     answers = parse.function(SelectionOutputParser(), args["text"]).parsed_output
     for answer in answers:
-        if range(choice.count)[answer.choice - 1] == choice.index:  # which counts from the end where stock's list does
+        if range(choice.count)[answer.choice - 1] == choice.index:  # choice 0 is the last one, as in stock's list
             return query
     raise LeftToStock("it is not chosen")
 

@@ -1,7 +1,7 @@
-"""Sub-questions: each is searched and answered ahead of stock, as soon as the model has written it.
+"""Sub-questions: search and answer of each start ahead of stock, as soon as the model has written it.
 
-Only where the query engine of every tool is known from end to end: a vector search, postprocessors that leave out nodes
-or put them into another order, nodes in this process, and a synthesizer whose answers are those of its model.
+Requires that the query engine of every tool is fully recognised: a vector search, postprocessors that only filter,
+reorder or replace node texts, a docstore in this process, and a synthesizer whose answers are those of its model.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _RETRIEVED = ("_determine_nodes_to_fetch", "_insert_fetched_nodes_into_query_res
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One of the tools that questions are for."""
+    """A tool that questions are addressed to."""
 
     name: str
 
 
 def _lower_sub_questions(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """The primitives of what can be run ahead. Raises NotLowered where that is nothing."""
+    """Appends the primitives that run ahead. Raises NotLowered if there are none."""
     try:
         return _lowered(engine, query_in(value), b)
     except NotLowered as why:
@@ -78,8 +78,8 @@ def _lowered(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
             try:
                 output = lower_tool(part, Leaf(Ref("item"), TEXT), None, inner)
             except NotLowered as why:
-                # It may be user code, which nothing overtakes; and which questions come first is not known here.
-                raise NotLowered(f"{why}; so all questions are stock's") from why
+                # It may be user code, which nothing overtakes, and the order of the questions is not known yet.
+                raise NotLowered(f"{why}; so stock answers all questions") from why
             questions = b.add(
                 Op.PARSE,
                 {"text": written.ref},
@@ -98,7 +98,7 @@ def _lowered(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
 
 
 def _asked(engine: Any, generator: Any, query: Leaf, b: IndexBuilder) -> Leaf:
-    """The model that writes the questions."""
+    """Appends the model that writes the questions."""
     if not as_written(generator, LLMQuestionGenerator, *_GENERATING):
         raise NotLowered(f"{type(generator).__name__} is not recognised: its questions are known when it returns them")
     prompt = generator._prompt
@@ -117,25 +117,25 @@ def _asked(engine: Any, generator: Any, query: Leaf, b: IndexBuilder) -> Leaf:
 
 
 def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, b: IndexBuilder) -> Leaf:
-    """Search and answers for one question. vector: of the question, where there is one.
+    """Appends search and answers for one question. vector: that of the question, if it is known.
 
-    Raises NotLowered where the engine is not known from end to end.
+    Raises NotLowered if the engine is not fully recognised.
     """
     if not as_written(engine, RetrieverQueryEngine, *ENGINE_METHODS):
-        raise NotLowered(f"{type(engine).__name__} is not known from end to end")
+        raise NotLowered(f"{type(engine).__name__} is not fully recognised")
     for i, processor in enumerate(engine._node_postprocessors):
         if not any(as_written(processor, base, *_PROCESSING) for base in _FILTERS):
-            raise NotLowered(f"{type(processor).__name__} behind its search is not known from end to end")
+            raise NotLowered(f"{type(processor).__name__} after its search is not recognised")
         with b.inside(f"postprocessor {i}"):
             b.objects[b.leaf] = processor
     retriever, synthesizer = engine._retriever, engine._response_synthesizer
     with b.inside("retriever"):
         found, _ = lower_search(retriever, question, vector, b)
         if not as_written(retriever, VectorIndexRetriever, *_RETRIEVED) or retriever.object_map:
-            raise NotLowered("its retriever makes its own of what it has found")
+            raise NotLowered("its retriever has its own way to turn search results into nodes")
         store = retriever._docstore
         if not (exactly(store, SimpleDocumentStore) and exactly(store._kvstore, SimpleKVStore)):
-            raise NotLowered(f"nodes are read from {type(store).__name__}, once more than stock reads them")
+            raise NotLowered(f"nodes would be read from {type(store).__name__} once more than in stock")
         effects = Effects(Effect.READ, b.resource(store), "reads nodes")
         args = {"found": found.ref, "query": question.ref}
         texts = b.add(Op.PARSE, args, name="texts", component=engine, effects=effects, kind=VALUE, kernel=_texts)
@@ -147,9 +147,9 @@ def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, b: IndexBuilder
 
 
 def shadow_with_tools(asks: str, obj: Any, site: Site) -> Any:
-    """A copy of a container whose engines claim what was answered ahead, where the graph answers for them.
+    """Returns a copy of a container; engines that the graph runs ahead claim their answers.
 
-    asks: the attribute of ``obj`` whose model says what each engine is asked.
+    asks: attribute with the object whose model writes the questions, or chooses the engines.
     """
     made = shadow_container(obj, site)
     parts = obj._query_engines
@@ -167,16 +167,16 @@ def shadow_with_tools(asks: str, obj: Any, site: Site) -> Any:
 
 
 def _request(p: Primitive, args: Mapping[str, Any], run: Execution) -> Request:
-    """What stock will ask the model for."""
+    """Returns the request that stock will send to the model."""
     engine, query = p.component, args["key:query_str"]
     generator = engine._question_gen
     arguments = {"tools_str": build_tools_text(engine._metadatas), "query_str": query}
-    prompt = generator._prompt.model_copy(update={"output_parser": None})  # which adds nothing, but opens a span
+    prompt = generator._prompt.model_copy(update={"output_parser": None})  # the parser adds no text, but opens a span
     return request(generator._llm, prompt, arguments)
 
 
 class Questions:
-    """The questions for one tool in what a model writes, each released when its JSON object has closed."""
+    """Reader of the questions for one tool in a model's text; each is final once its JSON object has closed."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -185,7 +185,7 @@ class Questions:
         self._found: list[str] = []
 
     def so_far(self, text: str) -> list[str]:
-        """Those that are final in a text that has not ended."""
+        """Returns the questions that are final in an incomplete text."""
         if not self._read:
             head = _HEAD.match(text)
             if head is None and not text.lstrip(" \n`json").startswith("["):
@@ -196,7 +196,7 @@ class Questions:
         return self._found
 
     def all(self, text: str) -> list[str]:
-        """Those in the whole text. Raises what the parser raises."""
+        """Returns the questions in the complete text. Raises what the parser raises."""
         parse = method(SubQuestionOutputParser, "parse")
         assert parse is not None
         parsed = parse.function(SubQuestionOutputParser(), text).parsed_output
@@ -209,7 +209,7 @@ def _for(tool: Tool, items: list[Any]) -> list[str]:
 
 
 def _questions(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """The questions for one tool in what the model has written, each released when it is final."""
+    """Returns the questions for one tool in the model's text, releasing each once it is final."""
     return items_written(p, args["text"], Questions(p.component), run)
 
 
@@ -218,9 +218,9 @@ def _texts(p: Primitive, args: Mapping[str, Any], run: Execution) -> Given | Non
 
 
 def texts_of(engine: Any, query: str, result: Any) -> Given | None:
-    """What stock will hand the synthesizer for what a store has found; None where it is left to stock.
+    """Returns what stock will pass to the synthesizer for a search result; None to leave it to stock.
 
-    The result is stock's, which fills it in in place: so a copy is filled in here.
+    Works on a copy of the result, which stock fills in in place.
     """
     retriever = engine._retriever
     found = VectorStoreQueryResult(
@@ -235,13 +235,13 @@ def texts_of(engine: Any, query: str, result: Any) -> Given | None:
     if len(nodes) != len(scored) or any(isinstance(node, IndexNode) for node in nodes.values()):
         return None
     scored = _processed(engine._node_postprocessors, scored, query)
-    if not scored:  # stock asks nobody about nothing
+    if not scored:  # without nodes stock sends no request
         return None
     return Given(query, tuple(each.node.get_content(metadata_mode=MetadataMode.LLM) for each in scored), {})
 
 
 def _processed(processors: Sequence[Any], scored: list[NodeWithScore], query: str) -> list[NodeWithScore]:
-    """What the postprocessors leave, of copies, as some change nodes in site."""
+    """Returns the nodes that the postprocessors leave; runs them on copies, as some change nodes in place."""
     if processors:
         scored = [NodeWithScore(node=each.node.model_copy(), score=each.score) for each in scored]
     for processor in processors:

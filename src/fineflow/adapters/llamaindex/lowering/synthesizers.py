@@ -47,17 +47,17 @@ _REFINING = (
 
 
 _DONE = {
-    ACCUMULATE: "all answers are asked for at once, where stock's sync methods ask one by one",
-    TREE: "an answer to answers is asked for when those are there that it is made of, not when a whole level is",
-    REFINE: "texts that refine an answer are prefilled while it is written",
+    ACCUMULATE: "all requests run at once, where stock's sync methods send them one by one",
+    TREE: "each summary starts once its own inputs are ready, not once a whole level is",
+    REFINE: "refine prompts are prefilled while the answer before is written",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What stock hands a synthesizer: the query, the texts of the nodes, and keyword arguments for its prompts.
+    """Input of a synthesizer: the query, the texts of the nodes, and keyword arguments for its prompts.
 
-    by: the synthesizer that stock runs, where it does: chat engines make one for each turn, or have one stream.
+    by: the synthesizer that stock runs, if stock does; chat engines make one for each turn, or set it to stream.
     """
 
     query: str
@@ -67,12 +67,12 @@ class Given:
 
 
 def is_synthesizer(obj: Any) -> bool:
-    """Whether an object is one of LlamaIndex's response synthesizers."""
+    """Returns True if an object is a response synthesizer."""
     return isinstance(obj, BaseSynthesizer)
 
 
 def kind_of(synthesizer: Any) -> Kind | None:
-    """Returns how a synthesizer is recognised, if it is."""
+    """Returns the row of a synthesizer; None if it is not recognised."""
     return next((row for row in KINDS if row.matches(synthesizer)), None)
 
 
@@ -80,7 +80,7 @@ def kind_of(synthesizer: Any) -> Kind | None:
 
 
 def _lower_synthesizer(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """The texts that stock hands over, the prompts made of them, and one step for all answers of the model.
+    """Appends the texts that stock feeds, the prompt made from them, and one step for all answers of the model.
 
     Raises NotLowered.
     """
@@ -117,7 +117,7 @@ def _lower_synthesizer(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf
 
 
 def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, b: IndexBuilder) -> Leaf:
-    """All answers for texts that are known ahead of stock. Raises NotLowered."""
+    """Appends one step for all answers about texts that are known ahead of stock. Raises NotLowered."""
     llm = synthesizer._llm
     _check(synthesizer, kind)
     effects = model_effects(llm, b, "predict")
@@ -156,7 +156,7 @@ def _prompt(
 
 
 def _is_library(p: Primitive, b: IndexBuilder) -> bool:
-    """Whether a step of stock's is made of classes of LlamaIndex's, or of declared ones."""
+    """Returns True if a step that stock runs consists of LlamaIndex's classes, or of declared ones."""
     if p.effects.kind is Effect.OPAQUE:
         return False
     component = p.component
@@ -170,11 +170,11 @@ def _is_library(p: Primitive, b: IndexBuilder) -> bool:
 
 
 def _check(synthesizer: Any, kind: Kind) -> None:
-    """Raises NotLowered where an answer is not simply ``llm.predict`` of a prompt with packed texts."""
+    """Raises NotLowered unless each answer is simply ``llm.predict`` of a prompt with packed texts."""
     if synthesizer._multimodal:
-        raise NotLowered("it reads more than texts")
+        raise NotLowered("it is multimodal")
     if synthesizer._output_cls is not None:
-        raise NotLowered("it asks for objects of a class")
+        raise NotLowered("its answers are objects of a class")
     if kind.how == REFINE and (synthesizer._structured_answer_filtering or not _default_program(synthesizer)):
         raise NotLowered("its answers are filtered by a program")
     for name in kind.templates:
@@ -190,7 +190,7 @@ def _default_program(synthesizer: Any) -> bool:
 
 
 def _shadow_synthesizer(synthesizer: Any, site: Site) -> Any:
-    """A copy of a synthesizer whose model claims, and which feeds the graph the texts that it is given."""
+    """Returns a copy of a synthesizer whose model claims, and which feeds the graph the texts that it gets."""
     kind = kind_of(synthesizer)
     if kind is None or not model_known(synthesizer._llm):
         return _shadow_other(synthesizer, site)
@@ -209,7 +209,7 @@ def _shadow_synthesizer(synthesizer: Any, site: Site) -> Any:
 
 
 def _shadow_other(synthesizer: Any, site: Site) -> Any:
-    """A synthesizer that is not recognised as one of many answers: in async calls it does not block the event loop."""
+    """Returns the shadow of any other synthesizer; in async calls it does not block the event loop."""
     found = in_turn(synthesizer, site)
     if site.sync:
         return found
@@ -221,7 +221,7 @@ def _shadow_other(synthesizer: Any, site: Site) -> Any:
 
 
 def _feeding(own: Callable[..., Any], is_async: bool, site: Site, by: Any) -> Callable[..., Any]:
-    """A method of the synthesizer that feeds the graph what it was given, the first time: a tree calls it again."""
+    """Returns a synthesizer's method that feeds the graph its arguments, on the first call only: a tree recurses."""
 
     def feed(query_str: str, text_chunks: Any, arguments: Mapping[str, Any]) -> None:
         site.feed(Given(query_str, tuple(text_chunks), arguments, by), once=True)
@@ -247,9 +247,9 @@ def _components(synthesizer: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Kind(Row):
-    """A class of synthesizers by its methods.
+    """A class of synthesizers, recognised by its methods.
 
-    how: its answers depend on each other. templates: attributes with prompts.
+    how: the way in which its answers depend on each other. templates: attributes with prompts.
     """
 
     how: str = ""

@@ -1,4 +1,4 @@
-"""VectorIndexRetriever: a search as a primitive, how it runs ahead of stock, and its shadow."""
+"""VectorIndexRetriever: its search as a primitive, the kernel that runs it ahead of stock, and its shadow."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _SEARCHING = (
 
 
 def is_search(retriever: Any) -> bool:
-    """Whether an object is a VectorIndexRetriever as LlamaIndex wrote it."""
+    """Returns True for a VectorIndexRetriever with LlamaIndex's own methods."""
     return as_written(retriever, VectorIndexRetriever, *_SEARCHING)
 
 
 def is_auto(retriever: Any) -> bool:
-    """Whether an object is a VectorIndexAutoRetriever as LlamaIndex wrote it."""
+    """Returns True for a VectorIndexAutoRetriever with LlamaIndex's own methods."""
     return as_written(retriever, VectorIndexAutoRetriever, *_AUTO)
 
 
@@ -85,7 +85,7 @@ def _stock_search(retriever: Any, query: Leaf, b: IndexBuilder) -> Leaf:
 
 
 def _lower_lone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """One search by itself: stock's, unless there is time before it."""
+    """Appends a single search: run by stock, unless it has to wait anyway (``IndexBuilder.early``)."""
     query = query_in(value)
     if b.early:
         try:
@@ -96,7 +96,7 @@ def _lower_lone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuilder) -> tuple[Leaf, Leaf | None]:
-    """EMBED and SEARCH, run ahead of stock; the vector too, where one was made. Raises NotLowered."""
+    """Appends EMBED and SEARCH, run ahead of stock; returns the nodes, and the vector if any. Raises NotLowered."""
     if not is_search(retriever):
         raise NotLowered(f"{type(retriever).__name__} is not recognised: runs through its own methods")
     store, args = retriever._vector_store, {"query": query.ref}
@@ -124,14 +124,14 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuild
 
 
 class LateRetrievers:
-    """The retrievers of one call that stock makes during the call, by path. On the loop of the call."""
+    """Retrievers that stock makes during a call, by path. Used on the loop of the call."""
 
     def __init__(self) -> None:
         self._found: Mapping[str, Any] | None = None
         self._waiting: list[asyncio.Future[None]] = []
 
     def there(self, found: Mapping[str, Any]) -> None:
-        """Stock has made them."""
+        """Sets the retrievers, once stock has made them."""
         self._found = found
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -139,7 +139,7 @@ class LateRetrievers:
                 future.set_result(None)
 
     async def component(self, leaf: str) -> Any:
-        """Returns the retriever at a path, once it is there. Raises LeftToStock if there will be none."""
+        """Waits for the retriever at a path. Raises LeftToStock if stock made an engine without it."""
         if self._found is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -151,7 +151,7 @@ class LateRetrievers:
 
 
 def search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-    """What a vector store finds for a query, as its retriever asks; or the one that stock will make in its site."""
+    """Searches a vector store as its retriever does; if ``late``, waits for the retriever that stock makes instead."""
     return run.spawn(_later(p, args, run), p) if p.meta.get("late") else _search(p, args, run)
 
 
@@ -181,19 +181,19 @@ def _search(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
                 try:
                     return await called(store, "query", given, sync=sync, **settings)
                 except Exception as error:
-                    if other:  # stock asks on a loop of its own, which may succeed
+                    if other:  # stock calls the async method, on a loop of its own, which may succeed
                         raise LeftToStock(f"its sync method raised {type(error).__name__}") from error
                     raise
 
         return await asearched(store, given, settings, alone)
 
-    measured = engine_of(store) is not None  # by the queue in front of it
+    measured = engine_of(store) is not None  # the store's queue measures its searches
     started = p.with_(meta={**p.meta, "foreign": False}) if measured else p
     return Work(run.work(started, (wanted, settings), start, in_slot=False), lambda found: found)
 
 
 def shadow_search(retriever: Any, site: Site) -> Any:
-    """A copy of a retriever whose embedding model and store claim."""
+    """Returns a copy of a retriever whose embedding model and store claim."""
     made = copy.copy(retriever)
     made._embed_model = shadow_embedding(retriever._embed_model, site)
     made._vector_store = shadow_store(retriever._vector_store, site)
@@ -201,12 +201,12 @@ def shadow_search(retriever: Any, site: Site) -> Any:
 
 
 def shadow_store(store: Any, site: Site) -> Any:
-    """A vector store whose searches claim, and go through the queue of the store; none blocks the event loop."""
+    """Returns a vector store whose searches claim, or else use the store's queue; async ones do not block the loop."""
     return _Store(store, site)
 
 
 def _shadow_auto(retriever: Any, site: Site) -> Any:
-    """A copy of a retriever that makes another one for each query; that one's parts do not block the event loop."""
+    """Returns a copy of a retriever that builds another one for each query, whose parts do not block the event loop."""
     made = copy.copy(retriever)
     if model_known(retriever._llm):
         made._llm = shadow_llm(retriever._llm, site.part("llm"))
@@ -247,7 +247,7 @@ ROWS = (
 
 
 class _Store(wrapt.ObjectProxy[Any]):
-    """A vector store whose searches claim what was searched ahead."""
+    """Vector store whose searches claim the results of searches run ahead."""
 
     def __init__(self, store: Any, site: Site) -> None:
         super().__init__(store)

@@ -1,8 +1,8 @@
-"""``SentenceTransformerRerank``: its cross-encoder is driven through the queue of an engine.
+"""``SentenceTransformerRerank``: its cross-encoder runs behind the queue of an engine.
 
-The component calls its model in the thread of whoever asks, and passes of several threads take each other's cores. So
-in calls of optimized objects the nodes of all queries go through one engine for each model object; everything else of
-the component stays stock's own code. Read: llama-index-core 0.14.25, sentence-transformers 6.2.
+The component calls its model in the caller's thread, and forward passes of several threads compete for cores. So in
+calls of optimized objects the nodes of all queries go through one engine per model object; the rest of the component is
+stock code. Written against llama-index-core 0.14.25, sentence-transformers 6.2.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Pairs = Sequence[tuple[str, str]]
 
 
 class LocalReranker:
-    """What scores in the place of a component's model. It holds neither of them. Scores are numpy arrays, or Failed."""
+    """Scores pairs with the engine of a model, which it references weakly. Scores are numpy arrays, or Failed."""
 
     def __init__(self, model: Any, engine: LoadedReranker) -> None:
         self.engine = engine
@@ -42,20 +42,20 @@ class LocalReranker:
         self._queue = batch_queue_of(engine)
 
     def of(self, model: Any) -> bool:
-        """Whether it drives that model."""
+        """Returns True if this drives that model."""
         return self._model() is model
 
     def score(self, pairs: _Pairs) -> Any:
-        """The scores of pairs. Blocks."""
+        """Returns the scores of pairs. Blocks."""
         return self._queue.submit_sync(Op.RERANK, [Pairs(tuple(pairs))], label="rerank")[0]
 
     async def ascore(self, pairs: _Pairs) -> Any:
-        """The scores of pairs."""
+        """Returns the scores of pairs."""
         return (await self._queue.submit_async(Op.RERANK, [Pairs(tuple(pairs))], label="rerank"))[0]
 
 
 def scorer_of(component: Any) -> LocalReranker | None:
-    """What scores nodes through an engine for a component; None for one that is not known, and is asked itself."""
+    """Returns the scorer of a component; None if it is not recognised and calls its model itself."""
     if not as_written(component, SentenceTransformerRerank, *_METHODS) or not _unpatched():
         return None
     model = getattr(component, "_model", None)
@@ -71,7 +71,7 @@ def _unpatched() -> bool:
 
 
 def _local(component: Any, model: Any) -> LocalReranker | None:
-    """Made once for each component, as it takes about a millisecond to look at all parts of a model."""
+    """Makes the scorer of a component; None if its model is refused. Called once per component: it takes 1 ms."""
     if refusal(model, "CrossEncoder"):
         return None
     name = str(component.model).rstrip("/\\").replace("\\", "/").rpartition("/")[2] or "cross-encoder"
@@ -79,7 +79,7 @@ def _local(component: Any, model: Any) -> LocalReranker | None:
 
 
 def shadow_cross_encoder(processor: Any, scorer: LocalReranker, site: Site) -> Any:
-    """A copy of the component whose model is asked through its engine; in async calls no thread waits for it."""
+    """Returns a copy of the component whose model runs behind its engine's queue; async calls block no thread."""
     made = copy.copy(processor)
     model = made._model = _Queued(processor._model, scorer, site)
     if not site.sync:
@@ -88,7 +88,7 @@ def shadow_cross_encoder(processor: Any, scorer: LocalReranker, site: Site) -> A
 
 
 def _scoring_first(own: Callable[..., Any], model: _Queued) -> Callable[..., Any]:
-    """Stock's async method, which calls the sync one in a thread, after the scores have been awaited."""
+    """Returns stock's async method, which calls the sync one in a thread, run after the scores have been awaited."""
 
     async def run(nodes: Any, query_bundle: Any = None) -> Any:
         await model.prepare(nodes, query_bundle)
@@ -98,11 +98,11 @@ def _scoring_first(own: Callable[..., Any], model: _Queued) -> Callable[..., Any
 
 
 class _Ready(list[tuple[_Pairs, Any]]):
-    """Scores of one call that were awaited before stock asks for them."""
+    """Scores of one call that were awaited before stock requests them."""
 
 
 class _Queued(wrapt.ObjectProxy[Any]):
-    """A cross-encoder that predicts through the queue of its engine."""
+    """Cross-encoder that predicts through the queue of its engine."""
 
     def __init__(self, model: Any, scorer: LocalReranker, site: Site) -> None:
         super().__init__(model)
@@ -110,17 +110,17 @@ class _Queued(wrapt.ObjectProxy[Any]):
         self._self_site = site
 
     async def prepare(self, nodes: Any, query_bundle: Any) -> None:
-        """Has the scores there that stock is going to ask for, where it is known what these are."""
+        """Awaits the scores that stock is going to request, if the pairs are known."""
         here = self._self_site.here
         if here is None or not nodes or query_bundle is None or not known_nodes(nodes):
             return
         query = query_bundle.query_str
-        with suppress(Exception):  # which stock will meet by itself
+        with suppress(Exception):  # stock will run into the same error
             pairs = [(query, each.node.get_content(metadata_mode=MetadataMode.EMBED)) for each in nodes]
             here.call.memory(_Ready).append((pairs, await self._self_scorer.ascore(pairs)))
 
     def predict(self, inputs: Any, **settings: Any) -> Any:
-        """What the model predicts, from its own thread. Raises what the model raises."""
+        """Returns the model's predictions, computed by its engine. Raises what the model raises."""
         if settings:
             return self.__wrapped__.predict(inputs, **settings)
         here = self._self_site.here

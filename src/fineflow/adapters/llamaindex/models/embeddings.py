@@ -1,4 +1,4 @@
-"""Embedding models: the vector of a query as a primitive, how it is made ahead of stock, and their shadows."""
+"""Embedding models: the vector of a query as a primitive, the kernel that runs it ahead of stock, and their shadows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AGGREGATING = ("get_agg_embedding_from_queries", "aget_agg_embedding_from_queri
 
 
 def several(query: Any) -> bool:
-    """Whether what a call is given has several texts to embed for one vector, which can be done side by side."""
+    """Returns True if a query has several texts to embed for one vector, which can run concurrently."""
     return isinstance(query, QueryBundle) and query.embedding is None and len(query.custom_embedding_strs or ()) > 1
 
 
@@ -52,12 +52,12 @@ def lower_vector(model: Any, query: Leaf, b: IndexBuilder) -> Leaf:
 
 
 def check_embedding(model: Any, b: IndexBuilder) -> None:
-    """Raises NotLowered where it is not known that a model does no more than embed queries."""
+    """Raises NotLowered unless a model is known to do no more than embed queries."""
     _check(model, _EMBEDDING, b)
 
 
 def _check(model: Any, names: tuple[str, ...], b: IndexBuilder) -> None:
-    """Raises NotLowered where it is not known that a model's methods ``names`` do no more than embed."""
+    """Raises NotLowered unless a model's methods ``names`` are known to do no more than embed."""
     if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or not vars(model).keys().isdisjoint(names):
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
     if model.embeddings_cache is not None or model.rate_limiter is not None:
@@ -83,12 +83,12 @@ def engine_name(model: Any) -> str:
 
 
 def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
-    """The vector of a query."""
+    """Embeds a query."""
     model, text = p.component, query_text(p, "texts", args, run)
-    ours = type(model) is EngineEmbedding  # its async methods work on every loop
+    ours = type(model) is EngineEmbedding  # its async methods work on any loop
     local = encoder_of(model)
     if local is None and not ours and not _quiet(model):
-        raise LeftToStock("the embedding model is not what it was any more")
+        raise LeftToStock("the embedding model has changed since planning")
     sync = run.call.sync or p.meta["by_sync"]
 
     async def start(entry: Any) -> Any:
@@ -103,20 +103,23 @@ def embed(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
 def query_text(p: Primitive, arg: str, args: Mapping[str, Any], run: Execution) -> str:
     value = args[arg]
     if type(value) is not str or (p.args[arg].name == "input" and not run.call.facts.plain):
-        raise LeftToStock("the query is more than a text")
+        raise LeftToStock("the query is not only a text")
     if not value:
         raise LeftToStock("the query is empty, which stock does not embed")
     return value
 
 
 def shadow_embedding(model: Any, site: Site) -> Any:
-    """A copy of an embedding model that claims queries and texts; several queries for one vector, side by side."""
+    """Returns a copy of an embedding model that claims queries and texts.
+
+    Several queries for one vector are embedded concurrently.
+    """
     if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING):
         return model
     at = site.shared(model)
     site.reads(model)
     made, held = model.model_copy(), {}
-    # That of a local model calls the sync one, in a thread and with a span of its own: it claims there.
+    # The async method of a local model calls the sync one, in a thread and with its own span: that one claims.
     names = _EMBEDDING if encoder_of(model) is None else _EMBEDDING[:1]
     site.calls(type(model), *names, _TEXT, *_AGGREGATING)
     for name in (*names, _TEXT):
@@ -135,7 +138,10 @@ def shadow_embedding(model: Any, site: Site) -> Any:
 
 
 def _aggregating(model: Any, made: Any, own: Any, site: Site) -> Any:
-    """A method that makes one vector of those of several queries, which stock embeds one after the other."""
+    """Returns a method that combines the vectors of several queries, and starts to embed all of them at once.
+
+    Stock embeds one after the other.
+    """
     sync = not inspect.iscoroutinefunction(own)
 
     def aggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
@@ -150,7 +156,7 @@ def _aggregating(model: Any, made: Any, own: Any, site: Site) -> Any:
 
 
 def begin_texts(model: Any, texts: Sequence[str], site: Site) -> None:
-    """Has texts of nodes embedded side by side that stock is about to embed one after the other, synchronously."""
+    """Starts to embed texts of nodes concurrently that stock is about to embed one after the other, by sync methods."""
     _begin(model, "text", texts, site.shared(model), sync=True)
 
 

@@ -1,4 +1,4 @@
-"""LLMs: which of its methods an LLM's answers come from, asking it ahead of stock, and its shadow."""
+"""LLMs: the method that an LLM's answers come from, requests ahead of stock, and shadows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Request:
 
     @property
     def key(self) -> Any:
-        """What it is compared by with a call of stock's; messages as they are now, whoever changes them later."""
+        """Key for comparison with stock's call; messages are copied, as they may be changed later."""
         prompt = self.prompt
         if self.family == "chat":
             return "chat", [message.model_copy(deep=True) for message in prompt], dict(self.kwargs)
@@ -52,9 +52,9 @@ class Request:
 
 
 def asked(kind: type, name: str) -> str | None:
-    """The method that answers in the end when ``name`` of an LLM is called, and opens no spans by itself.
+    """Returns the method that does the work when ``name`` of an LLM is called, and opens no spans itself.
 
-    Methods of ``CustomLLM`` lead to ``complete``. None where it is not known.
+    Methods of ``CustomLLM`` lead to ``complete``. None if the method is not known.
     """
     if issubclass(kind, CustomLLM):
         if name in ("achat", "acomplete") and same(kind, CustomLLM, name):
@@ -65,7 +65,7 @@ def asked(kind: type, name: str) -> str | None:
 
 
 def request(llm: LLM, template: Any, arguments: Mapping[str, Any]) -> Request:
-    """What ``llm.predict(template, **arguments)`` asks it. Raises what formatting the template raises."""
+    """Returns the request of ``llm.predict(template, **arguments)``. Raises what formatting the template raises."""
     if not llm.metadata.is_chat_model:
         return Request("complete", llm._get_prompt(template, **arguments))
     messages = llm._get_messages(template, **arguments)
@@ -76,19 +76,19 @@ def request(llm: LLM, template: Any, arguments: Mapping[str, Any]) -> Request:
 
 
 def completion(llm: LLM, prompt: str) -> Request:
-    """What ``llm.complete(prompt)`` asks it."""
+    """Returns the request of ``llm.complete(prompt)``."""
     if servers.speaks(llm):
         return Request(*servers.completion(llm, prompt))
     return Request("complete", prompt, formatted=False)
 
 
 def lane(llm: Any) -> str:
-    """The engine that an LLM is in plans and timelines."""
+    """Returns the engine name of an LLM in plans and timelines."""
     return str(llm.engine.name) if type(llm) is EngineLLM else servers.lane(llm)
 
 
 def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
-    """An LLM that writes a text for a rendered prompt. effects: as ``model_effects`` says."""
+    """Appends PREFILL and DECODE for a rendered prompt. effects: from ``model_effects``."""
     ours, engine = type(llm) is EngineLLM, lane(llm)
     cache = b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects)
     return b.add(
@@ -104,13 +104,13 @@ def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
 
 
 def model_effects(llm: Any, b: Builder, name: str) -> Effects:
-    """What asking the model ahead does to the world. name: ``predict`` or ``complete``, which stock calls.
+    """Returns the effects of calling the model ahead. name: ``predict`` or ``complete``, which stock calls.
 
     Raises NotLowered for models whose answers may depend on more than the arguments of the call.
     """
     kind = type(llm)
     if not isinstance(llm, LLM) or not same(kind, LLM, *_PREDICTING):
-        raise NotLowered(f"{kind.__name__} makes its own of predict")
+        raise NotLowered(f"{kind.__name__} overrides predict")
     if not vars(llm).keys().isdisjoint((*ASKING, *_PREDICTING)):
         raise NotLowered("a method has been put on the model")
     if llm.rate_limiter is not None:
@@ -128,7 +128,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     if servers.speaks(llm):
         believed(llm, servers.INNER, b)
         if servers.speaks_aloud(llm):
-            raise NotLowered("the model answers in sound")
+            raise NotLowered("the model answers with audio")
         return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     called = name if name != "predict" else "chat" if llm.metadata.is_chat_model else "complete"
     found = {asked(kind, prefix + called) for prefix in ("", "a")}
@@ -143,21 +143,21 @@ def _ours(function: Any) -> bool:
 
 
 def text_of(family: str, response: Any) -> str:
-    """The text of a response, as ``predict`` returns it."""
+    """Returns the text of a response, as ``predict`` does."""
     return (response.message.content or "") if family == "chat" else str(response.text)
 
 
 async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
-    """The response, from inside of the LLM's own method: nobody is told. Raises what the LLM raises."""
+    """Returns the response of the LLM's own method without its wrappers: no events. Raises what the LLM raises."""
     if servers.speaks(llm):
         return await servers.ask(llm, wanted.family, wanted.prompt, wanted.kwargs, sync=sync)
     args, kwargs = wanted.arguments
     if type(llm) is EngineLLM:
-        sync = False  # its async methods work on every loop
+        sync = False  # its async methods work on any loop
     name = asked(type(llm), wanted.family if sync else f"a{wanted.family}") or wanted.family
     found = method(type(llm), name)
     if found is None:  # a mock has been put on the class since
-        raise LeftToStock(f"{type(llm).__name__}.{name} is no function any more")
+        raise LeftToStock(f"{type(llm).__name__}.{name} is no longer a function")
     function = found.function
     if not name.startswith("a"):
         return await in_thread(lambda: function(llm, *args, **kwargs))
@@ -167,9 +167,9 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
 
 
 def shadow_llm(llm: Any, site: Site) -> Any:
-    """A copy of an LLM whose methods claim what was asked ahead; none of its async methods blocks the event loop.
+    """Returns a copy of an LLM whose methods claim; its async methods do not block the event loop.
 
-    One that takes one call at a time stays where it is: blocking is what keeps its calls apart.
+    Returns the LLM itself if it takes one call at a time: blocking the loop is what serializes its calls.
     """
     if one_at_a_time(llm):
         return llm
@@ -236,7 +236,7 @@ def _in_thread(obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _streaming(llm: Any, name: str) -> Callable[..., Any]:
-    """``astream_chat`` and ``astream_complete`` of ``CustomLLM``, which read a sync stream on the event loop."""
+    """Returns an async stream that reads the sync one in threads; ``CustomLLM`` reads it on the event loop."""
 
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
         async def pieces() -> AsyncIterator[Any]:
@@ -255,7 +255,10 @@ def _streaming(llm: Any, name: str) -> Callable[..., Any]:
 
 
 def in_turn(holder: Any, site: Site) -> Any:
-    """What stock has ask a model: a copy whose requests wait for their turn, where the model's server has a limit."""
+    """Returns a copy of an object that calls a model, whose requests queue for the limit of the model's server.
+
+    Returns the object itself if the server has no limit, or the object's class is not LlamaIndex's.
+    """
     known = getattr(holder, "__dict__", {})
     name = next((each for each in ("_llm", "llm") if isinstance(known.get(each), LLM)), "")
     if not name or servers.bound(known[name]) is None or not library_class(type(holder)):
@@ -267,5 +270,5 @@ def in_turn(holder: Any, site: Site) -> Any:
 
 
 def model_known(llm: Any) -> bool:
-    """Whether an LLM can be copied for a call: a pydantic model as LlamaIndex makes them."""
+    """Returns True if an LLM can be copied for a call: a pydantic model like LlamaIndex's."""
     return hasattr(llm, "model_copy") and hasattr(type(llm), "predict")

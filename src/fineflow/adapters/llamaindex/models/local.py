@@ -1,8 +1,8 @@
-"""Models in components that users have. Those in ``HuggingFaceEmbedding`` are driven through the queue of an engine.
+"""Models loaded by users' components: the one in ``HuggingFaceEmbedding`` runs behind the queue of an engine.
 
-The component calls its model in the thread of whoever asks. What the graph embeds goes through one engine for
-each model object instead, with batches across calls; what stock asks for outside of claims goes through the component's
-own methods, as ever. Read: llama-index-embeddings-huggingface 0.8.0.
+The component calls its model in the caller's thread. The graph's requests go through one engine per model object
+instead, batched across calls. Stock's requests outside of claims use the component's own methods, as without fineflow.
+Written against llama-index-embeddings-huggingface 0.8.0.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _locals: PerObject[tuple[LocalEmbedding | None]] = PerObject()  # by component
 
 
 class LocalEmbedding:
-    """What embeds the queries and texts of a ``HuggingFaceEmbedding``. It holds neither the component nor its model.
+    """Embeds the queries and texts of a ``HuggingFaceEmbedding``; references the component and its model weakly.
 
-    The vectors are those of the component's own methods, bit by bit (``backends.loaded``).
+    The vectors equal those of the component's own methods bit by bit (``backends.loaded``).
     """
 
     def __init__(self, component: Any, engine: LoadedEmbedding) -> None:
@@ -43,24 +43,24 @@ class LocalEmbedding:
         self._queue = batch_queue_of(engine)
 
     def of(self, model: Any) -> bool:
-        """Whether it drives that model."""
+        """Returns True if this drives that model."""
         return self._model() is model
 
     @property
     def embeds_texts(self) -> bool:
-        """Whether the component embeds texts by the library's own methods, too."""
+        """True if the component also embeds texts by the library's own methods."""
         component: Any = self._component()
         if component is None or not vars(component).keys().isdisjoint(_TEXTS):
             return False
         return all(_as_written(type(component), name) for name in _TEXTS)
 
     async def aembed_query(self, text: str) -> list[float]:
-        """The vector of a query. Raises what the component raises."""
+        """Returns the vector of a query. Raises what the component raises."""
         found: list[list[float]] = await self._embedded((text,), "query", "_get_query_embedding", text)
         return found[0]
 
     async def aembed_texts(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of texts, as the component makes them of all of them in one call. Raises what it raises."""
+        """Returns the vectors that the component computes for these texts in one call. Raises what it raises."""
         return await self._embedded(tuple(texts), "text", "_get_text_embeddings", texts)
 
     async def _embedded(self, texts: tuple[str, ...], prompt: str, name: str, given: Any) -> list[list[float]]:
@@ -69,7 +69,7 @@ class LocalEmbedding:
         (found,) = await self._queue.submit_async(Op.EMBED, [item], label=f"embed {prompt}")
         if not isinstance(found, Failed):
             return list(found)
-        # The component tries again, with pauses in between, which nobody else should have to wait for.
+        # The component retries, with pauses, for which other queries should not have to wait: so in a thread.
         own = method(type(component), name)
         assert own is not None
         again = await in_thread(lambda: own.function(component, given))
@@ -77,7 +77,7 @@ class LocalEmbedding:
 
 
 def encoder_of(component: Any) -> LocalEmbedding | None:
-    """What embeds queries through an engine in the place of a component; None for one that has to be asked itself."""
+    """Returns the embedder behind a component; None if it is not recognised and calls its model itself."""
     if not _known(component) or component._parallel_process is not False or component.show_progress_bar is not False:
         return None
     (found,) = _locals.of(component, lambda: (_local(component),))
@@ -85,14 +85,14 @@ def encoder_of(component: Any) -> LocalEmbedding | None:
 
 
 def local_engine(component: Any) -> LoadedEmbedding | LoadedReranker:
-    """The engine that drives the model in a ``HuggingFaceEmbedding`` or ``SentenceTransformerRerank``.
+    """Returns the engine that drives the model of a ``HuggingFaceEmbedding`` or ``SentenceTransformerRerank``.
 
-    There is one for each model object, for as long as that exists.
+    There is one engine per model object, which lives as long as the model.
 
-    It can be given another policy (``set_policy``), and ``exact = False``: texts or calls of any length then share
-    passes, and vectors or scores differ from the component's own in the last bits.
+    The engine accepts another policy (``set_policy``), and ``exact = False``: texts or calls of any length then share
+    forward passes, and vectors or scores differ from the component's own in the last bits.
 
-    Raises ValueError for a component that is asked itself.
+    Raises ValueError for a component whose model fineflow cannot drive.
     """
     found = encoder_of(component) or scorer_of(component)
     if found is None:
@@ -104,10 +104,11 @@ def local_engine(component: Any) -> LoadedEmbedding | LoadedReranker:
 
 
 def one_at_a_time(llm: Any) -> str:
-    """Why calls of an LLM must not be made side by side where stock makes them one after the other; "" if they may.
+    """Returns the reason why calls of an LLM must not run concurrently; "" if they may.
 
-    The ``LLM`` of vllm is for one thread: of two in its ``generate``, one gets the other's answers, too. Read:
-    llama-index-llms-vllm 0.8.0, whose async methods block the event loop, and whose ``_client`` is None with a server.
+    The ``LLM`` of vLLM is not thread-safe: of two threads in its ``generate``, one also gets the other's answers.
+    Written against llama-index-llms-vllm 0.8.0; its async methods block the event loop; with a server, ``_client`` is
+    None.
     """
     base = getattr(sys.modules.get("llama_index.llms.vllm.base"), "Vllm", None)
     if base is None or not isinstance(llm, base) or getattr(llm, "_client", None) is None:
@@ -116,7 +117,7 @@ def one_at_a_time(llm: Any) -> str:
 
 
 def _local(component: Any) -> LocalEmbedding | None:
-    """Made once for each component, as it takes about a millisecond to look at all parts of a model."""
+    """Makes the embedder of a component; None if its model is refused. Called once per component: it takes 1 ms."""
     model = component._model
     if refusal(model, "SentenceTransformer"):
         return None
@@ -125,7 +126,7 @@ def _local(component: Any) -> LocalEmbedding | None:
 
 
 def _known(component: Any) -> bool:
-    """Whether it is exactly one of these, with its own methods."""
+    """Returns True for exactly a ``HuggingFaceEmbedding``, with its own methods."""
     base = getattr(sys.modules.get(_MODULE), _NAME, None)
     if base is None or type(component) is not base or not vars(component).keys().isdisjoint(_METHODS):
         return False
@@ -133,7 +134,7 @@ def _known(component: Any) -> bool:
 
 
 def _as_written(base: type, name: str) -> bool:
-    """Whether a method is the library's own: nothing put in its site, and no wrapper of somebody else around it."""
+    """Returns True if a method is the library's own: not replaced, and not wrapped by other code."""
     if name == _RETRIED:
         found = inspect.getattr_static(base, name)
         return hasattr(found, "retry") and plain(base, name).__module__ == _MODULE
@@ -142,7 +143,7 @@ def _as_written(base: type, name: str) -> bool:
 
 
 def _settings(component: Any, prompt: str) -> tuple[tuple[str, Any], ...]:
-    """The arguments with which it calls ``encode``."""
+    """Returns the arguments with which the component calls ``encode``."""
     return (
         ("batch_size", component.embed_batch_size),
         ("normalize_embeddings", component.normalize),

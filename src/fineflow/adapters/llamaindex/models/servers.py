@@ -1,7 +1,7 @@
-"""``OpenAI`` and ``OpenAILike`` of LlamaIndex: asked by their own clients; prompts go ahead to servers fineflow knows.
+"""LlamaIndex's ``OpenAI`` and ``OpenAILike``: requests use their own clients; prompts are prefilled on known servers.
 
-Their public methods lead to four inner ones (``_chat``, ``_complete``, and async), around each of which the library
-tries again, and outside of which all spans and events are. The graph calls these, and on shadows they claim. Read:
+Their public methods lead to four inner ones (``_chat``, ``_complete``, and async), with the library's retries inside
+and all spans and events outside. The graph calls the inner methods; on shadows they claim. Written against
 llama-index-llms-openai 0.8.3, llama-index-llms-openai-like 0.8.1.
 """
 
@@ -34,7 +34,7 @@ from fineflow.runtime.queues.component_calls import (
 from fineflow.runtime.servers import Server
 
 INNER = ("_chat", "_complete", "_achat", "_acomplete")
-"""What answers, called with messages or with the text of a prompt."""
+"""Methods that send a request, called with messages or with the text of a prompt."""
 
 _LIKE = ("llama_index.llms.openai_like.base", "OpenAILike")
 _CLASSES = (_LIKE, ("llama_index.llms.openai.base", "OpenAI"))
@@ -50,12 +50,12 @@ _making = threading.Lock()
 
 
 def speaks(llm: Any) -> bool:
-    """Whether it is one of these, with the library's own methods."""
+    """Returns True for an ``OpenAI`` or ``OpenAILike`` with the library's own methods."""
     return _base(llm) is not None
 
 
 def _base(llm: Any) -> type | None:
-    """The class whose methods it has."""
+    """Returns the library class whose methods an LLM has; None for others."""
     base = next((base for each in _CLASSES if (base := _class(each)) is not None and isinstance(llm, base)), None)
     kind: Any = type(llm)
     known = base is not None and vars(llm).keys().isdisjoint(_METHODS) and _unchanged(kind, base)
@@ -63,7 +63,7 @@ def _base(llm: Any) -> type | None:
 
 
 def _class(named: tuple[str, str]) -> Any:
-    return getattr(sys.modules.get(named[0]), named[1], None)  # whoever has such a model has imported it
+    return getattr(sys.modules.get(named[0]), named[1], None)  # if such a model exists, its module is imported
 
 
 @lru_cache(maxsize=64)
@@ -72,25 +72,25 @@ def _unchanged(kind: type, base: type) -> bool:
 
 
 def speaks_aloud(llm: Any) -> bool:
-    """Whether one of these answers in sound, which some of its methods refuse to do."""
+    """Returns True if one of these answers with audio, which some of its methods do not support."""
     return "audio" in (llm.modalities or ())
 
 
 def lane(llm: Any) -> str:
-    """What a model that is no engine of ours is called in plans and timelines."""
+    """Returns the name of a model in plans and timelines, for models that are not fineflow engines."""
     url = _url(llm)
     return type(llm).__name__ if url is None else f"{llm.model}@{servers.address(url)}"
 
 
 def _url(llm: Any) -> str | None:
-    """The address that it asks; None where that is not known, or its two clients ask two."""
+    """Returns the address of a model's server; None if it is not known, or the two clients have different ones."""
     if not speaks(llm):
         return None
     clients = (llm._client, llm._aclient)
     if any(client is not None and not _genuine(client) for client in clients):
         return None
     asked = [str(llm.api_base) if client is None else str(client.base_url) for client in clients]
-    with suppress(ValueError):  # an address that is none
+    with suppress(ValueError):  # not a valid address
         return asked[0] if servers.normal(asked[0]) == servers.normal(asked[1]) else None
     return None
 
@@ -99,20 +99,20 @@ def _genuine(client: Any) -> bool:
     return type(client).__module__.partition(".")[0] == "openai" and hasattr(client, "base_url")
 
 
-# What an answer is asked for with
+# Requests
 
 
 def completion(llm: Any, prompt: str) -> tuple[str, Any]:
-    """What ``llm.complete(prompt)`` asks in the end: "chat" with messages, or "complete" with a text."""
+    """Returns the inner request of ``llm.complete(prompt)``: ("chat", messages) or ("complete", text)."""
     if _base(llm) is _class(_LIKE):
         prompt = llm.completion_to_prompt(prompt)
     return ("chat", prompt_to_messages(prompt)) if llm.metadata.is_chat_model else ("complete", prompt)
 
 
 async def ask(llm: Any, family: str, prompt: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Any:
-    """The response, from the model's own inner method: its client, its retries. Raises what that raises.
+    """Returns the response of the model's own inner method, with its client and retries. Raises what that raises.
 
-    Says how urgent it is where the server may be told; one that refuses that is asked again without.
+    Sends the request's priority if the server accepts one; if the server refuses it, sends the request without.
     """
     name = f"_{family}" if sync else f"_a{family}"
     server = _server(llm)
@@ -139,7 +139,7 @@ async def _ask(llm: Any, name: str, prompt: Any, kwargs: Mapping[str, Any], *, s
 
 
 def _with_client(llm: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A sync call that has a model make its client first, if it has none: threads would each make one."""
+    """Makes a sync call. Has a model without a client create it first: concurrent threads would each create one."""
     if llm.reuse_client and llm._client is None:
         with _making:
             llm._get_client()
@@ -150,7 +150,7 @@ def _with_client(llm: Any, function: Callable[..., Any], *args: Any, **kwargs: A
 
 
 def shadow(llm: Any, site: Site) -> Any:
-    """A copy whose inner methods claim, or are the model's own, so that it asks by the model's clients."""
+    """Returns a copy whose inner methods claim, or are the model's own, so that requests use the model's clients."""
     copy, held = llm.model_copy(), dict[str, Any]()
     for name in INNER:
         held[name] = (_aclaiming if name.startswith("_a") else _claiming)(llm, name, site)
@@ -161,7 +161,7 @@ def shadow(llm: Any, site: Site) -> Any:
 
 
 def _key(name: str, prompt: Any, kwargs: dict[str, Any]) -> Any:
-    """As ``models.Request.key`` has it, of a text that needs no template any more."""
+    """Returns the same key as ``llms.Request.key``, for a prompt that is already formatted."""
     return ("chat", prompt, kwargs) if name.endswith("chat") else ("complete", prompt, True, kwargs)
 
 
@@ -220,20 +220,20 @@ def _astreaming(llm: Any, leaf: str, name: str) -> Callable[..., Any]:
 
 
 def bound(llm: Any) -> LimitedComponent | None:
-    """What stands in queues for the server of a model, if it has a limit."""
+    """Returns the limited component of a model's server; None if it has no limit."""
     if not servers.bounded() or (url := _url(llm)) is None:
         return None
     return servers.component_at(url)
 
 
 def held(obj: Any) -> Iterator[Any]:
-    """The models that an object holds, or is."""
+    """Yields the models that an object is or holds."""
     known = getattr(obj, "__dict__", {})
     yield from (each for each in (obj, known.get("_llm"), known.get("llm")) if isinstance(each, LLM))
 
 
 def find(obj: Any) -> LimitedComponent | None:
-    """What stands for the server of the model that an object asks, if that has a limit."""
+    """Returns the limited component of the server that an object's model calls; None if it has no limit."""
     return next((found for llm in held(obj) if (found := bound(llm)) is not None), None)
 
 
@@ -245,20 +245,20 @@ component_finders.append(find)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model of the user's whose server fineflow was told of."""
+    """A user's model whose server is registered with fineflow (``fineflow.engine``)."""
 
     model: Any
     server: Server
 
     def prompt_text(self, messages: Sequence[ChatMessage], *, late: str) -> str:
-        """The conversation that the model would send, as text that can be cut at ``late`` (``serving.cut``)."""
+        """Returns the conversation that the model would send, as text to cut at ``late`` (``server_requests.cut``)."""
         to_openai = sys.modules["llama_index.llms.openai.utils"].to_openai_message_dicts
         return server_requests.cut(self.server, to_openai(messages, model=self.model.model), late)
 
     async def awarm(self, text: str) -> int:
-        """Sends the beginning of a prompt ahead; returns its characters, 0 where it did not. Never raises."""
+        """Sends the beginning of a prompt ahead; returns its number of characters, 0 if not sent. Never raises."""
         request: Mapping[str, Any] = {}
-        with suppress(Exception):  # what a request cannot be made of is for the model itself to say
+        with suppress(Exception):  # the model itself raises the error when stock calls it
             request = self.model._get_model_kwargs()
         client = self.model._aclient or self.model._get_credential_kwargs(is_async=True)
         return await server_requests.awarm(self.server, text, request, client)
@@ -271,13 +271,13 @@ def _server(llm: Any) -> Server | None:
 
 
 def served(llm: Any) -> Served | None:
-    """Of a model whose requests go to a server that fineflow was told of; None for any other."""
+    """Returns the ``Served`` of a model whose server is registered; None for any other model."""
     found = _server(llm)
     return None if found is None else Served(llm, found)
 
 
 def warmed(found: Served) -> str:
-    """Why nothing may be sent ahead for a model; "" if it may."""
+    """Returns the reason why no prompt may be sent ahead for a model; "" if it may."""
     model = found.model
     if not found.server.can_prefill:
         return f"{server_requests.NOT_TOLD} {found.server.name}"
@@ -293,12 +293,12 @@ def warmed(found: Served) -> str:
 
 
 def _plain_http(client: Any) -> bool:
-    """Whether a client of openai has the HTTP client that it makes for itself."""
+    """Returns True if an openai client has the default HTTP client that it creates itself."""
     made = sys.modules["openai._base_client"]
     return type(client._client) in (made.SyncHttpxClientWrapper, made.AsyncHttpxClientWrapper)
 
 
 def _its_own(client: Any, model: Any) -> bool:
-    """Whether a client says what the clients do that the model makes itself."""
+    """Returns True if a client sends the same key, headers and query as the clients that the model creates itself."""
     headers, query = dict(client._custom_headers or {}), client._custom_query
     return client.api_key == model.api_key and headers == dict(model.default_headers or {}) and not query

@@ -1,7 +1,7 @@
-"""PGVectorStore: what there is to know of a store whose searches go through the connections of a database.
+"""PGVectorStore, whose searches use the connection pool of a database.
 
-Its sync methods ask by psycopg2, from any thread; its async ones by asyncpg, whose connections belong to the event loop
-that has opened them. Read: PGVectorStore of llama-index-vector-stores-postgres 0.9.0.
+Its sync methods use psycopg2, from any thread; its async methods use asyncpg, whose connections belong to the event
+loop that opened them. Written against llama-index-vector-stores-postgres 0.9.0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _first = threading.Lock()
 
 
 def _forget() -> None:
-    # In a forked child a thread that holds the lock does not exist.
+    # After a fork, the thread that holds the lock may not exist in the child.
     global _first
     _first = threading.Lock()
 
@@ -31,21 +31,24 @@ if hasattr(os, "register_at_fork"):
 
 
 def table_of(store: Any) -> str:
-    """The table that a store keeps its nodes in: what two stores share that are one."""
+    """Returns the key of the table with a store's nodes: two stores with the same key are one resource."""
     given, engine = store.connection_string, store._engine
     url = engine.url if given == "None" and engine is not None else given
     return f"pgvector:{url}:{store.schema_name}.{store.table_name}"
 
 
 def own_code(store: Any) -> str:
-    """What speaks against searching a store before stock does; "" if nothing."""
-    function = getattr(store, "_customize_query_fn", None)  # which older releases do not have
+    """Returns the reason not to search a store ahead of stock; "" if none."""
+    function = getattr(store, "_customize_query_fn", None)  # missing in older releases
     known = function is None or declaration(function) == Declaration()
     return "" if known else "its customize_query_fn is a function of your own, and not declared pure"
 
 
 def unready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
-    """What speaks against making a search now; "" if nothing. sync: by the sync method. by_sync: as stock would."""
+    """Returns the reason not to run a search now; "" if none.
+
+    sync: True if the search uses the sync method. by_sync: True if stock would use the sync method.
+    """
     if not store._is_initialized:
         return "its first search makes its tables"
     if sync != by_sync and query.mode != VectorStoreQueryMode.DEFAULT:
@@ -56,9 +59,10 @@ def unready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
 
 
 def connections(store: Any) -> LimitedComponent | None:
-    """What bounds sync searches: who waits for a connection longer than its pool's timeout would get an error.
+    """Returns the limit on concurrent sync searches; None: no limit.
 
-    One connection stays free, for searches that stock makes in an object that is not optimized. None: no bound.
+    More searches than connections would run into the pool's timeout. One connection stays free, for searches in objects
+    that are not optimized.
     """
     most = None if store._engine is None else pooled(store._engine)
     if most is None:
@@ -70,7 +74,10 @@ def connections(store: Any) -> LimitedComponent | None:
 
 
 def first(store: Any) -> Callable[[], None] | None:
-    """Makes the tables of a store, as its first call would; None when that is done. One thread makes them at a time."""
+    """Returns a function that creates the tables of a store, as its first call would; None if they exist.
+
+    One thread runs it at a time.
+    """
 
     def make() -> None:
         with _first:

@@ -1,7 +1,7 @@
-"""The vector stores of LlamaIndex: which search methods were read, searches that several queries make as one, limits.
+"""Vector stores of LlamaIndex: known search methods, batched searches across queries, and limits.
 
-Read: SimpleVectorStore of llama-index-core 0.14.25, ChromaVectorStore of llama-index-vector-stores-chroma 0.6.0,
-FaissVectorStore of llama-index-vector-stores-faiss 0.7.0, PGVectorStore of llama-index-vector-stores-postgres 0.9.0.
+Written against llama-index-core 0.14.25 (SimpleVectorStore), llama-index-vector-stores-chroma 0.6.0,
+llama-index-vector-stores-faiss 0.7.0 and llama-index-vector-stores-postgres 0.9.0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ MATRIX = OneMatrix(
     with_vector=lambda vector, row: row,
     over=_over,
 )
-"""``SimpleVectorStore``, which makes a matrix of its lists in every search; what it does with each row stays."""
+"""``SimpleVectorStore``, which builds a matrix from its lists in every search. A batch builds it once; the store's own
+code still processes the rows.
+"""
 
 
 def _ready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
@@ -56,12 +58,13 @@ def _ready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A store class. methods: all that a search may call. contents: what it shares with other ways to the same.
+    """A known store class. methods: all methods that a search may call. contents: returns the object or key that stores
+    with the same nodes share.
 
-    together: how searches of several queries are made as one, where they are. own_code: what speaks against searching a
-    store before stock does. unready: what speaks against a search of a query now, by the sync method (``sync``) where
-    stock would make it by that (``by_sync``) or by the async one. connections: what bounds sync searches at once.
-    first: what the first call of a store has to do beside its work, if it has not been done.
+    together: the batched search over several queries, if there is one. own_code: returns the reason not to search a
+    store ahead of stock, or "". unready: returns the reason not to run a search now, or ""; sync: it uses the sync
+    method; by_sync: stock would. connections: returns the limit on concurrent sync searches. first: returns the setup
+    that the first call of a store has to do, if it is still to be done.
     """
 
     module: str
@@ -100,13 +103,13 @@ KNOWN = (
 
 
 def _known(store: Any) -> Known | None:
-    """What is known of a store, for classes whose search methods are exactly those that were read."""
+    """Returns the row of a store whose search methods are exactly the known ones; None for others."""
     found = _row(store)
     return found[0] if found is not None and as_written(store, found[1], *found[0].methods) else None
 
 
 def _row(store: Any) -> tuple[Known, type] | None:
-    """The row of a store, or of the class that it is made of, and that class."""
+    """Returns the row of a store's class or base class, and that class; None if there is none."""
     for row in KNOWN:
         base = getattr(sys.modules.get(row.module), row.name, None)
         if base is not None and isinstance(store, base):
@@ -115,16 +118,16 @@ def _row(store: Any) -> tuple[Known, type] | None:
 
 
 def resource_of(store: Any) -> Any:
-    """What two stores share that are two ways to the same nodes, as ``Builder.contents`` says; else the store itself.
+    """Returns the object or key that all stores over the same nodes share (``Builder.contents``); else the store.
 
-    A ChromaVectorStore and a store of LangChain's over one collection are one resource.
+    A ChromaVectorStore and a LangChain store over one collection are one resource.
     """
     found = _row(store)
     return chroma_contents(store) if found is None else found[0].contents(store)
 
 
 def engine_of(store: Any) -> StoreEngine | None:
-    """The engine in front of a known store that does better with several searches at once; None for others."""
+    """Returns the engine in front of a known store for which batching searches pays; None for others."""
     row = _known(store)
     if row is None or row.together is None or not row.together.pays(store):
         return None
@@ -133,37 +136,37 @@ def engine_of(store: Any) -> StoreEngine | None:
 
 
 def check_store(store: Any, b: Builder) -> None:
-    """Raises NotLowered where a search of a store may run user code that the store was given."""
+    """Raises NotLowered if a search of a store may run user code that was passed to the store."""
     found = _row(store)
     if found is not None and not b.assume_pure and (why := found[0].own_code(store)):
         raise NotLowered(why)
 
 
 def unready(store: Any, query: Any, *, sync: bool, by_sync: bool) -> str:
-    """What speaks against making a search ahead, as ``Known.unready`` says; "" if nothing."""
+    """Returns the reason not to run a search now (``Known.unready``); "" if none."""
     found = _row(store)
     return "" if found is None else found[0].unready(store, query, sync=sync, by_sync=by_sync)
 
 
 def connections(store: Any) -> LimitedComponent | None:
-    """What bounds the sync searches of a store that has a database's connections for so many; None for others."""
+    """Returns the limit on sync searches of a store with a connection pool; None for others."""
     found = _row(store)
     return None if found is None else found[0].connections(store)
 
 
 def first(store: Any) -> Callable[[], None] | None:
-    """What the first call of a known store has to do beside its work, if it has not been done. It blocks."""
+    """Returns the setup that the first call of a known store has to do, which blocks; None if it is done."""
     row = _known(store)
     return None if row is None else row.first(store)
 
 
-# What stands for stores
+# Queues and limits of stores
 
 
 def store_standing(store: Any) -> LimitedComponent:
-    """What stands for a store in queues, made when it is first asked for.
+    """Returns the limited component of a store, made on first use.
 
-    With a queue for whoever has it as one that is known, where searches of that are made together.
+    It has a batching queue if the store's class supports batched search.
     """
     name, row = type(store).__name__, _row(store)
     together = None if row is None else row[0].together
@@ -172,7 +175,7 @@ def store_standing(store: Any) -> LimitedComponent:
 
 
 def meant(obj: Any) -> Any:
-    """The object that counts: of a retriever that holds a store, and of a vector index, the store; else itself."""
+    """Returns the object that limits apply to: the store of a retriever or a vector index; else the object itself."""
     if isinstance(obj, VectorIndexAutoRetriever):
         obj = obj._index
     if isinstance(obj, VectorStoreIndex):
@@ -182,7 +185,7 @@ def meant(obj: Any) -> Any:
 
 
 def find(obj: Any) -> LimitedComponent | None:
-    """What stands for a component, if anything does so far."""
+    """Returns the limited component of an object; None if there is none so far."""
     if not any_stand():
         return None
     obj = meant(obj)
@@ -193,13 +196,13 @@ component_finders.append(find)
 
 
 def counted(obj: Any, leaf: str, own: Callable[[], T]) -> T:
-    """What stock's own call ``own()`` of a component returns; under a permit, if it has a limit."""
+    """Returns ``own()``, stock's own call of a component, made under a permit if the component has a limit."""
     found = find(obj)
     return own() if found is None or found.permits is None else call_component(found.name, leaf, found, own)
 
 
 async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
-    """The same for a coroutine."""
+    """Like ``counted``, for a coroutine."""
     found = find(obj)
     return await (own() if found is None or found.permits is None else acall_component(found.name, leaf, found, own))
 
@@ -216,16 +219,16 @@ class Search:
     settings: Mapping[str, Any]
 
     def made(self, store: Any = None) -> Any:
-        """What the store's own method finds, in ``store`` where one is given. Raises what that raises."""
+        """Runs the store's own method, on ``store`` if given. Raises what that raises."""
         own = method(type(self.store), "query")
         assert own is not None
         return own.function(self.store if store is None else store, self.query, **self.settings)
 
 
 def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreEngine, Search] | None:
-    """The queue that a search goes through, and what it is there; None for one that is made alone.
+    """Returns the engine that a search is queued at, and its item there; None if the search runs alone.
 
-    Other modes than the default one ask a collection more than once, or fit models to what they have found.
+    Modes other than the default query a collection more than once, or fit models to the results.
     """
     if type(query) is not VectorStoreQuery or query.mode != VectorStoreQueryMode.DEFAULT or not query.query_embedding:
         return None
@@ -234,14 +237,14 @@ def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreE
 
 
 def searched(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> Any:
-    """``store.query(query, **settings)``, made together with what other queries search. From plain threads; blocks."""
+    """Returns ``store.query(query, **settings)``, batched with searches of other queries. Blocks its thread."""
     queued = None if on_engine_loop() else _queued(store, query, settings)
     if queued is not None and queued[0].permits is not None and asyncio._get_running_loop() is not None:
         queued = None  # holders of permits may need that loop
     if queued is not None:
         engine, search = queued
         found: list[Outcome] = []
-        with suppress(Exception):  # of the queue, not of a search: then it is made alone
+        with suppress(Exception):  # raised by the queue, not by the search: the search then runs alone
             found = engine.queue.submit_sync(Op.SEARCH, [search])
         if found:
             return found[0].result()
@@ -258,9 +261,9 @@ def _asked(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> An
 
 
 async def asearched(store: Any, query: Any, settings: Mapping[str, Any], own: Callable[[], Awaitable[Any]]) -> Any:
-    """The same from a coroutine, on any loop; it does not block.
+    """Like ``searched``, from a coroutine on any loop; it does not block.
 
-    own: makes the search where it is made alone, in a place of the store's if that has a limit.
+    own: runs the search alone, under a permit if the store has a limit.
     """
     queued = _queued(store, query, settings)
     if queued is not None:
