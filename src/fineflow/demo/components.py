@@ -102,7 +102,7 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         embeddings=loaded[1],
         reranker=loaded[2],
         about={
-            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.1M parameters)')} on {_place(settings, engines[0])}",
+            "llm": f"{_name(settings.llm, 'tinylm, bundled (4.6M parameters)')} on {_place(settings, engines[0])}",
             "embedding": _name(settings.embedding, "all-MiniLM-L6-v2"),
             "reranker": f"{_name(settings.reranker, 'similarity of the embeddings')}, keeps {top_n}",
         },
