@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--docs", metavar="DIR", type=Path, help="folder of .txt and .md files, read recursively (default: bundled)")
     add("--question", metavar="TEXT", action="append", default=[], help="what to ask; repeatable (default: bundled)")
     add("--engine", choices=("transformers", "vllm"), default="transformers", help="that the LLM runs on: %(default)s")
-    add("--llm", metavar="MODEL", help="causal LM: local folder or hub id (default: bundled, 4M parameters)")
+    add("--llm", metavar="MODEL", help="causal LM: local folder or hub id (default: bundled, 4.6M parameters)")
     add("--embedding", metavar="MODEL", help="sentence-transformers model: folder or hub id (default: MiniLM)")
     add("--reranker", metavar="MODEL", help="cross-encoder: folder or hub id (default: similarity of embeddings)")
     add("--top-n", metavar="N", type=int, help="passages to answer from (default: 1 with the bundled LLM, else 3)")
