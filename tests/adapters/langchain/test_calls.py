@@ -6,75 +6,22 @@ import asyncio
 import contextlib
 import gc
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from langchain_core.documents import Document
+from gated_app import ANSWER, QUESTION, App, gated, no_task_is_left, within
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
+from langchain_core.runnables import RunnableLambda
 
 import fineflow
-from fineflow.declare import external
 from fineflow.runtime.loop.runtime_loop import engine_loop
-from fineflow.testing import virtual_threads
-from fineflow.testing.gates import Gate, Meter
-from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-
-QUESTION = {"question": "What is the capital of France?"}
-ANSWER = {**QUESTION, "kind": "fact", "docs": [Document(page_content="Paris", id="0")], "answer": "Paris of course"}
-
-
-@dataclass
-class App:
-    """``kind`` and ``answer`` come from models, ``docs`` from a store; all three can run at once."""
-
-    kind: FakeChat = field(default_factory=lambda: FakeChat(default="fact"))
-    answer: FakeChat = field(default_factory=lambda: FakeChat(default="Paris of course"))
-    store: FakeVectorStore = field(default_factory=lambda: FakeVectorStore.from_texts(["Paris"], FakeEmbeddings()))
-    parser: Any = field(default_factory=StrOutputParser)
-
-    def chain(self) -> Runnable[Any, Any]:
-        ask = ChatPromptTemplate.from_template("{question}")
-        return (
-            RunnablePassthrough.assign(kind=ask | self.kind | self.parser)
-            | RunnablePassthrough.assign(docs=RunnablePick("question") | self.store.as_retriever())
-            | RunnablePassthrough.assign(answer=ask | self.answer | StrOutputParser())
-        )
-
-    def optimized(self) -> Any:
-        return fineflow.optimize(self.chain(), strict=True)
-
-    @property
-    def meters(self) -> tuple[Meter, ...]:
-        return self.kind.meter, self.answer.meter, self.store.meter
-
-    def open(self) -> None:
-        for part in (self.kind, self.answer, self.store):
-            part.gate = None
-
-    async def idle(self) -> None:
-        for meter in self.meters:
-            await meter.idle()
-
-    def wait_idle(self) -> None:
-        for meter in self.meters:
-            meter.wait_idle()
-
-
-def gated(**gates: Gate) -> App:
-    app = App()
-    for name, gate in gates.items():
-        getattr(app, name).gate = gate
-    return app
+from fineflow.testing.gates import Gate
+from fineflow.testing.langchain import FakeChat
 
 
 async def no_task_of_ours_is_left() -> None:
@@ -83,12 +30,6 @@ async def no_task_of_ours_is_left() -> None:
         await asyncio.sleep(0)
     codes = [getattr(task.get_coro(), "cr_code", None) for task in asyncio.all_tasks() - {asyncio.current_task()}]
     assert [code.co_qualname for code in codes if code and "fineflow/" in code.co_filename.partition("src/")[2]] == []
-
-
-async def no_task_is_left(before: set[asyncio.Task[Any]]) -> None:
-    for _ in range(10):  # what is cancelled ends within a few turns of the loop
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() <= before
 
 
 def engine_tasks() -> set[asyncio.Task[Any]]:
@@ -102,26 +43,6 @@ def no_engine_task_is_left() -> None:
         return len(asyncio.all_tasks()) - 1
 
     assert asyncio.run_coroutine_threadsafe(turns(), engine_loop()).result(10) == 0
-
-
-def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Runs in a thread of its own: a deadlock fails the test instead of hanging it."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append((function(), None))
-        except BaseException as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert found, f"still running after {seconds} s"
-    value, error = found[0]
-    if error is not None:
-        raise error
-    return value
 
 
 # Cancelling.
@@ -382,83 +303,6 @@ def test_a_component_that_itself_calls_an_optimized_chain() -> None:
     assert within(20, lambda: chain.batch([QUESTION] * 4, config))[3]["kind"] == "Paris of course"
 
 
-# Batches.
-
-
-@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
-@pytest.mark.parametrize("limit", [1, 2])
-@pytest.mark.parametrize("entry", ["batch", "abatch"])
-def test_max_concurrency_bounds_the_whole_batch(entry: str, limit: int) -> None:
-    shared = Meter()
-    app = App(kind=FakeChat(default="fact", prefill=1.0, meter=shared))
-    app.answer = FakeChat(default="Paris of course", prefill=1.0, meter=shared)
-    config = {"max_concurrency": limit}
-    found = virtual_threads.run(lambda: run_batch(app.optimized(), entry, [QUESTION] * 6, config)).value
-    assert found == [ANSWER] * 6
-    assert shared.calls == 12
-    assert shared.peak == limit
-
-
-def run_batch(chain: Any, entry: str, inputs: list[Any], config: Any = None, **more: Any) -> Any:
-    if entry == "batch":
-        return within(30, lambda: chain.batch(inputs, config, **more))
-    return within(30, lambda: asyncio.run(chain.abatch(inputs, config, **more)))
-
-
-@pytest.mark.parametrize("entry", ["batch", "abatch"])
-def test_inputs_of_a_batch_run_side_by_side_and_keep_their_order(entry: str) -> None:
-    app = App()
-    app.kind = FakeChat(answers=lambda messages: messages[0].text)
-    found = run_batch(app.optimized(), entry, [{"question": f"q{i}"} for i in range(5)])
-    assert [each["kind"] for each in found] == [f"q{i}" for i in range(5)]
-    assert run_batch(app.optimized(), entry, []) == []
-
-
-@pytest.mark.parametrize("entry", ["batch", "abatch"])
-def test_exceptions_are_returned_in_place(entry: str) -> None:
-    app = App(answer=FakeChat(answers={"bad": ValueError("no")}, default="Paris of course"))
-    inputs = [QUESTION, {"question": "bad"}, QUESTION]
-    one, other, third = run_batch(app.optimized(), entry, inputs, return_exceptions=True)
-    assert one == third == ANSWER
-    assert isinstance(other, ValueError)
-    with pytest.raises(ValueError, match="no"):
-        run_batch(app.optimized(), entry, inputs)
-
-
-async def test_when_one_of_a_batch_fails_the_others_have_ended() -> None:
-    gate, before = Gate(), asyncio.all_tasks()
-
-    @external
-    class Slow(FakeChat):
-        async def _astream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            if "bad" in messages[0].text:
-                await gate.arrived(2)
-                raise ValueError("no")
-            with self.meter.work():
-                await gate.wait()
-                async for chunk in super()._astream(messages, *args, **kwargs):
-                    yield chunk
-
-    app = App(answer=Slow())
-    chain = app.optimized()
-    with pytest.raises(ValueError, match="no"):
-        await chain.abatch([QUESTION, {"question": "bad"}, QUESTION])
-    assert app.answer.meter.in_flight == 0
-    await no_task_is_left(before)
-
-
-async def test_cancelling_a_batch() -> None:
-    gate, before = Gate(), asyncio.all_tasks()
-    app = gated(answer=gate)
-    task = asyncio.ensure_future(app.optimized().abatch([QUESTION] * 3))
-    await gate.arrived(3)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert app.answer.meter.in_flight == 0
-    await no_task_is_left(before)
-
-
 # Memory.
 
 
@@ -516,91 +360,3 @@ def test_what_is_kept_of_a_call_is_small() -> None:
         chain.invoke(QUESTION)
     (surprise,) = {text for text in chain._self_last.surprises if "answer" in text}
     assert len(surprise) <= 200
-
-
-# The process.
-
-APP = """
-import asyncio, os, sys, threading, warnings
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnablePassthrough
-import fineflow
-from fineflow.testing.gates import Gate
-from fineflow.testing.langchain import FakeChat
-gate = Gate()
-def chain(**more):
-    ask = ChatPromptTemplate.from_template("{question}")
-    step = lambda: ask | FakeChat(default="yes", **more) | StrOutputParser()
-    return fineflow.optimize(RunnablePassthrough.assign(a=step()) | RunnablePassthrough.assign(b=step()), strict=True)
-def linear(**more):
-    # Without RunnableParallel, whose threads the interpreter waits for, and which starts none when it is exiting.
-    return fineflow.optimize(chain(**more).steps[0].mapper.steps__["a"], eager=True, strict=True)
-Q = {"question": "q"}
-"""
-
-
-def run_python(text: str, timeout: float = 60.0) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", APP + textwrap.dedent(text)], capture_output=True, text=True, timeout=timeout
-    )
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("call", ["one.invoke(Q)", "list(one.stream(Q))", "asyncio.run(one.ainvoke(Q))"])
-def test_the_interpreter_exits_in_the_middle_of_a_call(call: str) -> None:
-    text = f"""
-    one = linear(gate=gate)
-    threading.Thread(target=lambda: {call}, daemon=True).start()
-    gate.wait_arrived()
-    """
-    assert run_python(text) == (0, "")
-
-
-def test_a_call_while_the_interpreter_exits_runs_as_stock() -> None:
-    text = """
-    import atexit
-    one = linear()
-    def late():
-        os._exit(7 if one.invoke(Q) == "yes" else 1)
-    atexit.register(late)
-    import fineflow.runtime.loop.runtime_loop
-    atexit.unregister(fineflow.runtime.loop.runtime_loop._exit)
-    atexit.register(fineflow.runtime.loop.runtime_loop._exit)  # so that it is run before the function above
-    one.invoke(Q)
-    """
-    assert run_python(text) == (7, "")
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGINT") or sys.platform == "win32", reason="needs signals")
-def test_an_interrupted_call_does_not_hold_up_the_exit() -> None:
-    text = """
-    import signal
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have handed on that it is ignored
-    one = linear(answers=lambda messages: gate.wait_sync(300) or "yes")
-    def interrupt():
-        gate.wait_arrived()
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-    threading.Thread(target=interrupt).start()
-    try:
-        one.invoke(Q)
-    except KeyboardInterrupt:
-        sys.exit(3)
-    """
-    assert run_python(text, timeout=60) == (3, "")
-
-
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
-def test_a_forked_child_can_make_calls() -> None:
-    text = """
-    warnings.simplefilter("ignore")  # newer Pythons warn of any fork in a process with threads
-    one, expected = chain(), {**Q, "a": "yes", "b": "yes"}
-    assert one.invoke(Q) == expected
-    child = os.fork()
-    if child == 0:
-        found = [one.invoke(Q), asyncio.run(one.ainvoke(Q)), *one.batch([Q] * 3)]
-        os._exit(0 if found == [expected] * 5 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert one.invoke(Q) == expected
-    """
-    assert run_python(text) == (0, "")

@@ -5,73 +5,40 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever, MergerRetriever
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.tools import StructuredTool
 from langchain_core.vectorstores import InMemoryVectorStore
+from limited_components import (  # noqa: F401
+    CALLS,
+    SECONDS,
+    TEXTS,
+    Limited,
+    Work,
+    concurrently,
+    in_virtual_time,
+    nothing_left,
+    places_of,
+    run,
+    store,
+)
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
-from fineflow.adapters.langchain.resources import find, standing
-from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.resources import find
 from fineflow.engines import BatchProfile, EmulatedEmbedding, limit, set_policy
 from fineflow.runtime import events
-from fineflow.runtime.queues.component_calls import ComponentPermits
 from fineflow.runtime.queues.permits import Permit
 from fineflow.runtime.statistics import statistics
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore
-from fineflow.testing.leaks import left, settled
-
-TEXTS = [f"alpha {i}" for i in range(6)]
-CALLS = 6
-SECONDS = 1.0  # virtual: what a component takes, in which all that may begin has begun
-
-in_virtual_time = pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
-
-
-class Work:
-    """How many are at it, and how many were at most."""
-
-    def __init__(self) -> None:
-        self.now = self.most = self.calls = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, value: Any) -> str:
-        with self._lock:
-            self.now += 1
-            self.calls += 1
-            self.most = max(self.most, self.now)
-        time.sleep(SECONDS)
-        with self._lock:
-            self.now -= 1
-        return f"worked on {value}"
-
-
-class Limited:
-    """A component with a limit, a chain with it, and how many were at work in it."""
-
-    def __init__(self, obj: Any, step: Runnable[Any, Any], work: Any) -> None:
-        self.obj = obj
-        self.work = work
-        pick: Any = RunnablePick("q") | step
-        self.chain: Any = RunnablePassthrough.assign(one=pick) | RunnablePassthrough.assign(two=pick, three=pick)
-
-    @property
-    def most(self) -> int:
-        return int(self.work.most if isinstance(self.work, Work) else self.work.peak)
-
-
-def store() -> Limited:
-    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), latency=SECONDS)
-    return Limited(found, found.as_retriever(), found.meter)
 
 
 def opaque_retriever() -> Limited:
@@ -129,48 +96,6 @@ KINDS: dict[str, Callable[[], Limited]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = left()
-    yield
-    assert not settled(before=before)
-
-
-def run(chain: Any, entry: str, question: str) -> Any:
-    async def stream() -> list[Any]:
-        return [chunk async for chunk in chain.astream({"q": question})]
-
-    if entry == "astream":
-        return asyncio.run(stream())
-    if entry == "stream":
-        return list(chain.stream({"q": question}))
-    if entry == "ainvoke":
-        return asyncio.run(chain.ainvoke({"q": question}))
-    return chain.invoke({"q": question})
-
-
-def at_once(calls: list[Callable[[], Any]], seconds: float = 60.0) -> list[Any]:
-    """What the calls return, each in a thread of its own; none may take for ever."""
-    found: list[Any] = [None] * len(calls)
-
-    def call(i: int) -> None:
-        found[i] = calls[i]()
-
-    threads = [threading.Thread(target=call, args=(i,), daemon=True) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
-    assert not any(thread.is_alive() for thread in threads)
-    return found
-
-
-def places_of(obj: Any) -> ComponentPermits:
-    places = standing(obj).permits
-    assert places is not None
-    return places
-
-
 @in_virtual_time
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,7 +106,7 @@ def test_no_more_than_the_limit_are_at_work_and_the_answers_are_the_same(kind: s
     limit(limited.obj, at_once=2)
     optimized = fineflow.optimize(limited.chain)
     calls = [lambda q=q: run(optimized, entry, q) for q in questions]  # type: ignore[misc]
-    found = virtual_threads.run(lambda: at_once(calls)).value
+    found = virtual_threads.run(lambda: concurrently(calls)).value
     if entry in ("invoke", "ainvoke"):
         assert found == expected
     assert limited.most == 2 or kind == "reranker"
@@ -268,150 +193,6 @@ def test_time_in_the_queue_is_shown() -> None:
     assert "waited" in str(fineflow.explain(optimized, last_run=True)).lower()
 
 
-def nested(found: FakeVectorStore, depth: int) -> Any:
-    """A chain that searches, and calls another such chain from inside of a function; the innermost only searches."""
-    docs = RunnablePick("q") | found.as_retriever()
-    chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
-    if depth:
-        inner = nested(found, depth - 1)
-
-        class Asks(BaseRetriever):
-            def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-                return list(inner.invoke({"q": query})["a"])
-
-            async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-                return list((await inner.ainvoke({"q": query}))["a"])
-
-        asks = Asks()
-        limit(asks, at_once=1)
-        chain = chain | RunnablePassthrough.assign(c=RunnablePick("q") | asks, d=docs)
-    return fineflow.optimize(chain)
-
-
-@in_virtual_time
-@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
-def test_nested_calls_cannot_wait_for_each_other(entry: str) -> None:
-    """One place in all: whoever holds it may need the store, and retrievers that call chains, three levels deep."""
-    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), latency=SECONDS)
-    limit(found, at_once=1)
-    chain = nested(found, 3)
-    calls = [lambda i=i: run(chain, entry, f"alpha {i}") for i in range(4)]  # type: ignore[misc]
-    virtual_threads.run(lambda: at_once(calls))
-    assert found.meter.peak == 1
-    assert (places_of(found).running, places_of(found).waiting) == (0, 0)
-
-
-def test_a_tool_that_calls_a_chain_with_the_same_tool() -> None:
-    depth = 0
-
-    def look(text: str) -> str:
-        """Looks."""
-        nonlocal depth
-        depth += 1
-        return text if depth >= 4 else optimized.invoke({"q": text})["one"]
-
-    made = StructuredTool.from_function(look)
-    limited = Limited(made, RunnableLambda(lambda text: {"text": text}) | made, None)
-    limit(made, at_once=1)
-    optimized: Any = fineflow.optimize(limited.chain, eager=True)
-    assert at_once([lambda: optimized.invoke({"q": "alpha"})["one"]]) == ["alpha"]
-    assert places_of(made).running == 0
-
-
-def test_a_sync_call_on_the_thread_of_a_loop_that_a_holder_needs() -> None:
-    gate = Gate()
-    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), gate=gate)
-    limit(found, at_once=1)
-    docs = RunnablePick("q") | found.as_retriever()
-    optimized: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs, b=docs))
-
-    async def main() -> Any:
-        first = asyncio.create_task(optimized.ainvoke({"q": "alpha"}))
-        while not gate.arrivals:
-            await asyncio.sleep(0)
-        gate.let(2)  # for the two searches of the sync call, which the holder cannot make room for
-        second = optimized.invoke({"q": "beta"})
-        gate.open()
-        return await first, second
-
-    found_ = at_once([lambda: asyncio.run(main())])[0]
-    assert [each["q"] for each in found_] == ["alpha", "beta"]
-    assert places_of(found).running == 0
-
-
-def test_nor_does_it_wait_in_the_queue_of_a_store_for_a_holder_on_that_loop() -> None:
-    found = InMemoryVectorStore(FakeEmbeddings())
-    found.add_texts([f"text {i}" for i in range(80)])
-    limit(found, at_once=1)
-    docs = RunnablePick("q") | found.as_retriever()
-    chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
-    optimized, expected = fineflow.optimize(chain), chain.invoke({"q": "text 3"})
-
-    async def main() -> Any:
-        taken, ended = asyncio.Event(), asyncio.Event()
-
-        async def holds() -> None:
-            hold = Permit(places_of(found))
-            await hold.acquire()
-            taken.set()
-            await ended.wait()
-            hold.release()
-
-        holder = asyncio.create_task(holds())
-        await taken.wait()
-        answer = optimized.invoke({"q": "text 3"})
-        ended.set()
-        await holder
-        return answer
-
-    assert at_once([lambda: asyncio.run(main())]) == [expected]
-    assert places_of(found).running == 0
-
-
-def test_a_cancelled_call_leaves_the_places_to_others() -> None:
-    gate = Gate()
-    found = FakeVectorStore.from_texts(TEXTS, FakeEmbeddings(), gate=gate)
-    limit(found, at_once=1)
-    docs = RunnablePick("q") | found.as_retriever()
-    optimized: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs, b=docs))
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(optimized.ainvoke({"q": "alpha"})) for _ in range(3)]
-        while places_of(found).waiting < 5:
-            await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert (places_of(found).running, places_of(found).waiting) == (0, 0)
-        gate.open()
-        await optimized.ainvoke({"q": "alpha"})
-
-    asyncio.run(main())
-
-
-def test_searches_that_are_made_together_hold_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work()
-    found = InMemoryVectorStore(FakeEmbeddings())
-    found.add_texts([f"text {i}" for i in range(80)])
-    made = Search.made
-
-    def counted(self: Search, store: Any = None) -> Any:
-        work(self.query)
-        return made(self, store)
-
-    monkeypatch.setattr(Search, "made", counted)
-    limit(found.as_retriever(), at_once=1)
-    assert places_of(found).at_once == 1  # a retriever stands for its store
-    docs = RunnablePick("q") | found.as_retriever()
-    chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
-    optimized: Any = fineflow.optimize(chain)
-    questions = [f"text {i}" for i in range(CALLS)]
-    answers = at_once([lambda q=q: optimized.invoke({"q": q}) for q in questions])  # type: ignore[misc]
-    assert work.most == 1 and work.calls >= CALLS
-    assert answers == [chain.invoke({"q": question}) for question in questions]
-    assert places_of(found).running == 0
-
-
 def test_a_write_whose_vectors_are_made_ahead_has_a_place() -> None:
     found = InMemoryVectorStore(EngineEmbeddings(EmulatedEmbedding(BatchProfile(call=0.0, item=0.0, max_batch=4))))
     seen: list[int] = []
@@ -426,7 +207,7 @@ def test_a_write_whose_vectors_are_made_ahead_has_a_place() -> None:
     docs = RunnableLambda(lambda given: [Document(page_content=given["q"], id=given["q"])])
     chain = RunnablePassthrough.assign(ids=docs | RunnableLambda(found.add_documents))
     optimized = fineflow.optimize(chain)
-    at_once([lambda i=i: optimized.invoke({"q": f"alpha {i}"}) for i in range(CALLS)])  # type: ignore[misc]
+    concurrently([lambda i=i: optimized.invoke({"q": f"alpha {i}"}) for i in range(CALLS)])  # type: ignore[misc]
     assert seen == [1] * CALLS
 
 
@@ -445,7 +226,7 @@ def test_writes_of_a_store_are_calls_of_it(entry: str) -> None:
     )
     limit(found, at_once=1)
     optimized = fineflow.optimize(chain)
-    at_once([lambda i=i: run(optimized, entry, f"alpha {i}") for i in range(CALLS)])  # type: ignore[misc]
+    concurrently([lambda i=i: run(optimized, entry, f"alpha {i}") for i in range(CALLS)])  # type: ignore[misc]
     assert work.calls == CALLS and work.most == 1
     assert sorted(found.store) == [f"alpha {i}" for i in range(CALLS)]
 
