@@ -36,10 +36,10 @@ def test_keyword_calls_of_a_known_function_take_anything_as_data() -> None:
 def test_reason_and_location_point_at_the_line() -> None:
     verdict = analyse(remember)
     line = remember.__code__.co_firstlineno + 1
-    assert verdict.location == f"test_purity.py:{line}"
+    assert verdict.location == f"analysed_functions.py:{line}"
     assert analyse(format_docs).reason == "reads its argument, joins strings"
     assert analyse(lambda x: x["b"] + x["a"]).reason == "reads a, b"
-    assert analyse(lambda x: twice(x)).location == f"test_purity.py:{line}"
+    assert analyse(lambda x: twice(x)).location == f"analysed_functions.py:{line}"
 
 
 def test_source_may_be_missing() -> None:
