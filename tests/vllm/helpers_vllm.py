@@ -14,9 +14,16 @@ from fineflow.backends.vllm import VLLMEngine
 from fineflow.protocols import Delta, Message, Sampling
 
 SEATS = 4  # requests that vLLM works on at once
-SETTINGS: dict[str, Any] = {"enforce_eager": True, "kv_cache_memory_bytes": 2**28, "max_num_seqs": SEATS}
+# Float32: the bundled weights are bfloat16, in which likely tokens tie that the reference tells apart.
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**29,
+    "max_num_seqs": SEATS,
+}
 
-QUERIES = "Write three search queries, one per line, for: In which city is Kelmora Bridge?"
+# Greedy decoding is never in doubt here: in float32, each token of the answer leads the next by 1.2 in logits.
+QUERIES = "Write three search queries, one per line, for: In which city is Velmar Systems?"
 QUESTIONS = [
     "Who founded Velmar Systems?",
     QUERIES,
