@@ -64,8 +64,8 @@ class Explanation:
             f"{self._title}\n{'=' * len(self._title)}",
             "\n".join(line for s in self.summary for line in _wrapped(s)),
         ]
-        told = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
-        parts += [_table(heading, columns, rows) for heading, columns, rows in (*self.timing, *told)]
+        of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
+        parts += [_table(heading, columns, rows) for heading, columns, rows in (*self.timing, *of_graph)]
         parts += [format_graph(graph, title=title, marks=mark) for title, graph, mark in self._graphs()]
         parts += map(str, self.parts)
         return "\n\n".join(parts)

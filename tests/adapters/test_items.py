@@ -1,4 +1,4 @@
-"""The incremental splitters against langchain's parsers: random texts, cut at random places.
+"""The incremental splitters against langchain's parsers: random texts, cut at random permits.
 
 ``FINEFLOW_FUZZ=5000`` runs that many examples of each property, other ones each time, instead of the bounded suite.
 """
@@ -47,8 +47,8 @@ def split_up(splitter: Splitter[Any], pieces: Iterable[str]) -> tuple[list[Any],
     return early, list(splitter.close())
 
 
-def cut(text: str, places: Iterable[int]) -> list[str]:
-    bounds = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+def cut(text: str, permits: Iterable[int]) -> list[str]:
+    bounds = [0, *sorted(place % (len(text) + 1) for place in permits), len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
@@ -66,9 +66,9 @@ class TestEveryCut:
     """What came early is a prefix of stock's list, and with what the end brings it is that list."""
 
     @staticmethod
-    def check(splitter: Splitter[Any], stock: Callable[[str], list[str]], text: str, places: list[int]) -> None:
+    def check(splitter: Splitter[Any], stock: Callable[[str], list[str]], text: str, permits: list[int]) -> None:
         expected = stock(text)
-        early, late = split_up(splitter, cut(text, places))
+        early, late = split_up(splitter, cut(text, permits))
         assert early == expected[: len(early)]
         assert early + late == expected
         assert not splitter.contradicted
@@ -76,8 +76,8 @@ class TestEveryCut:
     @bounded
     @given(near("\n", *BLANKS, *WORDS), PLACES)
     @example(" \n a \n \n b\n ", list(range(20)))
-    def test_lines(self, text: str, places: list[int]) -> None:
-        self.check(Lines(), LineListOutputParser().parse, text, places)
+    def test_lines(self, text: str, permits: list[int]) -> None:
+        self.check(Lines(), LineListOutputParser().parse, text, permits)
 
     @bounded
     @given(
@@ -87,56 +87,56 @@ class TestEveryCut:
         st.booleans(),
     )
     @example("a\n\n\nb", [2, 3], "\n\n", False)
-    def test_split(self, text: str, places: list[int], separator: str, strip: bool) -> None:
+    def test_split(self, text: str, permits: list[int], separator: str, strip: bool) -> None:
         def stock(text: str) -> list[str]:
             return (text.strip() if strip else text).split(separator)
 
-        self.check(Split(separator, strip=strip), stock, text, places)
+        self.check(Split(separator, strip=strip), stock, text, permits)
         self.check(
-            Split(separator, strip=strip, keep_empty=False), lambda text: list(filter(None, stock(text))), text, places
+            Split(separator, strip=strip, keep_empty=False), lambda text: list(filter(None, stock(text))), text, permits
         )
 
     @bounded
     @given(near("\n", *BLANKS, *WORDS), PLACES)
-    def test_split_at_white_space(self, text: str, places: list[int]) -> None:
-        self.check(Split(None), str.split, text, places)
-        self.check(Split(None, strip=True), str.split, text, places)
+    def test_split_at_white_space(self, text: str, permits: list[int]) -> None:
+        self.check(Split(None), str.split, text, permits)
+        self.check(Split(None, strip=True), str.split, text, permits)
 
     @bounded
     @given(near("\n", "\r", "\x0c", "\x1e", *BLANKS, *WORDS), PLACES)
     @example("a\r\n\r\nb\r", [2, 3, 4])
-    def test_lines_of_any_kind(self, text: str, places: list[int]) -> None:
-        self.check(SplitLines(), str.splitlines, text, places)
-        self.check(SplitLines(strip=True), lambda text: text.strip().splitlines(), text, places)
+    def test_lines_of_any_kind(self, text: str, permits: list[int]) -> None:
+        self.check(SplitLines(), str.splitlines, text, permits)
+        self.check(SplitLines(strip=True), lambda text: text.strip().splitlines(), text, permits)
 
     @bounded
     @given(near("\n", *BLANKS, *WORDS), PLACES)
-    def test_items_left_out_and_changed(self, text: str, places: list[int]) -> None:
+    def test_items_left_out_and_changed(self, text: str, permits: list[int]) -> None:
         def stock(text: str) -> list[str]:
             return [line.strip() for line in text.split("\n") if line.strip()]
 
-        self.check(Each(Split("\n"), str.strip, str.strip), stock, text, places)
-        self.check(Each(Split("\n"), bool), lambda text: list(filter(None, text.split("\n"))), text, places)
+        self.check(Each(Split("\n"), str.strip, str.strip), stock, text, permits)
+        self.check(Each(Split("\n"), bool), lambda text: list(filter(None, text.split("\n"))), text, permits)
 
     @bounded
     @given(near(",", ", ", '"', '""', '",', ', "', *BLANKS, *WORDS), PLACES)
     @example('a, b, "c, d", e\rf', list(range(30)))
     @example("a,\nb,\n\n,c,\n", [2, 3, 4, 5])
     @example(" \n a, b", [1, 2])
-    def test_commas(self, text: str, places: list[int]) -> None:
-        self.check(CommaSeparated(), parse_commas, text, places)
+    def test_commas(self, text: str, permits: list[int]) -> None:
+        self.check(CommaSeparated(), parse_commas, text, permits)
 
     @bounded
     @given(near("1", "12", ".", ". ", "1. a\n", "\n2.", "3.\n", "٣. ", *BLANKS, *WORDS), PLACES)
     @example("1.\nfoo\n2.\n\nbar 3. baz\n4.\n", list(range(30)))
-    def test_numbered(self, text: str, places: list[int]) -> None:
-        self.check(Numbered(), NumberedListOutputParser().parse, text, places)
+    def test_numbered(self, text: str, permits: list[int]) -> None:
+        self.check(Numbered(), NumberedListOutputParser().parse, text, permits)
 
     @bounded
     @given(near("-", "*", "- ", "\n", "\n- a", "\n  * b\n", "-\n", *BLANKS, *WORDS), PLACES)
     @example("-\n- a\n\n \n-\nb\n- \n *\tc", list(range(30)))
-    def test_markdown(self, text: str, places: list[int]) -> None:
-        self.check(Markdown(), MarkdownListOutputParser().parse, text, places)
+    def test_markdown(self, text: str, permits: list[int]) -> None:
+        self.check(Markdown(), MarkdownListOutputParser().parse, text, permits)
 
 
 # Texts of JSON, so that white space, escapes, raw control characters and equal keys come in all forms.
@@ -207,14 +207,14 @@ class TestJson:
     @bounded
     @given(st.data(), PLACES)
     def test_well_formed(
-        self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, places: Any
+        self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, permits: Any
     ) -> None:
         body, text = data.draw(well_formed(bodies))
         value = json.loads(body, strict=False)
         expected = list(value.items()) if kind is JsonFields else value
         assert repr(stock_members(kind, text)) == repr(expected)
         splitter = kind(parse_json)
-        early, late = split_up(splitter, cut(text, places))
+        early, late = split_up(splitter, cut(text, permits))
         if kind is JsonFields and splitter.contradicted:
             assert len(self.fields(body)) > len(expected)  # a key came twice
             assert late == []
@@ -230,24 +230,26 @@ class TestJson:
 
     @bounded
     @given(st.data(), PLACES)
-    def test_cut_short(self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, places: Any) -> None:
+    def test_cut_short(
+        self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, permits: Any
+    ) -> None:
         body, text = data.draw(well_formed(bodies))
         if kind is JsonFields:
             assume(len(self.fields(body)) == len(json.loads(body, strict=False)))
         text = text[: data.draw(st.integers(0, len(text)))]
         splitter = kind(parse_json)
-        early, late = split_up(splitter, cut(text, places))
+        early, late = split_up(splitter, cut(text, permits))
         assert not splitter.contradicted
         assert repr(early + late) == repr(stock_members(kind, text) or [])
 
     @bounded
     @given(st.data(), PLACES)
-    def test_any_text(self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, places: Any) -> None:
+    def test_any_text(self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, permits: Any) -> None:
         text = data.draw(
             damaged(bodies) | near("[", "]", "{", "}", ",", ":", '"', "\\", "```", "```json", "1", "a", " ")
         )
         splitter = kind(parse_json)
-        early, late = split_up(splitter, cut(text, places))
+        early, late = split_up(splitter, cut(text, permits))
         expected = stock_members(kind, text)
         if splitter.contradicted:
             assert early
@@ -305,9 +307,9 @@ class TestContradictions:
 
     @bounded
     @given(near(",", ", ", '"', '""', '",', ', "', *BLANKS, *WORDS), PLACES)
-    def test_eager_commas(self, text: str, places: list[int]) -> None:
+    def test_eager_commas(self, text: str, permits: list[int]) -> None:
         splitter = CommaSeparated(eager=True)
-        early, late = split_up(splitter, cut(text, places))
+        early, late = split_up(splitter, cut(text, permits))
         expected = parse_commas(text)
         if splitter.contradicted:
             assert early != expected[: len(early)]

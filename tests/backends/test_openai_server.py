@@ -279,7 +279,7 @@ def test_bad_addresses(address: Any) -> None:
 def test_the_policy_of_an_engine_holds_for_what_waits_for_its_server() -> None:
     engine = fineflow.engine("http://policies/v1", max_requests=1)
     try:
-        waiting = servers.component_of(engine)
+        waiting = servers.limited_server(engine)
         assert waiting is not None
         assert waiting.permits is not None
         assert waiting.permits.policy is by_depth

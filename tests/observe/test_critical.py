@@ -17,7 +17,7 @@ import fineflow
 from fineflow.cost_model.costs import Costs
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.text import Marks, duration, format_graph, inside
-from fineflow.observe.critical import Forecasts, marks, measured, predicted, told
+from fineflow.observe.critical import Forecasts, format_path, marks, measured, predicted
 from fineflow.runtime.call.trace import CLAIMED, LEFT, STOCK, Stamp, Trace, measured_path, steps
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
 
@@ -99,7 +99,7 @@ def test_nothing_to_predict_is_not_told() -> None:
 def test_a_path_in_words() -> None:
     within = inside("each", "for each item", "find")
     seconds = {"llm": 1.5, "each": 0.2, within: 0.1, "end": 1.0}
-    words = told(("llm", "each", within, "end"), seconds)
+    words = format_path(("llm", "each", within, "end"), seconds)
     assert words.replace("\u00a0", " ") == "llm 1.50 s, each 200 ms (find 100 ms), end 1.00 s"
 
 

@@ -47,7 +47,7 @@ def set_policy(obj: Any, policy: Policy | str) -> None:
     a policy that is neither a name nor a function.
     """
     registry.set_policy(obj if _is_engine(obj) else component_of(obj), policy)
-    if _is_engine(obj) and (server := servers.component_of(obj)) is not None:
+    if _is_engine(obj) and (server := servers.limited_server(obj)) is not None:
         registry.set_policy(server, policy)
 
 

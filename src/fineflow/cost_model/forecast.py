@@ -49,13 +49,13 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
     """
     found = _Path(known, serial)
     seconds, names = found.of(graph, "")
-    told = found.asked
+    asked = found.asked
     return Forecast(
         seconds,
         names,
         found.each,
-        tuple(dict.fromkeys(p.engine or "" for p, op in told if known.measured(p.engine, op, p.name))),
-        tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in told if not known.measured(p.engine, op, p.name))),
+        tuple(dict.fromkeys(p.engine or "" for p, op in asked if known.measured(p.engine, op, p.name))),
+        tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in asked if not known.measured(p.engine, op, p.name))),
     )
 
 

@@ -118,8 +118,8 @@ def _rows(graph: Graph, prefix: str, indent: int, marks: Marks | None, place: st
     for p in graph:
         args = ", ".join(f"{arg.removeprefix('key:')}={_ref(ref, numbers)}" for arg, ref in p.args.items())
         cells = (p.name, str(p.depth) if p.depth >= 0 else "")
-        told = () if marks is None else _marked(p, marks, place + p.name)
-        yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers), *told))
+        marked = () if marks is None else _marked(p, marks, place + p.name)
+        yield _Row(indent, numbers[p.name], cells, (f"{p.op}({args})", *_remarks(p, numbers), *marked))
         arms = bodies(p)
         for heading, body in arms:
             inner = f"{numbers[p.name]}." if len(arms) == 1 else f"{numbers[p.name]}.{heading.replace(' ', '')}."

@@ -37,7 +37,7 @@ def marks(forecast: Forecast) -> Marks:
 
 def measured_marks(trace: Trace) -> Marks:
     """Returns the drawing marks of a call: measured seconds of each step, and those that determined its end."""
-    took = {step.name: step.ran for step in steps(trace) if _tells(step)}
+    took = {step.name: step.ran for step in steps(trace) if _is_shown(step)}
     return Marks(took, frozenset(name for name, _ in measured_path(trace) if name in took))
 
 
@@ -63,11 +63,11 @@ def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]
 
 
 def _row(graph: str, entries: Sequence[str], forecast: Forecast) -> tuple[str, ...]:
-    path = told(forecast.names, forecast.each) or "nothing takes time"
+    path = format_path(forecast.names, forecast.each) or "nothing takes time"
     return graph, ", ".join(entries), duration(forecast.seconds), path
 
 
-def told(names: Sequence[str], seconds: Mapping[str, float]) -> str:
+def format_path(names: Sequence[str], seconds: Mapping[str, float]) -> str:
     """Formats a path: the steps with their seconds, inner steps in brackets after the outer one."""
     parts: list[str] = []
     left = list(names)
@@ -76,7 +76,7 @@ def told(names: Sequence[str], seconds: Mapping[str, float]) -> str:
         within = [inner for inner in left if inner.startswith(f"{name} > ")]
         left = [inner for inner in left if inner not in within]
         text = f"{name.rpartition(' > ')[2]} {duration(seconds[name])}".replace(" ", "\u00a0")  # on one line
-        parts.append(f"{text} ({told(within, seconds)})" if within else text)
+        parts.append(f"{text} ({format_path(within, seconds)})" if within else text)
     return ", ".join(parts)
 
 
@@ -104,12 +104,12 @@ def measured(trace: Trace, forecasts: Forecasts | None) -> Iterator[Section]:
                 step.name + (f", {step.times} times (the longest)" if step.times > 1 else ""),
             )
             for step in steps(trace)
-            if _tells(step)
+            if _is_shown(step)
         ],
     )
 
 
-def _tells(step: Step) -> bool:
+def _is_shown(step: Step) -> bool:
     opaque = step.primitive.effects.kind is Effect.OPAQUE
     return bool(step.taken) or works(step.primitive) or opaque or step.ran >= _LEAST
 

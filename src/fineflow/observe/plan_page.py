@@ -71,8 +71,8 @@ def to_html(
             f'<div class="keys">{"".join(legend(graphs, critical=critical))}</div>',
             _views(p_graph, e_graph, marks),
         ]
-    told = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
-    parts += [_table(*section) for section in (*tables, *told)]
+    more_tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
+    parts += [_table(*section) for section in (*tables, *more_tables)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -136,8 +136,8 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
     columns = ("pass", "step", "how")
     tables: list[Section] = [
-        ("What starts earlier than in stock", columns, _told([n for n in notes if n.done and gain])),
-        ("What stays as it was, and why", ("pass", "step", "why"), _told([n for n in notes if not n.done])),
+        ("What starts earlier than in stock", columns, _note_rows([n for n in notes if n.done and gain])),
+        ("What stays as it was, and why", ("pass", "step", "why"), _note_rows([n for n in notes if not n.done])),
         (
             "Run by stock itself, exactly when it always was: your own code, and what is not recognised",
             ("step", "why"),
@@ -152,7 +152,7 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
     return [table for table in tables if table[2]]
 
 
-def _told(notes: Iterable[Note]) -> list[tuple[str, ...]]:
+def _note_rows(notes: Iterable[Note]) -> list[tuple[str, ...]]:
     """Returns rows of notes; steps with the same note share a row."""
     said: dict[tuple[str, str], list[str]] = {}
     for note in notes:

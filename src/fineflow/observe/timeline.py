@@ -170,11 +170,11 @@ def _bar(i: Interval, top: int, height: int, zero: float, axis: _Axis) -> str:
     return (
         f'<div class="bar" tabindex="0" style="left:{left:.3f}%;width:max({width:.3f}%,2px);top:{top + 1}px;'
         f'height:{height}px">{wait}<div class="run" style="left:{min(waited, 100):.2f}%;{colour};'
-        f'line-height:{height}px">{label}</div><div class="tip{side}">{escape(_told(i, zero))}</div></div>'
+        f'line-height:{height}px">{label}</div><div class="tip{side}">{escape(_tooltip(i, zero))}</div></div>'
     )
 
 
-def _told(i: Interval, zero: float) -> str:
+def _tooltip(i: Interval, zero: float) -> str:
     lines = [f"{i.label}  on {i.lane}", f"from {duration(i.start - zero)} to {duration(i.end - zero)}"]
     lines.append(f"ran {1000 * (i.end - i.start):.1f} ms, queued {1000 * (i.start - i.queued):.1f} ms")
     lines.append(f"{i.items} item{'' if i.items == 1 else 's'}" + (f", batch {i.batch}" if i.batch >= 0 else ""))

@@ -188,7 +188,7 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
     rest = prompt.rendered.args.keys() - each.known
     sources, p = prompt.sources, prompt.prefill
     late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
-    told = {"templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end}
+    beginning = {"templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end}
     return Primitive(
         name,
         Op.PARTIAL_PREFILL,
@@ -200,7 +200,7 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
         engine=p.engine,
         after=prompt.after,
         component=p.component,
-        meta={**p.meta, **told, "end": each.end, "elements": elements(prompt, each.end)},
+        meta={**p.meta, **beginning, "end": each.end, "elements": elements(prompt, each.end)},
     )
 
 

@@ -88,7 +88,7 @@ class _Pipelining:
             else:
                 edit.change(p.name, args={**edit[p.name].args, "items": Ref(parse.name, stream=True)})
             edit.change(p.name, after=tuple(name for name in edit[p.name].after if name not in over))
-        self.edit.done(written.name, self._told(parse, written, early, fields, unit.removesuffix("s")))
+        self.edit.done(written.name, self._reason(parse, written, early, fields, unit.removesuffix("s")))
 
     def _reads_fields(self, reader: Primitive, parse: Primitive, keys: frozenset[str]) -> None:
         """Makes a reader wait only for the fields that it reads."""
@@ -115,7 +115,7 @@ class _Pipelining:
             ref = _only(made) if made.meta.get("through") else None
         return []
 
-    def _told(
+    def _reason(
         self,
         parse: Primitive,
         written: Primitive,

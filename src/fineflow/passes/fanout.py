@@ -95,15 +95,15 @@ def _requests(graph: Graph, ready: Ready) -> Iterable[_Request]:
     for p in graph:
         if p.op is Op.PARTIAL_PREFILL and p.name not in chained:
             waits = ready.waits(*(ref.name for ref in p.args.values()), *p.after)
-            told = frozenset((*p.params["late"], *p.params["unread"], *_names(p.args)))
-            yield _Request(p, p, p.meta["templates"][0], told, p.meta["elements"], _key(p, waits))
+            variable = frozenset((*p.params["late"], *p.params["unread"], *_names(p.args)))
+            yield _Request(p, p, p.meta["templates"][0], variable, p.meta["elements"], _key(p, waits))
         elif p.op in _DECODES and "cache" in p.args and (prompt := whole.get(p.args["cache"].name)):
             if prompt.prefill.meta.get("remote"):
                 continue  # the server schedules its own prefills, and answers wait for nothing
             waits = ready.waits(prompt.rendered.name, prompt.prefill.name, *p.after)
-            told = names(prompt, prompt.rendered.args)
+            variable = names(prompt, prompt.rendered.args)
             key = _key(prompt.prefill, waits)
-            yield _Request(p, prompt.prefill, prompt.rendered.component, told, elements(prompt, ""), key)
+            yield _Request(p, prompt.prefill, prompt.rendered.component, variable, elements(prompt, ""), key)
 
 
 def _partial(graph: Graph, name: str) -> bool:

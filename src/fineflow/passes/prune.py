@@ -69,10 +69,10 @@ def _nearest(names: Sequence[str], before: dict[str, frozenset[str]]) -> tuple[s
 
 def _kept(p: Primitive, earlier: Primitive, why: str) -> Note:
     """Notes why an order edge stays; for user code with its location and what the analysis found."""
-    told = f"kept in order after {earlier.name}: {why}"
+    reason = f"kept in order after {earlier.name}: {why}"
     if earlier.meta.get("where"):
-        told = f"kept in order: `{earlier.meta['called']}` at {earlier.meta['where']} {earlier.effects.reason}; {why}"
-    return Note("prune", p.name, False, told)
+        reason = f"kept in order: `{earlier.meta['called']}` at {earlier.meta['where']} {earlier.effects.reason}; {why}"
+    return Note("prune", p.name, False, reason)
 
 
 def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozenset[str]]) -> list[Note]:
@@ -81,10 +81,10 @@ def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozense
     notes = []
     for p in graph:
         if weight(p) and not p.by_stock:
-            told = frozenset[str]().union(
+            freed_by_others = frozenset[str]().union(
                 *(freed[name] for name in new[p.name] if name in graph and weight(graph[name]))
             )
-            names = _nearest([q.name for q in graph if q.name in freed[p.name] - told and weight(q)], old)
+            names = _nearest([q.name for q in graph if q.name in freed[p.name] - freed_by_others and weight(q)], old)
             if names:
                 text = f"does not wait for {_list(names)}, whose result it does not use"
                 notes.append(Note("prune", p.name, True, text))

@@ -124,11 +124,11 @@ class Service:
     """Request to an LLM engine: the view of the queue in front of it, and the times that the engine reports.
 
     number: in that queue. lane: of the instance that serves it. queued: start of its wait. begun, batch: time and
-    number of the engine step in which it began; batch is ``number`` if the step is not known. told: the engine has
+    number of the engine step in which it began; batch is ``number`` if the step is not known. reported: the engine has
     reported it.
     """
 
-    __slots__ = ("batch", "begun", "lane", "number", "queued", "told")
+    __slots__ = ("batch", "begun", "lane", "number", "queued", "reported")
 
     def __init__(self, number: int, queued: float) -> None:
         self.number = number
@@ -136,7 +136,7 @@ class Service:
         self.queued = queued
         self.begun: float | None = None
         self.batch = -1
-        self.told = False
+        self.reported = False
 
 
 _service: contextvars.ContextVar[Service | None] = contextvars.ContextVar("fineflow_service", default=None)
@@ -161,7 +161,7 @@ def ended(lane: str, label: str, queued: float, begun: float | None, batch: int)
     """
     service = _service.get()
     if service is not None:
-        lane, queued, service.told = service.lane or lane, service.queued, True
+        lane, queued, service.reported = service.lane or lane, service.queued, True
         batch = service.number if batch < 0 and begun is not None else batch
         service.begun, service.batch = begun, batch
     if listening():

@@ -55,7 +55,7 @@ class Server(Protocol):
 
 _servers: dict[str, Server] = {}
 _components: dict[str, LimitedComponent] = {}  # the queue entry of a server that has, or had, a limit
-_told = 0
+_changes = 0
 
 
 def register(url: str, server: Server, max_requests: int | None = None) -> None:
@@ -63,19 +63,19 @@ def register(url: str, server: Server, max_requests: int | None = None) -> None:
 
     max_requests: most concurrent requests of calls that run ahead, over all models (None: any number).
     """
-    global _told
+    global _changes
     key = normal(url)
     _servers[key] = server
-    _told += 1
+    _changes += 1
     if max_requests is not None or key in _components:
         _components.setdefault(key, LimitedComponent(address(url))).limit(max_requests)
 
 
 def forget(url: str) -> None:
     """Removes a server from plans made from now on."""
-    global _told
+    global _changes
     _servers.pop(normal(url), None)
-    _told += 1
+    _changes += 1
     if (component := _components.pop(normal(url), None)) is not None:
         component.limit(None)
 
@@ -96,15 +96,15 @@ def at(url: str) -> Server | None:
     return _servers.get(normal(url)) if _servers else None
 
 
-def component_of(engine: Any) -> LimitedComponent | None:
+def limited_server(engine: Any) -> LimitedComponent | None:
     """Returns the limited component of an engine's server, if it runs on one that has a limit."""
     url = getattr(engine, "base_url", None) if _components else None
     return component_at(url) if isinstance(url, str) else None
 
 
-def told() -> int:
+def changes() -> int:
     """Returns the number of changes of the registry so far: a plan from an earlier number is stale."""
-    return _told
+    return _changes
 
 
 def normal(url: str) -> str:

@@ -159,8 +159,8 @@ def served(engine: str, number: int, items: int, waits: Sequence[float], seconds
     """Counts and logs an ended batch or request of an engine (``Tally.batch``). number: id in timelines and logs."""
     tally(engine).batch(items, waits, seconds, failed=failed)
     if log.isEnabledFor(logging.DEBUG):
-        told = {"event": "batch", "engine": engine, "batch": number, "items": items, "ran": seconds, "failed": failed}
-        log.debug("batch ended", extra={**told, "waited": max(waits, default=0.0)})
+        fields = {"event": "batch", "engine": engine, "batch": number, "items": items, "ran": seconds, "failed": failed}
+        log.debug("batch ended", extra={**fields, "waited": max(waits, default=0.0)})
 
 
 def watch(source: Source) -> None:

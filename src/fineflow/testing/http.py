@@ -138,8 +138,8 @@ async def _send(
     writer: asyncio.StreamWriter, status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> None:
     data = json.dumps(content).encode()
-    told = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
-    writer.write(_head(status, told) + data)
+    sent = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
+    writer.write(_head(status, sent) + data)
     await writer.drain()
 
 

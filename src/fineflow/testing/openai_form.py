@@ -86,11 +86,11 @@ def calls(said: str) -> list[str]:
 
 def called(seen: Received, calls: list[str]) -> dict[str, Any]:
     """Returns the chunk of an answer that calls tools."""
-    told = []
+    tool_calls = []
     for i, call in enumerate(map(json.loads, calls)):
         function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
-        told.append({"index": i, "id": f"call-{i}", "type": "function", "function": function})
-    choice = {"index": 0, "delta": {"role": "assistant", "content": "", "tool_calls": told}}
+        tool_calls.append({"index": i, "id": f"call-{i}", "type": "function", "function": function})
+    choice = {"index": 0, "delta": {"role": "assistant", "content": "", "tool_calls": tool_calls}}
     chunk = {**choice, "finish_reason": "tool_calls", "logprobs": None}
     return {**head(seen), "object": "chat.completion.chunk", "choices": [chunk]}
 

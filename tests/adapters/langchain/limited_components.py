@@ -100,6 +100,6 @@ def concurrently(calls: list[Callable[[], Any]], seconds: float = 60.0) -> list[
 
 
 def places_of(obj: Any) -> ComponentPermits:
-    places = standing(obj).permits
-    assert places is not None
-    return places
+    permits = standing(obj).permits
+    assert permits is not None
+    return permits

@@ -156,8 +156,8 @@ def test_the_policy_decides_who_is_next() -> None:
     limit(found, at_once=1)
     for policy, order in (("by_depth", ["deep", "shallow"]), ("fifo", ["shallow", "deep"])):
         set_policy(found, policy)
-        places, seen[:] = places_of(found), []
-        hold = Permit(places)
+        permits, seen[:] = places_of(found), []
+        hold = Permit(permits)
         hold.acquire_sync()
         thread = threading.Thread(target=optimized.invoke, args=({"deep": "deep", "shallow": "shallow"},))
         thread.start()
@@ -171,17 +171,17 @@ def test_the_policy_decides_who_is_next() -> None:
 def test_time_in_the_queue_is_shown() -> None:
     limited = store()
     limit(limited.obj, at_once=1)
-    places = places_of(limited.obj)
+    permits = places_of(limited.obj)
     optimized: Any = fineflow.optimize(limited.chain)
 
     def wait() -> None:
-        hold = Permit(places)
+        hold = Permit(permits)
         hold.acquire_sync()
         thread = threading.Thread(target=optimized.invoke, args=({"q": "alpha"},))
         thread.start()
         time.sleep(5)
         figures = statistics().engines["FakeVectorStore"]
-        assert (figures.queued, figures.running) == (places.waiting, 1) == (3, 1)
+        assert (figures.queued, figures.running) == (permits.waiting, 1) == (3, 1)
         hold.release()
         thread.join(30)
 

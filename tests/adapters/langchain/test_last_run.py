@@ -192,7 +192,7 @@ def test_nothing_of_the_values_is_kept() -> None:
     mine.invoke(QUESTION)
     runs = last(mine).runs
     held = {type(each) for _, stamps in runs for each in gc.get_referents(stamps) if each is not Stamps}
-    assert held == {bytearray, dict, Graph}  # numbers, and the places of primitives in them
+    assert held == {bytearray, dict, Graph}  # numbers, and the permits of primitives in them
 
 
 def test_drawings_show_what_was_measured() -> None:

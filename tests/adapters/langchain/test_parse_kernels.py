@@ -1,6 +1,6 @@
 """What is released of a text while it comes, against what stock makes of the whole text.
 
-Random texts, cut at random places, for every parser and function whose items or fields are known early.
+Random texts, cut at random permits, for every parser and function whose items or fields are known early.
 ``FINEFLOW_FUZZ=5000`` runs that many examples of each property, other ones each time, instead of the bounded suite.
 """
 
@@ -138,8 +138,8 @@ class Outcome:
         return found
 
 
-def cut(text: str, places: Iterable[int]) -> list[str]:
-    bounds = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+def cut(text: str, permits: Iterable[int]) -> list[str]:
+    bounds = [0, *sorted(place % (len(text) + 1) for place in permits), len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
@@ -154,9 +154,9 @@ TEXTS = near(
 )
 
 
-def check(step: Runnable[Any, Any], text: str, places: list[int], *, message: bool, hopeful: bool) -> Outcome:
+def check(step: Runnable[Any, Any], text: str, permits: list[int], *, message: bool, hopeful: bool) -> Outcome:
     given: Any = AIMessage(text) if message else text
-    found = Outcome(primitive(step, through=not message), cut(text, places), given)
+    found = Outcome(primitive(step, through=not message), cut(text, permits), given)
     (items,) = found.streams
     try:
         expected = step.invoke(given)
@@ -179,8 +179,8 @@ def check(step: Runnable[Any, Any], text: str, places: list[int], *, message: bo
 @bounded
 @given(TEXTS, PLACES)
 @example("\n a \n \n b\r\nc,d, \n", list(range(20)))
-def test_items_of_any_text(kind: str, text: str, places: list[int]) -> None:
-    early = check(EXACT[kind], text, places, message="content" in kind, hopeful=False).early
+def test_items_of_any_text(kind: str, text: str, permits: list[int]) -> None:
+    early = check(EXACT[kind], text, permits, message="content" in kind, hopeful=False).early
     event("something came early" if early else "nothing came early")
 
 
@@ -190,16 +190,16 @@ COMMAS = near(",", ", ", '"', '""', '",', ', "', "\r", "\n", "a", " ")
 
 @bounded
 @given(COMMAS, PLACES, st.booleans())
-def test_items_of_any_values(text: str, places: list[int], message: bool) -> None:
-    check(HOPEFUL["commas"], text, places, message=message, hopeful=True)
+def test_items_of_any_values(text: str, permits: list[int], message: bool) -> None:
+    check(HOPEFUL["commas"], text, permits, message=message, hopeful=True)
 
 
 @bounded
 @given(JSON, PLACES, st.booleans())
 @example('["a", "b"]]', [3, 6], True)
 @example('["\\ud83d\\ude00", {"b": ["]", "\\""]}]', list(range(40)), True)
-def test_items_of_any_json(text: str, places: list[int], message: bool) -> None:
-    check(HOPEFUL["elements"], text, places, message=message, hopeful=True)
+def test_items_of_any_json(text: str, permits: list[int], message: bool) -> None:
+    check(HOPEFUL["elements"], text, permits, message=message, hopeful=True)
 
 
 def test_a_text_that_takes_back_its_beginning() -> None:
@@ -226,11 +226,11 @@ TAILS = st.sampled_from((*WELL, *WELL, "}]", "} Done."))
 @given(HEADS, FIELDS, TAILS, PLACES, st.booleans())
 @example("", '"query": "a", "query": "b"', "}", [14], True)
 @example("", '"query": "a", "number": "4", "words": ["x"]', "}", list(range(50)), True)
-def test_fields_of_any_object(kind: str, head: str, body: str, tail: str, places: list[int], message: bool) -> None:
+def test_fields_of_any_object(kind: str, head: str, body: str, tail: str, permits: list[int], message: bool) -> None:
     parser = OBJECTS[kind]
     text = f"{head}{{{body}{tail}"
     given = AIMessage(text) if message else text
-    found = Outcome(primitive(parser, through=not message, fields=True), cut(text, places), given)
+    found = Outcome(primitive(parser, through=not message, fields=True), cut(text, permits), given)
     try:
         expected = parser.invoke(given)
     except Exception as error:

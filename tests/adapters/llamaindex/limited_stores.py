@@ -33,23 +33,23 @@ def nothing_left() -> Iterator[None]:
 
 
 def places_of(obj: Any) -> ComponentPermits:
-    places = standing(obj).permits
-    assert places is not None
-    return places
+    permits = standing(obj).permits
+    assert permits is not None
+    return permits
 
 
-def wait_waiting(places: ComponentPermits, count: int) -> None:
-    wait_until(lambda: places.waiting == count, 30)
+def wait_waiting(permits: ComponentPermits, count: int) -> None:
+    wait_until(lambda: permits.waiting == count, 30)
 
 
 @contextmanager
 def held(obj: Any) -> Iterator[ComponentPermits]:
-    """All places of a component with one are taken meanwhile."""
-    places = places_of(obj)
-    hold = Permit(places)
+    """All permits of a component with one are taken meanwhile."""
+    permits = places_of(obj)
+    hold = Permit(permits)
     hold.acquire_sync()
     try:
-        yield places
+        yield permits
     finally:
         hold.release()
 

@@ -67,11 +67,11 @@ def queued(server: OpenAIServer, count: int) -> None:
     """Returns when so many requests wait for their turn, and the server is at work on as many as it may be."""
     component, gate = servers.component_at(server.url), server.gate
     assert component is not None and component.permits is not None and gate is not None
-    places = component.permits
+    permits = component.permits
 
     def so() -> bool:
         at_work = sum(not each.ended for each in server.received)
-        return at_work == places.at_once and (places.waiting, gate.arrivals) == (count, len(server.received))
+        return at_work == permits.at_once and (permits.waiting, gate.arrivals) == (count, len(server.received))
 
     wait_until(so)
 

@@ -29,7 +29,7 @@ def test_the_function_inside_is_the_one_that_was_written() -> None:
     found = method(BlockingLLM, "complete")
     assert found is not None
     assert found.function.__qualname__ == "BlockingLLM.complete"
-    assert (len(found.spans), len(found.told)) == (1, 1)
+    assert (len(found.spans), len(found.wrappers)) == (1, 1)
     with recording() as recorder:
         assert found.function(BlockingLLM(default="said"), "asked").text == "said"
     assert recorder.spans == {}

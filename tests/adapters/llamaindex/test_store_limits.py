@@ -45,7 +45,7 @@ from test_index_stores import index as index_over
 import fineflow
 from fineflow.adapters.llamaindex.resources import standing
 from fineflow.engines import limit, set_policy
-from fineflow.runtime.queues.component_calls import component_of
+from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
@@ -135,14 +135,14 @@ def test_searches_wait_for_a_place(what: str, make: Callable[[], Any], sync: boo
     before = store.meter.calls if isinstance(store, FakeStore) else 0
     optimized = fineflow.optimize(obj, strict=True)
     limit(store, at_once=1)
-    with held(store) as places:
+    with held(store) as permits:
         answered = called(optimized, entry, QUESTION)
-        wait_until(lambda: places.waiting > 0, 30)
-        assert not answered.done() and places.running == 1
+        wait_until(lambda: permits.waiting > 0, 30)
+        assert not answered.done() and permits.running == 1
         assert not isinstance(store, FakeStore) or store.meter.calls == before
     found = answered.result(30)
     assert expected is None or shown(found) == expected
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
     if isinstance(store, FakeStore):
         assert store.meter.calls - before >= least
 
@@ -177,13 +177,13 @@ def test_writes_wait_for_a_place(what: str, sync: bool) -> None:
     optimized = fineflow.optimize(obj, strict=True)
     limit(store, at_once=1)
     entry = name if sync else f"a{name}"
-    with held(store) as places:
+    with held(store) as permits:
         written = called(optimized, entry, *args)
-        wait_waiting(places, 1)
+        wait_waiting(permits, 1)
         assert size(store) == before
     written.result(30)
     assert size(store) == before + 1
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def size(store: Any) -> int:
@@ -199,11 +199,11 @@ def test_an_index_that_is_built_waits_for_a_place() -> None:
     def make(documents: Any) -> Any:
         return build.from_documents(documents, storage_context=context, embed_model=FakeEmbedding())
 
-    with held(store) as places, ThreadPoolExecutor(1) as pool:
+    with held(store) as permits, ThreadPoolExecutor(1) as pool:
         built = pool.submit(make, [Document(text="a bridge")])
-        wait_waiting(places, 1)
+        wait_waiting(permits, 1)
         assert size(store) == 0
-        places.resize(2)  # or the pool would wait for it
+        permits.resize(2)  # or the pool would wait for it
         assert built.result(30)._vector_store is store
     assert size(store) == 1
 
@@ -216,10 +216,10 @@ def test_no_more_than_the_limit_are_at_work(sync: bool) -> None:
     limit(made, at_once=2)
     optimized = fineflow.optimize(made.as_retriever())
     calls = [called(optimized, "retrieve" if sync else "aretrieve", QUESTION) for _ in range(6)]
-    places = places_of(store)
+    permits = places_of(store)
     for done in range(0, 6, 2):
         gate.wait_arrived(done + 2)
-        wait_waiting(places, 4 - done)
+        wait_waiting(permits, 4 - done)
         assert store.meter.in_flight == 2 and gate.arrivals == done + 2
         gate.let(2)
     assert len({str(shown(call.result(30))) for call in calls}) == 1
@@ -255,12 +255,12 @@ def test_a_retriever_that_searches_ahead_in_a_fusion_has_a_place(sync: bool) -> 
     entry = "retrieve" if sync else "aretrieve"
     expected = shown(entered(made, entry, QUESTION))
     limit(plain, at_once=1)
-    with held(plain) as places:
+    with held(plain) as permits:
         answered = called(fineflow.optimize(made, strict=True), entry, QUESTION)
-        wait_waiting(places, 3)
+        wait_waiting(permits, 3)
         assert not answered.done()
     assert shown(answered.result(30)) == expected
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def test_a_limit_may_be_set_and_lifted_later() -> None:
@@ -270,9 +270,9 @@ def test_a_limit_may_be_set_and_lifted_later() -> None:
     assert "wait for their turn" not in str(fineflow.explain(optimized))
     limit(store, at_once=1)
     assert "wait for their turn" in str(fineflow.explain(optimized))
-    with held(store) as places:
+    with held(store) as permits:
         answered = called(optimized, "retrieve", QUESTION)
-        wait_waiting(places, 1)
+        wait_waiting(permits, 1)
         limit(store, at_once=None)
         assert answered.result(30)
     assert optimized.retrieve(QUESTION) and standing(store).permits is None
@@ -328,7 +328,7 @@ def test_what_is_limited_is_forgotten_with_its_object() -> None:
     made = index()
     limit(made, at_once=1)
     key = id(made.vector_store)
-    assert component_of(made.vector_store) is not None and key in resources._of
+    assert limited_component(made.vector_store) is not None and key in resources._of
     del made
     gc.collect()
     assert key not in resources._of

@@ -39,10 +39,10 @@ def test_the_policy_decides_who_is_next(policy: Any) -> None:
     set_policy(made.as_retriever(), policy)
     optimized = fineflow.optimize(made.as_retriever())
     words, calls = ["bridge", "river", "mill"], []
-    with held(store) as places:
+    with held(store) as permits:
         for i, word in enumerate(words):
             calls.append(called(optimized, "retrieve", word))
-            wait_waiting(places, i + 1)
+            wait_waiting(permits, i + 1)
     for call in calls:
         call.result(30)
     assert store.meter.labels == (words if policy == "fifo" else words[::-1])
@@ -97,9 +97,9 @@ def test_a_collection_has_one_limit_and_one_policy_for_both_frameworks() -> None
     docs = RunnablePick("q") | twin.as_retriever()
     chain: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs, b=docs), strict=True)
     retriever: Any = fineflow.optimize(made.as_retriever(), strict=True)
-    with held(store) as places:
+    with held(store) as permits:
         calls = [called(chain, "invoke", {"q": QUESTION})]
-        wait_until(lambda: places.waiting == 1)
+        wait_until(lambda: permits.waiting == 1)
         calls += [called(retriever, "retrieve", QUESTION)]
         wait_until(lambda: standing(store).queue.waiting == 1)  # type: ignore[attr-defined]
         assert not any(call.done() for call in calls)
@@ -190,9 +190,9 @@ def test_who_waits_and_who_works_is_in_the_figures() -> None:
     store = Counted()
     limit(store, at_once=1)
     optimized = fineflow.optimize(index(store=store).as_retriever())
-    with held(store) as places:
+    with held(store) as permits:
         answered = called(optimized, "retrieve", QUESTION)
-        wait_waiting(places, 1)
+        wait_waiting(permits, 1)
         figures = fineflow.statistics().engines["Counted"]
         assert (figures.queued, figures.running) == (1, 1)
     answered.result(30)

@@ -7,8 +7,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from fineflow.adapters.analysis import tables
-from fineflow.adapters.analysis.analysis import Analysis, Closure, Key, all_scalar, name_of
 from fineflow.adapters.analysis.methods import format_text, method, regex
+from fineflow.adapters.analysis.state import Analysis, Closure, Key, all_scalar, name_of
 from fineflow.adapters.analysis.values import ERROR, LAZY, SCALAR, SHARED, Impure, Kind, Value, immutable, is_scalar
 from fineflow.declare import declared
 from fineflow.ir import Effect

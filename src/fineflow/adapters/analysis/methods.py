@@ -7,7 +7,7 @@ import string
 from typing import TYPE_CHECKING
 
 from fineflow.adapters.analysis import tables
-from fineflow.adapters.analysis.analysis import all_scalar
+from fineflow.adapters.analysis.state import all_scalar
 from fineflow.adapters.analysis.values import (
     FRESH_DICT,
     FRESH_LIST,

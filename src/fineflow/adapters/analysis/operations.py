@@ -7,9 +7,9 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import calls
-from fineflow.adapters.analysis.analysis import Closure, all_scalar
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
+from fineflow.adapters.analysis.state import Closure, all_scalar
 from fineflow.adapters.analysis.values import (
     FRESH_ANY,
     FRESH_DICT,

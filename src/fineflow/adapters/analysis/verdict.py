@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from fineflow.adapters.analysis.analysis import Analysis, name_of
 from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.analysis.calls import Site, call
 from fineflow.adapters.analysis.frame import Frame
+from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, Impure, Kind, Value, immutable
 from fineflow.declare import declared

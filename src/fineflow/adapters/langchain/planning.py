@@ -107,15 +107,15 @@ def _batched(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> bool
 
 def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
     """Returns the entry points whose calls are expected to be faster than stock's."""
-    sooner = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
+    shorter = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
         p.op is Op.PARTIAL_PREFILL for p in running(e_graph)
     )
     written = [p for p in running(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
-    sooner = sooner or any(not p.meta.get("only_streamed") for p in written) or asked(e_graph) < asked(p_graph)
+    shorter = shorter or any(not p.meta.get("only_streamed") for p in written) or asked(e_graph) < asked(p_graph)
     serial = any(_one_by_one(p) for p in running(e_graph))
     streamed = any(not p.meta.get("invoked") for p in written)
     found = set[str]()
-    for prefix, gain in (("", sooner or serial), ("a", sooner)):
+    for prefix, gain in (("", shorter or serial), ("a", shorter)):
         found |= {f"{prefix}invoke"} if gain else set()
         found |= {f"{prefix}stream"} if gain or streamed else set()
         found |= {f"{prefix}batch"} if gain and batched else set()
@@ -130,7 +130,7 @@ def _snapshot(objects: Mapping[str, Any]) -> Snapshot:
     """
     planned = [(obj, find(rows(), obj)) for obj in objects.values()]
     watched = [(obj, row.reads if row is not None else ()) for obj, row in planned]
-    return Snapshot(watched, _called(planned), (lessons, servers.told))
+    return Snapshot(watched, _called(planned), (lessons, servers.changes))
 
 
 def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, str]]:

@@ -39,13 +39,13 @@ _LOOP = frozenset({"create_task", "ensure_future", "get_running_loop", "get_even
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a class. function: inside of all wrappers. spans, told: its span and its callback wrappers, outermost
-    first.
+    """A method of a class. function: inside of all wrappers. spans, wrappers: those of the dispatcher and of the
+    callbacks, outermost first.
     """
 
     function: FunctionType
     spans: tuple[Any, ...]
-    told: tuple[FunctionType, ...]
+    wrappers: tuple[FunctionType, ...]
 
     def around(self, obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns ``function`` with the wrappers of this method, bound to ``obj``, to be put into ``obj.__dict__``.
@@ -53,7 +53,7 @@ class Method:
         ``function`` takes ``obj`` first, and has to be a coroutine function if the method is one.
         """
         inner = _named(function, self.function)
-        for wrapper in reversed(self.told):
+        for wrapper in reversed(self.wrappers):
             inner = _with_cell(wrapper, "f", inner)
         wrapped: Any = inner
         for span in reversed(self.spans):
@@ -65,23 +65,16 @@ class Method:
 def method(kind: type, name: str) -> Method | None:
     """Returns a method of a class; None if there is none, or it is not a function."""
     found = inspect.getattr_static(kind, name, None)
-    spans, told = [], []
+    spans, wrappers = [], []
     while isinstance(found, wrapt.FunctionWrapper):
         spans.append(found)
         found = found.__wrapped__
     while (
         isinstance(found, FunctionType) and found.__globals__ is vars(callbacks) and "f" in found.__code__.co_freevars
     ):
-        told.append(found)
+        wrappers.append(found)
         found = _cells(found)["f"].cell_contents
-    return Method(found, tuple(spans), tuple(told)) if isinstance(found, FunctionType) else None
-
-
-def _tells(function: Any) -> bool:
-    """Returns True for a wrapper made by ``llm_chat_callback`` or ``llm_completion_callback``."""
-    if not isinstance(function, FunctionType) or function.__globals__ is not vars(callbacks):
-        return False
-    return "f" in function.__code__.co_freevars
+    return Method(found, tuple(spans), tuple(wrappers)) if isinstance(found, FunctionType) else None
 
 
 def same(kind: type, base: type, *names: str) -> bool:
@@ -138,7 +131,7 @@ def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
     for name in names - seen:
         seen.add(name)
         found = method(kind, name)
-        if found is not None and (found.spans or found.told or not _quiet(kind, found.function, seen)):
+        if found is not None and (found.spans or found.wrappers or not _quiet(kind, found.function, seen)):
             return False
     return True
 

@@ -115,7 +115,7 @@ def with_parts(plan: Plan) -> Plan:
 
 def snapshot(objects: Iterable[Any]) -> Snapshot:
     """Returns a snapshot of these objects: a plan is stale once any attribute, a server or a limit changes."""
-    return Snapshot([(obj, None) for obj in objects], (), (servers.told, limit_changes))
+    return Snapshot([(obj, None) for obj in objects], (), (servers.changes, limit_changes))
 
 
 def _remarks(follows: Mapping[str, bool], gain: bool, entry: str) -> tuple[str, ...]:

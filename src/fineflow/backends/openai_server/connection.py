@@ -92,7 +92,7 @@ def _of_http(name: str) -> tuple[type[Exception], ...]:
     return tuple(getattr(sys.modules[library], name) for library in ("httpx", "httpx2") if library in sys.modules)
 
 
-def told(name: str, error: Exception) -> BackendError:
+def backend_error(name: str, error: Exception) -> BackendError:
     """Returns the BackendError for one of ``failures``; a RequestError if it concerns one request only."""
     if isinstance(error, (openai.APITimeoutError, *_of_http("TimeoutException"))):
         return BackendError(f"{name} did not answer in time; is it overloaded, or the timeout too short?")

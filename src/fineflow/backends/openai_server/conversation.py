@@ -56,10 +56,10 @@ def written(
 
 def _written(header: Mapping[str, Any], content: str | None) -> str:
     """Returns the text of one message. content: None if it is not text and therefore part of the header."""
-    told = json.dumps(header, ensure_ascii=False)
-    if any(mark in part for part in (told, content or "") for mark in _MARKS):
+    packed_header = json.dumps(header, ensure_ascii=False)
+    if any(mark in part for part in (packed_header, content or "") for mark in _MARKS):
         raise RequestError("the prompt contains one of U+FDD0 to U+FDD3, which no text may contain; leave them out")
-    return f"{_BEGIN}{told}{_TEXT}{content or ''}{_END}"
+    return f"{_BEGIN}{packed_header}{_TEXT}{content or ''}{_END}"
 
 
 def read(text: str) -> Conversation | None:
@@ -71,10 +71,10 @@ def read(text: str) -> Conversation | None:
     tools: tuple[Mapping[str, Any], ...] = ()
     cut = False
     for part in body.split(_BEGIN)[1:]:
-        told, whole, content = part.partition(_TEXT)
+        packed_header, whole, content = part.partition(_TEXT)
         if not whole:
             break
-        header = json.loads(told)
+        header = json.loads(packed_header)
         cut = not content.endswith(_END)
         if _TOOLS in header:
             tools = tuple(header[_TOOLS])

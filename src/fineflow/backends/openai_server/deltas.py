@@ -86,6 +86,6 @@ def _gather(choice: Any, calls: dict[int, list[str]]) -> None:
 def _written(calls: dict[int, list[str]]) -> str:
     texts = []
     for _, (name, arguments) in sorted(calls.items()):
-        told = {"name": name, "arguments": json.loads(arguments or "{}")}
-        texts.append(f"\n<tool_call>\n{json.dumps(told)}\n</tool_call>")
+        tool_call = {"name": name, "arguments": json.loads(arguments or "{}")}
+        texts.append(f"\n<tool_call>\n{json.dumps(tool_call)}\n</tool_call>")
     return "".join(texts).removeprefix("\n")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import openai
 
 from fineflow.backends.openai_server import requests
-from fineflow.backends.openai_server.connection import Connection, failures, told
+from fineflow.backends.openai_server.connection import Connection, backend_error, failures
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
@@ -150,7 +150,7 @@ class OpenAIServerEngine:
             with self.warmed.sending(_text(tokens)):
                 await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
         except failures() as error:
-            raise told(self.name, error) from error
+            raise backend_error(self.name, error) from error
 
     def wants(self, text: str, body: Mapping[str, Any]) -> bool:
         """Returns True if ``warm`` would send the prefix. Thread-safe."""
@@ -204,7 +204,7 @@ class OpenAIServerEngine:
                 async for delta in found:
                     yield delta
         except failures() as error:
-            raise told(self.name, error) from error
+            raise backend_error(self.name, error) from error
 
     async def _model(self) -> str:
         if self.model is None:

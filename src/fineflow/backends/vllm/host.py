@@ -222,9 +222,9 @@ class Host:
         except EngineDeadError:
             await asyncio.Event().wait()  # until _serve fails all tasks with the cause
         except Exception as error:
-            deliver(self._told(error))
+            deliver(self._backend_error(error))
 
-    def _told(self, error: Exception) -> BackendError:
+    def _backend_error(self, error: Exception) -> BackendError:
         """Returns the BackendError for a failed request: a RequestError if its own values are the reason."""
         from vllm.exceptions import GracefulHTTPError, VLLMClientError
 
@@ -232,11 +232,11 @@ class Host:
         while root.__cause__ is not None:
             root = root.__cause__
         if isinstance(root, (ValueError, TypeError, VLLMClientError, GracefulHTTPError)):
-            told: BackendError = RequestError(f"LLM {self.name!r} refuses the request: {root}")
+            failure: BackendError = RequestError(f"LLM {self.name!r} refuses the request: {root}")
         else:
-            told = BackendError(f"LLM engine {self.name!r} failed: {type(root).__name__}: {root}")
-        told.__cause__ = error
-        return told
+            failure = BackendError(f"LLM engine {self.name!r} failed: {type(root).__name__}: {root}")
+        failure.__cause__ = error
+        return failure
 
 
 _END = object()

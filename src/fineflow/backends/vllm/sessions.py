@@ -57,13 +57,13 @@ class Session:
     async def go_on(self, rest: tuple[int, ...], sampling: Any) -> AsyncGenerator[Any, None]:
         """Yields vLLM's outputs for the whole prompt."""
 
-        def told() -> None:
+        def signal() -> None:
             assert self._rest is not None
             if not self._rest.done():
                 self._rest.set_result((rest, sampling))
 
         async with aclosing(self._outputs) as outputs:
-            self._host.run(told)
+            self._host.run(signal)
             async for output in outputs:
                 yield output
                 if output.outputs and output.outputs[0].finish_reason:

@@ -26,7 +26,7 @@ from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps
 from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
-from fineflow.runtime.queues.component_calls import component_of
+from fineflow.runtime.queues.component_calls import limited_component
 
 _SHOWN = 200  # characters of a surprise that are kept
 
@@ -149,13 +149,13 @@ class Execution(Values):
                 value.entry.follow(partial(self._worked, p, value), self.call.context)
         elif asyncio.isfuture(value):
             if value.done():
-                self._told(p, value)
+                self._kernel_ended(p, value)
             else:
-                value.add_done_callback(partial(self._told, p), context=self.call.context)
+                value.add_done_callback(partial(self._kernel_ended, p), context=self.call.context)
         else:
             self.complete(p, value)
 
-    def _told(self, p: Primitive, future: asyncio.Future[Any]) -> None:
+    def _kernel_ended(self, p: Primitive, future: asyncio.Future[Any]) -> None:
         """Completes the primitive with the outcome of its kernel's task."""
         if future.cancelled() or self.call.claims.closed:
             return
@@ -301,7 +301,7 @@ class Execution(Values):
 
         limited: apply the component's own limit; False where the queue in front of it enforces that limit.
         """
-        made = self.call.slot(self._stamps.at(p.name), component_of(p.component) if limited else None)
+        made = self.call.slot(self._stamps.at(p.name), limited_component(p.component) if limited else None)
         if entry is not None:
             entry.slot = made
         return made
@@ -314,7 +314,7 @@ class Execution(Values):
         """Starts a task for the primitive or a part of it, with its depth as priority. in_slot: a component call."""
         stamp = self._stamps.get(p.name)
         level, path = self._when(p)
-        slot = self.call.slot(None, component_of(p.component)) if in_slot else None
+        slot = self.call.slot(None, limited_component(p.component)) if in_slot else None
         return self.call.spawn(work, level, path=path, slot=slot, name=p.name, stamp=stamp)
 
     def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> None:

@@ -11,7 +11,7 @@ from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended, LeftToStock
-from fineflow.runtime.queues.component_calls import CallRecord, component_of
+from fineflow.runtime.queues.component_calls import CallRecord, limited_component
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -28,7 +28,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     queued = events.now()
     foreign = bool(p.engine and p.meta.get("foreign"))
     name = p.engine or "" if foreign else p.meta.get("counted", "")
-    counted = CallRecord(name, p.name, component_of(p.component)) if name else None
+    counted = CallRecord(name, p.name, limited_component(p.component)) if name else None
     failure: BaseException | None = None
     result = None
     try:

@@ -101,7 +101,7 @@ component_finders: list[Callable[[Any], LimitedComponent | None]] = []
 """Functions that find the ``LimitedComponent`` of a user's object. Adapters append theirs at import."""
 
 
-def component_of(obj: Any) -> LimitedComponent | None:
+def limited_component(obj: Any) -> LimitedComponent | None:
     """Returns the ``LimitedComponent`` of a user's object; None if there is none, or nothing was ever limited."""
     for find in component_finders if _changes else ():
         if (found := find(obj)) is not None:
@@ -111,7 +111,7 @@ def component_of(obj: Any) -> LimitedComponent | None:
 
 def has_limit(obj: Any) -> bool:
     """Returns True if a user's object has a limit now."""
-    found = component_of(obj)
+    found = limited_component(obj)
     return found is not None and found.permits is not None
 
 

@@ -131,7 +131,7 @@ class LLMQueue:
 
     def _others_wait(self) -> bool:
         """Returns True if requests wait for room, or may wait for a permit of the server."""
-        return (self._full and bool(self._line)) or servers.component_of(self.engine) is not None
+        return (self._full and bool(self._line)) or servers.limited_server(self.engine) is not None
 
     async def _decode(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
         text, count = "", 0
@@ -140,7 +140,7 @@ class LLMQueue:
                 try:
                     source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
                     async with (
-                        permit_block(servers.component_of(instance.engine)),
+                        permit_block(servers.limited_server(instance.engine)),
                         aclosing(cast(Any, source)) as deltas,
                     ):
                         async for delta in resumed(text, count, deltas, instance.name) if attempt else deltas:
@@ -168,7 +168,7 @@ class LLMQueue:
                 try:
                     yield instance, request
                 finally:
-                    if not service.told:
+                    if not service.reported:
                         events.ended(instance.name, "decode" if output else "prefill", service.queued, admitted, -1)
         except Exception:
             failed = True

@@ -120,8 +120,8 @@ def assert_alike(make: Make, see: Callable[[Make], Seen], optimize: Callable[[An
         return made[-1]
 
     stock, seen = see(make), see(optimized)
-    told = differences(stock, seen)
-    assert not told, f"{seen.entry} differs from stock\n\n" + "\n\n".join(told)
+    found = differences(stock, seen)
+    assert not found, f"{seen.entry} differs from stock\n\n" + "\n\n".join(found)
     last = getattr(made[-1], "_self_last", None)
     assert seen.failed or last is None or not last.unclaimed, f"{seen.entry} did work that stock did not use: {last}"
     return seen

@@ -158,8 +158,8 @@ def assert_same_ingestion(
     if seen.error is not None:  # it may have embedded more than stock, which stopped
         assert all(batch in seen.asked for batch in stock.asked)
         seen.asked = stock.asked
-    told = differences(stock, seen)
-    assert not told, "differs from stock\n\n" + "\n\n".join(told)
+    found = differences(stock, seen)
+    assert not found, "differs from stock\n\n" + "\n\n".join(found)
     return seen
 
 

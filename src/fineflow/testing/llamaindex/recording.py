@@ -74,10 +74,10 @@ class Recorder:
                 self.spans[id_]["end"] = how
 
     def event(self, event: BaseEvent) -> None:
-        told = [event.class_name(), {name: shown(value) for name, value in _fields(event).items()}]
+        record = [event.class_name(), {name: shown(value) for name, value in _fields(event).items()}]
         with self.lock:
             if event.span_id in self.spans:
-                self.spans[event.span_id]["events"].append(told)
+                self.spans[event.span_id]["events"].append(record)
 
     def tree(self, ordered: bool) -> list[Any]:
         """Returns the spans as a tree. ordered: False sorts the contents of each span."""
@@ -180,8 +180,8 @@ class Legacy(BaseCallbackHandler):
         self, event_type: Any, payload: Any = None, event_id: str = "", parent_id: str = "", **kwargs: Any
     ) -> str:
         with self._lock:
-            told = {"event": event_type.value, "start": shown(payload), "end": None, "parent": parent_id}
-            self._events[event_id] = told
+            record = {"event": event_type.value, "start": shown(payload), "end": None, "parent": parent_id}
+            self._events[event_id] = record
         return event_id
 
     def on_event_end(self, event_type: Any, payload: Any = None, event_id: str = "", **kwargs: Any) -> None:
@@ -247,19 +247,19 @@ def listening(obj: Any) -> Iterator[tuple[Any, Callable[[Any, CallbackManager], 
 
     That lasts until the end of the block. For objects that cannot be rebuilt with the manager of a test.
     """
-    told: list[tuple[CallbackManager, BaseCallbackHandler]] = []
+    added: list[tuple[CallbackManager, BaseCallbackHandler]] = []
 
     def listen(made: Any, manager: CallbackManager) -> Any:
         for found in _managers(made):
             for handler in manager.handlers:
                 found.add_handler(handler)
-                told.append((found, handler))
+                added.append((found, handler))
         return made
 
     try:
         yield obj, listen
     finally:
-        for found, handler in told:
+        for found, handler in added:
             found.remove_handler(handler)
 
 

@@ -31,10 +31,10 @@ def structured_output(
         form = schema_of(schema)
         named = {"name": form.get("title", "answer"), "schema": form}
         wanted = {"type": "json_schema", "json_schema": named | ({} if strict is None else {"strict": strict})}
-    told = {"kwargs": {"method": method}, "schema": schema}
+    output_format = {"kwargs": {"method": method}, "schema": schema}
     # An engine without schema support does not support JSON objects either; the answer to the prompt is parsed.
     given = {"response_format": wanted} if held or method == "json_schema" else {}
-    llm = model.bind(**given, ls_structured_output_format=told)
+    llm = model.bind(**given, ls_structured_output_format=output_format)
     pydantic = isinstance(schema, type) and is_basemodel_subclass(schema)
     parser: BaseOutputParser[Any] = PydanticOutputParser(pydantic_object=schema) if pydantic else JsonOutputParser()
     if not include_raw:

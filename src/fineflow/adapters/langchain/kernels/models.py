@@ -17,7 +17,7 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import priority
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
-from fineflow.adapters.langchain.kernels.prefilling import prefilled, sharing, told
+from fineflow.adapters.langchain.kernels.prefilling import prefilled, set_done, sharing
 from fineflow.adapters.langchain.lowering.model_shadows import assembled, assembles, call_of, takes_manager
 from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.run_recorder import Recorder
@@ -67,7 +67,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     if work.reports is None:
         work.reports = Recorder(model)
     if first is not None:
-        work.done.add_done_callback(lambda _: told(first))
+        work.done.add_done_callback(lambda _: set_done(first))
     return Work(work, lambda result: _message(model, work, result))
 
 
@@ -124,7 +124,7 @@ async def _consume(
         async for chunk in chunks:
             entry.stream.put(chunk)
             if first is not None:
-                told(first)
+                set_done(first)
             if slot is not None and entry.stream.full:
                 slot.leave()
                 await entry.stream.room()

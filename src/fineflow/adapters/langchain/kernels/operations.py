@@ -20,7 +20,7 @@ from fineflow.adapters.langchain.kernels.searches import search
 from fineflow.adapters.langchain.kernels.vectors import embed
 from fineflow.adapters.langchain.lowering import tools
 from fineflow.adapters.langchain.lowering.functions import read
-from fineflow.adapters.langchain.lowering.routing import told
+from fineflow.adapters.langchain.lowering.routing import chosen_routes
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call import control_flow
 from fineflow.runtime.call.executor import Execution, Kernel
@@ -47,7 +47,7 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
         plain(given)
         value = p.component.func(given)
         routes = p.meta.get("routes")
-        found = told(value, routes) if routes else value
+        found = chosen_routes(value, routes) if routes else value
         if (routes and found is None) or isinstance(found, Runnable):
             raise LeftToStock("the function returned a runnable that was not known before")
         return found

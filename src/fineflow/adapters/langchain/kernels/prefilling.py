@@ -87,7 +87,7 @@ def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
     decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
     found = prefilled(name, run) if decode else run.call.memory(UnderWay).get(name)
     if decode and found is not None:
-        run.ended(name, lambda: told(found))  # also if it never starts, because its prompt failed
+        run.ended(name, lambda: set_done(found))  # also if it never starts, because its prompt failed
 
     async def ended() -> None:
         if found is not None:
@@ -102,7 +102,7 @@ def prefilled(name: str, run: Execution) -> asyncio.Future[None]:
     return made
 
 
-def told(future: asyncio.Future[None]) -> None:
+def set_done(future: asyncio.Future[None]) -> None:
     """Resolves the future of ``prefilled``."""
     if not future.done():
         future.set_result(None)

@@ -56,17 +56,17 @@ def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
 def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     if not isinstance(value, Leaf):
         raise NotLowered("its input is a dict, not a text")
-    told: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     if isinstance(parser, StrOutputParser):
-        told["through"] = True  # streams its input on, piece by piece
+        params["through"] = True  # streams its input on, piece by piece
     if isinstance(parser, PydanticOutputParser):
         if not plain_model(parser.pydantic_object):
             raise NotLowered("its model has validators, aliases or custom types, which are user code")
-        told["model"] = parser.pydantic_object
+        params["model"] = parser.pydantic_object
     if splitters := _splitters(parser):
-        told.update(items=next(iter(splitters)), splitters=splitters)
+        params.update(items=next(iter(splitters)), splitters=splitters)
     kind = TEXT if isinstance(parser, StrOutputParser) else VALUE
-    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **told)
+    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=kind, **params)
 
 
 def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBuilder) -> Symbol:
@@ -75,11 +75,11 @@ def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBu
         raise NotLowered("its input is not a chat model's message")
     if isinstance(parser, PydanticToolsParser) and not all(map(plain_model, parser.tools)):
         raise NotLowered("one of its models has validators, aliases or custom types, which are user code")
-    told: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     if isinstance(parser, PydanticToolsParser) and parser.first_tool_only and len(parser.tools) == 1:
-        told["model"] = parser.tools[0]
+        params["model"] = parser.tools[0]
     # In streaming calls it emits ever larger lists, which stock adds up for later steps.
-    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=VALUE, cumulative=True, **told)
+    return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=VALUE, cumulative=True, **params)
 
 
 _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")

@@ -54,10 +54,10 @@ def _lower_prompt(template: BasePromptTemplate[Any], value: Symbol, b: ChainBuil
     # If the prompt may begin with late values, nothing can be prefilled.
     known = "rest" not in args or args["rest"].name.lstrip(OUTER) == "input"
     segments = tuple(_segments(template)) if known else ()
-    told: dict[str, Any] = {"segments": segments} if segments else {}
+    params: dict[str, Any] = {"segments": segments} if segments else {}
     if "value" in args and not template.optional_variables and not template.partial_variables:
-        told["reads"] = frozenset(template.input_variables)  # of a dict; its other keys make no difference
-    return b.add(Op.RENDER, args, component=template, kind=PROMPT, **told)
+        params["reads"] = frozenset(template.input_variables)  # of a dict; its other keys make no difference
+    return b.add(Op.RENDER, args, component=template, kind=PROMPT, **params)
 
 
 def _segments(template: Any) -> Iterator[tuple[str, str]]:

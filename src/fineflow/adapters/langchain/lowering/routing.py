@@ -82,7 +82,7 @@ def _key(route: Leaf, key: str, b: ChainBuilder) -> Part:
     return Part(b.body(), Leaf(ref), ref)
 
 
-def told(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] | None:
+def chosen_routes(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] | None:
     """Returns a routing function's result by key; None for an unknown runnable."""
     found: dict[str, Any] = {str(number): value is arm for number, arm in enumerate(routes, start=1)}
     if any(found.values()):

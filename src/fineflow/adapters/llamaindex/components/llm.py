@@ -94,18 +94,18 @@ class EngineLLM(LLM):
         return await decoding.awarm(self.engine, text)
 
     async def written(
-        self, family: str, prompt: Any, formatted: bool, told: Callable[[str], object]
+        self, family: str, prompt: Any, formatted: bool, on_text: Callable[[str], object]
     ) -> ChatResponse | CompletionResponse:
         """Returns what ``achat`` (family "chat") or ``acomplete`` returns, without callbacks.
 
-        told: called with the text so far, for each piece.
+        on_text: called with the text so far, for each piece.
         """
         last = CompletionResponse(text="")
         pieces = self._adeltas(prompt if family == "chat" else self._completed(prompt, formatted), {})
         async with aclosing(pieces):
             async for piece in pieces:
                 last = piece
-                told(piece.text)
+                on_text(piece.text)
         last = last.model_copy(update={"delta": None})
         return _chat_response(last) if family == "chat" else last
 

@@ -27,7 +27,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row, believed
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.ingestion.text_vectors import Told, Wanted, lower_texts, shadow_texts
+from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches, Wanted, lower_texts, shadow_texts
 from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
@@ -231,16 +231,16 @@ class _Side:
     def __init__(self, obj: Any, parts: Parts, site: Site) -> None:
         self._parts, self._site, self._pipeline = parts, site, isinstance(obj, IngestionPipeline)
         self._wanted: Wanted | None = None
-        self._told: Told | None = None
-        self._tap: Told | None = None  # set if texts are predicted
+        self._batches: TextBatches | None = None
+        self._tap: TextBatches | None = None  # set if texts are predicted
         leaf = next((each for each in (TEXTS, FORESEEN) if site.part(each).any_ahead()), None)
         here = site.here
         if here is None or leaf is None or (self._pipeline and _cached(obj)):
             return
         self._wanted = Wanted(here)
         nonempty = isinstance(obj, Building)
-        self._told = Told(self._wanted, parts.model.embed_batch_size, parts.inserted, nonempty=nonempty)
-        self._tap = self._told if leaf == FORESEEN else None
+        self._batches = TextBatches(self._wanted, parts.model.embed_batch_size, parts.inserted, nonempty=nonempty)
+        self._tap = self._batches if leaf == FORESEEN else None
         site.part(leaf).feed(self._wanted)
 
     def transformations(self) -> list[Any]:
@@ -254,8 +254,8 @@ class _Side:
             elif isinstance(step, BaseEmbedding):
                 made.append(shadow_texts(step, site.at(""), None))
             else:
-                told = self._tap if i == last - 1 else None
-                made.append(shadow_transformation(step, site.part("llm of an extractor"), told, self._pipeline))
+                batches = self._tap if i == last - 1 else None
+                made.append(shadow_transformation(step, site.part("llm of an extractor"), batches, self._pipeline))
         return made
 
     def model(self, model: Any) -> Any:
@@ -288,8 +288,8 @@ class _Side:
     ) -> Any:
         site = self._site
         site.part(NODES).feed(None)
-        if self._told is not None:
-            self._told.end([_text(node) for node in nodes])
+        if self._batches is not None:
+            self._batches.end([_text(node) for node in nodes])
         return own(struct, nodes, *args, **kwargs)
 
 

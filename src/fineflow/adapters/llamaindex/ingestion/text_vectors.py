@@ -1,7 +1,7 @@
 """Embedding of documents ahead of stock, in the batches that stock will request.
 
-Stock's side announces each batch as soon as its texts are certain (``Told``), and claims it later. Sync calls embed one
-batch after the other, as stock does; async calls embed as many concurrently as stock would.
+Stock's side announces each batch as soon as its texts are certain (``TextBatches``), and claims it later. Sync calls
+embed one batch after the other, as stock does; async calls embed as many concurrently as stock would.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Wanted:
             await future
 
 
-class Told:
+class TextBatches:
     """Forms batches of the texts of nodes, and announces each as soon as it is complete. Takes one list after another.
 
     size: texts in one of stock's requests. inserted: number of nodes that stock adds at once; 0: all. nonempty: True if

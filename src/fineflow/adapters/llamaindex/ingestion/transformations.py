@@ -22,7 +22,7 @@ from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode, 
 from fineflow.adapters.core.recognition import NotLowered
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.ingestion.text_vectors import Told
+from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 
@@ -108,16 +108,16 @@ def _extractor(transform: Any) -> tuple[str, Callable[[Any], Mapping[str, Any]]]
     return None
 
 
-def shadow_transformation(transform: Any, site: Site, told: Told | None, whole: bool) -> Any:
-    """Returns a copy of a transformation that announces its texts to ``told``; in async calls it runs off the loop.
+def shadow_transformation(transform: Any, site: Site, batches: TextBatches | None, whole: bool) -> Any:
+    """Returns a copy of a transformation that announces its texts to ``batches``; in async calls it runs off the loop.
 
     whole: True if there are no other texts than these.
     """
     made = transform
-    if told is not None and _splits(transform):
-        made = _tapped_splitter(transform, told, whole)
-    elif told is not None and (row := _extractor(transform)) is not None:
-        made = _tapped_extractor(transform, *row, told, whole)
+    if batches is not None and _splits(transform):
+        made = _tapped_splitter(transform, batches, whole)
+    elif batches is not None and (row := _extractor(transform)) is not None:
+        made = _tapped_extractor(transform, *row, batches, whole)
     if site.sync or not isinstance(transform, TransformComponent):
         return made
     if isinstance(transform, BaseExtractor) and model_known(llm := getattr(transform, "llm", None)):
@@ -126,7 +126,7 @@ def shadow_transformation(transform: Any, site: Site, told: Told | None, whole: 
     return off_loop(off_loop(made, "_aparse_nodes"), "acall")
 
 
-def _tapped_splitter(parser: Any, told: Told, whole: bool) -> Any:
+def _tapped_splitter(parser: Any, batches: TextBatches, whole: bool) -> Any:
     made, kind = parser.model_copy(), type(parser)
     parse, split = method(kind, "_parse_nodes"), method(kind, _SPLIT)
     assert parse is not None and split is not None
@@ -135,16 +135,16 @@ def _tapped_splitter(parser: Any, told: Told, whole: bool) -> Any:
     def parse_nodes(_: Any, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> Any:
         found = parse.function(made, _Noting(nodes, at), show_progress=show_progress, **kwargs)
         if whole:
-            told.end()
+            batches.end()
         return found
 
     def split_text(_: Any, text: str, metadata_str: str) -> Any:
         found = split.function(made, text, metadata_str)
         if not at or type(at[-1]) not in (Document, TextNode):
-            told.lose()
+            batches.lose()
             return found
         for each in _texts(at[-1], found, parser.include_metadata):
-            told.add(each)
+            batches.add(each)
         return found
 
     made.__dict__["_parse_nodes"] = parse.around(made, parse_nodes)
@@ -187,18 +187,18 @@ def _texts(document: Any, splits: Sequence[str], with_metadata: bool) -> Iterato
 
 
 def _tapped_extractor(
-    extractor: Any, name: str, metadata: Callable[[Any], Mapping[str, Any]], told: Told, whole: bool
+    extractor: Any, name: str, metadata: Callable[[Any], Mapping[str, Any]], batches: TextBatches, whole: bool
 ) -> Any:
     made, kind = extractor.model_copy(), type(extractor)
     extract, one = method(kind, "aextract"), method(kind, name)
     assert extract is not None and one is not None
-    order = _InOrder(told)
+    order = _InOrder(batches)
 
     async def aextract(_: Any, nodes: Sequence[BaseNode]) -> Any:
         order.begin(nodes)
         found = await extract.function(made, nodes)
         if whole:
-            told.end()
+            batches.end()
         return found
 
     async def each(_: Any, node: BaseNode) -> Any:
@@ -223,8 +223,8 @@ def _with(extractor: Any, node: BaseNode, metadata: Mapping[str, Any]) -> str:
 class _InOrder:
     """Announces texts in the order of their nodes, whatever the order in which they are ready."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, batches: TextBatches) -> None:
+        self._batches = batches
         self.begin(())
 
     def begin(self, nodes: Sequence[BaseNode]) -> None:
@@ -240,5 +240,5 @@ class _InOrder:
             return
         self._texts[place] = text
         while self._next in self._texts:
-            self._told.add(self._texts.pop(self._next))
+            self._batches.add(self._texts.pop(self._next))
             self._next += 1

@@ -59,7 +59,7 @@ def _lower_chat(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
         return b.left_to_stock(
             engine, {"message": message.ref}, "it calls its model at once: there is nothing to run ahead"
         )
-    told = {"message": message.ref}
+    inputs = {"message": message.ref}
     if row.condenses:
         llm = engine._llm
         name = lane(llm)
@@ -72,9 +72,9 @@ def _lower_chat(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:
             kind=TEXT,
             by_stock=True,
         )
-        told["condensed"] = written.ref
+        inputs["condensed"] = written.ref
     with b.inside(_QUESTION):
-        question = b.fed(engine, told, _QUESTION)
+        question = b.fed(engine, inputs, _QUESTION)
     if not row.retrieves:
         with b.inside(_ENGINE):
             return b.lower(engine._query_engine, asked_for(question))

@@ -37,7 +37,7 @@ from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.lowering.nonblocking import SOONER, replace
+from fineflow.adapters.llamaindex.lowering.nonblocking import AHEAD, replace
 from fineflow.adapters.llamaindex.lowering.postprocessors import shadow_postprocessors
 from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING
 from fineflow.adapters.llamaindex.methods import move
@@ -108,7 +108,7 @@ def shadow_container(obj: Any, site: Site) -> Any:
         if container_of(held) is not None:
             made.__dict__[name] = site.of(held, name)
     if row.base is ToolRetrieverRouterQueryEngine:
-        made.__dict__[SOONER] = site.nested
+        made.__dict__[AHEAD] = site.nested
     if "_node_postprocessors" in vars(obj):
         made._node_postprocessors = shadow_postprocessors(obj._node_postprocessors, site)
     if site.sync:

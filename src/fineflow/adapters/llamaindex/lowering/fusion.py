@@ -65,13 +65,13 @@ def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bo
     """
     found: list[Leaf] = []
     vector: Leaf | None = None
-    in_turn, told = b.sync and not fusion.use_async, True
+    in_turn, certain = b.sync and not fusion.use_async, True
     staying = not b.sync and stay(fusion._retrievers)
     for i, retriever in enumerate(fusion._retrievers):
-        told = told and not (staying and keeps_vector(retriever))
+        certain = certain and not (staying and keeps_vector(retriever))
         with b.inside(str(i)):
             try:
-                if told or direct_of(retriever) is not None:
+                if certain or direct_of(retriever) is not None:
                     found_here, made = lower_known(retriever, query, vector, b)
                 else:  # the vector it searches by is not known, or it does not claim
                     check_known(retriever, b)
@@ -84,7 +84,7 @@ def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bo
                 found.append(found_here)
             if made is not None and (in_turn or keeps_vector(retriever)):
                 vector = made  # stock's sync methods store the first vector in the query and use it for all searches
-            told = told and not (in_turn and found_here is None and container_of(retriever))
+            certain = certain and not (in_turn and found_here is None and container_of(retriever))
     return found, True
 
 

@@ -25,7 +25,7 @@ from llama_index.core.utils import print_text
 from fineflow.adapters.llamaindex.methods import blocks, method, same, unblocked
 from fineflow.runtime.loop.workers import in_thread
 
-SOONER = "_fineflow_sooner"
+AHEAD = "_fineflow_ahead"
 """Attribute of a copy: a function that makes a part which is only known during the call run ahead."""
 
 _graphs = logging.getLogger(KnowledgeGraphQueryEngine.__module__)
@@ -79,7 +79,7 @@ def _by_tools_in_turn(engine: Any, query_bundle: Any) -> Any:
 
 def _part(engine: Any, tool: Any) -> Any:
     """Returns the engine of a retrieved tool as one that runs ahead."""
-    return engine.__dict__[SOONER](tool.query_engine)
+    return engine.__dict__[AHEAD](tool.query_engine)
 
 
 def _chosen_by(tools: Any, response: Any, event: Any) -> Any:

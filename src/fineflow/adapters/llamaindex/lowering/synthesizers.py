@@ -146,8 +146,8 @@ def _prompt(
     late = {name: Ref(texts.ref.name) for kind, name in parts if kind == "variable" and name != "query_str"}
     args = {f"key:{name}": ref for name, ref in late.items()} or {"key:context_str": texts.ref}
     args["key:query_str"] = query.ref
-    told: dict[str, Any] = {"segments": parts} if parts else {}
-    prompt = b.add(Op.RENDER, args, component=template, kind=UNKNOWN, **told)
+    params: dict[str, Any] = {"segments": parts} if parts else {}
+    prompt = b.add(Op.RENDER, args, component=template, kind=UNKNOWN, **params)
     if known.get("remote"):
         guards = [p.name for p in b.primitives if p.by_stock and not _is_library(p, b)]
         if guards:

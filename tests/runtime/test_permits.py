@@ -1,4 +1,4 @@
-"""ComponentPermits of a component: how many calls are at work, who is next, and that nobody waits who holds one."""
+"""Permits of a limited component: how many calls run, which is next, and that no call waits while it holds one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Calls:
 
 
 def test_so_many_at_once_and_the_others_in_the_order_of_the_policy() -> None:
-    component, places = limited(2)
+    component, permits = limited(2)
 
     async def main() -> None:
         calls = Calls(component)
@@ -83,7 +83,7 @@ def test_so_many_at_once_and_the_others_in_the_order_of_the_policy() -> None:
             calls.start(name, query=query, depth=depth)
         await turns()
         assert calls.begun == ["a", "b"]
-        assert (places.running, places.waiting) == (2, 3)
+        assert (permits.running, permits.waiting) == (2, 3)
         assert (statistics().engines["tool"].running, statistics().engines["tool"].queued) == (2, 3)
         for ended, begun in (("a", "deep"), ("b", "shallow"), ("deep", "r")):
             await calls.end(ended)
@@ -93,7 +93,7 @@ def test_so_many_at_once_and_the_others_in_the_order_of_the_policy() -> None:
 
     before = statistics().engines["tool"].batches if "tool" in statistics().engines else 0
     asyncio.run(main())
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
     figures = statistics().engines["tool"]
     assert (figures.batches - before, figures.queued, figures.running) == (5, 0, 0)
 
@@ -132,7 +132,7 @@ def test_priorities_and_tenants_come_before_the_policy() -> None:
 
 @pytest.mark.parametrize("policy", [lambda waiting, slots: 1 / 0, lambda waiting, slots: [], lambda *_: [Take(99, 1)]])
 def test_a_policy_that_is_wrong_costs_the_order_and_nothing_else(policy: Any) -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
     set_policy(component, policy)
 
     async def main() -> list[str]:
@@ -147,11 +147,11 @@ def test_a_policy_that_is_wrong_costs_the_order_and_nothing_else(policy: Any) ->
         return calls.begun
 
     assert asyncio.run(main()) == ["a", "b", "c"]
-    assert places.running == 0
+    assert permits.running == 0
 
 
 def test_a_cancelled_call_waits_no_more_and_gives_its_place_back() -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
 
     async def main() -> None:
         calls = Calls(component)
@@ -160,7 +160,7 @@ def test_a_cancelled_call_waits_no_more_and_gives_its_place_back() -> None:
         await turns()
         calls.tasks["b"].cancel()
         await turns()
-        assert places.waiting == 1
+        assert permits.waiting == 1
         calls.tasks["a"].cancel()
         await turns()
         assert calls.begun == ["a", "c"]
@@ -168,11 +168,11 @@ def test_a_cancelled_call_waits_no_more_and_gives_its_place_back() -> None:
         await turns()
 
     asyncio.run(main())
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def test_a_call_that_is_cancelled_at_the_moment_it_is_admitted() -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
 
     async def main() -> None:
         calls = Calls(component)
@@ -186,11 +186,11 @@ def test_a_call_that_is_cancelled_at_the_moment_it_is_admitted() -> None:
         assert calls.begun == ["a"]
 
     asyncio.run(main())
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def test_the_number_may_change_while_calls_wait() -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
 
     async def main() -> None:
         calls = Calls(component)
@@ -207,12 +207,12 @@ def test_the_number_may_change_while_calls_wait() -> None:
             await calls.end(name)
 
     asyncio.run(main())
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 @pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 def test_threads_and_loops_share_the_places() -> None:
-    component, places = limited(2)
+    component, permits = limited(2)
     most, now, lock = 0, 0, threading.Lock()
 
     def work() -> None:
@@ -246,12 +246,12 @@ def test_threads_and_loops_share_the_places() -> None:
 
     virtual_threads.run(run)
     assert most == 2
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def test_a_loop_that_has_ended_holds_up_nobody() -> None:
-    component, places = limited(1)
-    hold = Permit(places)
+    component, permits = limited(1)
+    hold = Permit(permits)
     hold.acquire_sync()
     loop = asyncio.new_event_loop()
 
@@ -260,20 +260,20 @@ def test_a_loop_that_has_ended_holds_up_nobody() -> None:
 
     task = loop.create_task(acall_component("tool", "", component, work))
     loop.run_until_complete(asyncio.sleep(0))
-    assert places.waiting == 1
+    assert permits.waiting == 1
     loop.close()
     hold.release()
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
     call_component("tool", "", component, lambda: None)
     task.get_coro().close()  # type: ignore[union-attr]
     del task
     gc.collect()
-    assert (places.running, places.waiting) == (0, 0)
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def test_a_deadline_ends_the_wait_of_a_thread() -> None:
-    component, places = limited(1)
-    hold = Permit(places)
+    component, permits = limited(1)
+    hold = Permit(permits)
     hold.acquire_sync()
     found: list[BaseException] = []
     deadline = scopes.Scope()
@@ -287,31 +287,31 @@ def test_a_deadline_ends_the_wait_of_a_thread() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until(lambda: places.waiting > 0)
+    wait_until(lambda: permits.waiting > 0)
     deadline.stop()
     thread.join(30)
     assert [type(error) for error in found] == [asyncio.CancelledError]
-    assert places.waiting == 0
+    assert permits.waiting == 0
     hold.release()
-    assert places.running == 0
+    assert permits.running == 0
 
 
 def test_what_is_called_from_inside_has_the_place_meanwhile() -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
 
     def inner() -> str:
         lent = lend_permits()
         assert len(lent) == 1
         try:
-            assert places.running == 0
+            assert permits.running == 0
             return call_component("tool", "inner", component, lambda: "inner")
         finally:
             for hold in lent:
                 hold.reclaim_sync()
-            assert places.running == 1
+            assert permits.running == 1
 
     assert call_component("tool", "outer", component, lambda: inner() + inner()) == "innerinner"
-    assert places.running == 0
+    assert permits.running == 0
     assert lend_permits() == []
 
     async def ainner() -> str:
@@ -324,18 +324,18 @@ def test_what_is_called_from_inside_has_the_place_meanwhile() -> None:
 
     async def both() -> str:
         one, other = await asyncio.gather(ainner(), ainner())  # given away once for both
-        assert places.running == 1
+        assert permits.running == 1
         return one + other
 
     assert asyncio.run(acall_component("tool", "outer", component, both)) == "innerinner"
-    assert places.running == 0
+    assert permits.running == 0
 
 
 def test_whoever_is_cancelled_while_taking_a_place_back_goes_on_without_it() -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
 
     async def main() -> None:
-        hold, other = Permit(places), Permit(places)
+        hold, other = Permit(permits), Permit(permits)
         await hold.acquire()
         lent = hold.lend()
         await other.acquire()
@@ -344,45 +344,45 @@ def test_whoever_is_cancelled_while_taking_a_place_back_goes_on_without_it() -> 
         back.cancel()
         await turns()
         hold.release()
-        assert lent and places.running == 1
+        assert lent and permits.running == 1
         other.release()
 
     asyncio.run(main())
-    assert component.permits is places
-    assert (places.running, places.waiting) == (0, 0)
+    assert component.permits is permits
+    assert (permits.running, permits.waiting) == (0, 0)
 
 
 def test_a_thread_on_which_a_loop_runs_waits_for_nobody() -> None:
-    component, places = limited(1)
+    component, permits = limited(1)
 
     async def main() -> None:
         calls = Calls(component)
         calls.start("a")
         await turns()
-        assert call_component("tool", "", component, lambda: places.running) == 2  # "a" could not end while it waits
+        assert call_component("tool", "", component, lambda: permits.running) == 2  # "a" could not end while it waits
         token = must_not_wait.set(True)
-        assert await acall_component("tool", "", component, lambda: asyncio.sleep(0, places.running)) == 2
+        assert await acall_component("tool", "", component, lambda: asyncio.sleep(0, permits.running)) == 2
         must_not_wait.reset(token)
         await calls.end("a")
 
     asyncio.run(main())
-    assert places.running == 0
+    assert permits.running == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_a_forked_child_has_all_places() -> None:
-    component, places = limited(1)
-    hold = Permit(places)
+    component, permits = limited(1)
+    hold = Permit(permits)
     hold.acquire_sync()
     child = os.fork()
     if not child:
-        free = (places.running, places.waiting) == (0, 0)
+        free = (permits.running, permits.waiting) == (0, 0)
         call_component("tool", "", component, lambda: None)  # would wait for ever
         hold.release()
-        os._exit(0 if free and places.running == 0 else 1)
+        os._exit(0 if free and permits.running == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert places.running == 1
+    assert permits.running == 1
     hold.release()
 
 

@@ -1,4 +1,4 @@
-"""A call that enters gives away the places that it was made in, is marked meanwhile, and takes them back at its end."""
+"""A call that enters gives away the permits that it was made in, is marked meanwhile, and takes them back at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fineflow.runtime.queues.permits import Permit
 
 
 @pytest.fixture
-def places() -> ComponentPermits:
+def permits() -> ComponentPermits:
     component = LimitedComponent("store")
     component.limit(1)
     assert component.permits is not None
@@ -37,38 +37,38 @@ def alone() -> contextvars.Context:
     return contextvars.copy_context()
 
 
-def test_a_place_is_given_away_until_the_call_has_ended(places: ComponentPermits) -> None:
+def test_a_place_is_given_away_until_the_call_has_ended(permits: ComponentPermits) -> None:
     def call() -> None:
-        permit = Permit(places)
+        permit = Permit(permits)
         permit.acquire_sync()
         with InThread(Admission()):
-            assert places.running == 0
-        assert places.running == 1
+            assert permits.running == 0
+        assert permits.running == 1
         permit.release()
 
     alone().run(call)
-    assert places.running == 0
+    assert permits.running == 0
 
 
-def test_a_call_that_is_turned_away_has_its_place_back(places: ComponentPermits, full: None) -> None:
+def test_a_call_that_is_turned_away_has_its_place_back(permits: ComponentPermits, full: None) -> None:
     def call() -> None:
-        permit = Permit(places)
+        permit = Permit(permits)
         permit.acquire_sync()
         with pytest.raises(Overloaded), InThread(Admission()):
             raise AssertionError("was let in")
-        assert places.running == 1
+        assert permits.running == 1
         permit.release()
 
     alone().run(call)
 
 
-async def test_so_has_one_by_a_coroutine(places: ComponentPermits, full: None) -> None:
-    permit = Permit(places)
+async def test_so_has_one_by_a_coroutine(permits: ComponentPermits, full: None) -> None:
+    permit = Permit(permits)
     await permit.acquire()
     with pytest.raises(Overloaded):
         async with Admission():
             raise AssertionError("was let in")
-    assert places.running == 1
+    assert permits.running == 1
     permit.release()
 
 
