@@ -1,4 +1,4 @@
-"""A call that enters gives away the permits that it was made in, is marked meanwhile, and takes them back at its end."""
+"""A nested call gives away the permits it was made in, is marked meanwhile, and takes them back at its end."""
 
 from __future__ import annotations
 
