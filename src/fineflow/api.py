@@ -12,18 +12,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fineflow.adapters.core.framework import Framework
-from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.registry import framework_of, taken
+from fineflow.adapters.registry import framework_of, is_optimized, taken
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
-from fineflow.runtime.call.claims import Summary
+
+if TYPE_CHECKING:
+    from fineflow.adapters.core.framework import Framework
+    from fineflow.adapters.core.plan import Plan
+    from fineflow.runtime.call.claims import Summary
 
 T = TypeVar("T")
 
@@ -52,7 +53,9 @@ def optimize(
     cannot be planned.
     """
     options = Options(passes, strict, assume_pure, eager, timeout)
-    wrapped: Any = obj.__wrapped__ if isinstance(obj, Planned) else obj
+    wrapped: Any = obj
+    if is_optimized(obj):
+        wrapped = wrapped.__wrapped__
     framework = framework_of(wrapped)
     if framework is not None:
         return cast(T, framework.optimized_class(wrapped)(wrapped, options, framework, plan))
@@ -96,7 +99,7 @@ def explain(
     graph; with ``last_run``, ValueError if the object is not optimized or no call of it ran ahead.
     """
     options = Options(passes, assume_pure=assume_pure)
-    optimized = issubclass(type(obj), Planned)
+    optimized = is_optimized(obj)
     if last_run and not optimized:
         raise ValueError(f"{_EXPECTED}; got {type(obj).__name__}, which is not optimized")
     own = obj.__wrapped__ if optimized else obj
@@ -122,7 +125,7 @@ def _explained(
     """Returns the explanation of an object and its parts. at: name as a part. last: a call to explain as well."""
     given, trace = obj, None
     used: list[Plan] = []  # the plan that the call followed, if it is still in use
-    if issubclass(type(obj), Planned):
+    if is_optimized(obj):
         obj, options = given.__wrapped__, given._self_options
         if last is not None and last.trace is not None and last.trace.runs:
             trace = last.trace
@@ -152,7 +155,7 @@ def _explained(
 
 def _part(given: Any, part: Any) -> Any:
     """Returns a part as the optimized object calls it, or the part itself if ``given`` is not optimized."""
-    return given._self_part(part) if issubclass(type(given), Planned) else part
+    return given._self_part(part) if is_optimized(given) else part
 
 
 def _within(part: Any, last: Summary | None) -> Summary | None:
@@ -165,7 +168,7 @@ def _within(part: Any, last: Summary | None) -> Summary | None:
         return None
     found = getattr(part, "_self_last", None)
     if found is not None and found.trace is not None and found.trace.began >= last.trace.began:
-        return cast(Summary, found)
+        return cast("Summary", found)
     return replace(last, trace=replace(last.trace, runs=()))
 
 

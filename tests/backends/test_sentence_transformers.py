@@ -192,6 +192,20 @@ def test_the_maximum_efficient_batch_is_measured_and_kept(cross_encoder: Callabl
     assert '"measured"' in costs.to_json()
 
 
+def test_batches_that_gain_nothing_at_first_are_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def timed(engine: SentenceTransformerEngine, size: int) -> float:
+        sizes.append(size)
+        return 0.5 + size * 0.01 if size > 2 else size * 0.3  # another process had the machine during the first ones
+
+    monkeypatch.setattr(SentenceTransformerEngine, "_timed", timed)
+    engine = SentenceTransformerEngine(bundled_minilm(), device="cpu", name="disturbed", max_batch="auto")
+    engine.load()
+    assert len(set(sizes)) > 2
+    assert engine.max_batch == costs.efficient_batch("disturbed", Op.EMBED) is not None
+
+
 def test_what_is_known_of_an_engine_is_not_measured_again() -> None:
     lines: list[str] = []
     costs.know("known", Op.EMBED, Line(0.009, 0.001, largest=32))

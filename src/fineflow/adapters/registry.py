@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from fineflow.adapters.core.framework import Framework
-from fineflow.runtime.queues.component_calls import LimitedComponent
+if TYPE_CHECKING:  # ``import fineflow`` stays light
+    from fineflow.adapters.core.framework import Framework
+    from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def frameworks() -> list[Framework]:
     for each in tuple(_REGISTERED.values()):
         if sys.modules.get(each.library) is not None:
             try:
-                found.append(cast(Framework, import_module(each.adapter).FRAMEWORK))
+                found.append(cast("Framework", import_module(each.adapter).FRAMEWORK))
             except ImportError:  # a version with another module layout: its objects run as stock
                 continue
     return found
@@ -67,6 +68,12 @@ def frameworks() -> list[Framework]:
 def framework_of(obj: Any) -> Framework | None:
     """Returns the framework that takes an object, or None."""
     return next((each for each in frameworks() if each.knows(obj)), None)
+
+
+def is_optimized(obj: Any) -> bool:
+    """Returns True for an object that ``optimize`` returned."""
+    proxy = sys.modules.get("fineflow.adapters.core.proxy")  # no object was optimized before this is imported
+    return proxy is not None and issubclass(type(obj), proxy.Planned)
 
 
 def taken() -> str:

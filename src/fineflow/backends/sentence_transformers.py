@@ -137,7 +137,8 @@ class _ModelEngine:
                 seconds = min(self._timed(size) for _ in range(2))
                 costs.observe(self.name, op, size, seconds)
                 before, rate = rate, size / seconds
-                if rate < _WORTH * before or time.perf_counter() - begun > _MEASURE_SECONDS:
+                late = time.perf_counter() - begun > _MEASURE_SECONDS
+                if costs.measured(self.name, op) and (late or rate < _WORTH * before):  # fewer sizes make no line
                     break
         self.max_batch = costs.efficient_batch(self.name, op) or 1
         self._say(f"maximum efficient batch of {self.kind}: {self.max_batch}")
