@@ -17,6 +17,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
 from scheduling import FIRST, Scheduling
+from sweeps import redundant
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
@@ -24,7 +25,7 @@ _imported = 0  # modules, when they were last frozen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sweep", action="store_true", help="also run the tests that are marked as sweeps")
+    parser.addoption("--sweep", action="store_true", help="run every combination of the parameters of sweeps")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,12 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
-    if config.option.sweep or "sweep" in config.option.markexpr:
+    if config.option.sweep:
         return
-    sweeps = [item for item in items if item.get_closest_marker("sweep")]
-    if sweeps:
-        config.hook.pytest_deselected(items=sweeps)
-        items[:] = [item for item in items if not item.get_closest_marker("sweep")]
+    if left_out := redundant(items):
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup() -> None:

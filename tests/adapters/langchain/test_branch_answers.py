@@ -22,6 +22,8 @@ from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat
 
+pytestmark = pytest.mark.sweep
+
 
 def _raising(x: Any) -> Any:
     raise ValueError("in the arm")

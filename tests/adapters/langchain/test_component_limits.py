@@ -40,6 +40,8 @@ from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore
 
+pytestmark = pytest.mark.sweep
+
 
 def opaque_retriever() -> Limited:
     work = Work()

@@ -27,6 +27,8 @@ from fineflow.testing.differential import differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
+pytestmark = pytest.mark.sweep
+
 
 def _mine(chain: Any) -> Any:
     return optimize(chain, strict=True, eager=True)

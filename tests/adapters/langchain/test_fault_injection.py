@@ -34,6 +34,8 @@ from fineflow.ir import Op
 from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.testing.gates import Gate, Trap, until
 
+pytestmark = pytest.mark.sweep
+
 # Raising.
 
 

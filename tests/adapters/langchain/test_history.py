@@ -29,7 +29,7 @@ PROMPT = ChatPromptTemplate.from_messages(
 
 STORE = "on FakeVectorStore  read(FakeVectorStore)"
 
-pytestmark = pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
+pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")]
 
 
 class Sessions:

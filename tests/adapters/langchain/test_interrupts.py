@@ -21,6 +21,8 @@ from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.streams import Stream
 from fineflow.testing.gates import Trap
 
+pytestmark = pytest.mark.sweep
+
 # Interrupts.
 
 

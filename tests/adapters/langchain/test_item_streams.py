@@ -34,6 +34,8 @@ from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 
+pytestmark = pytest.mark.sweep
+
 QUESTION = {"question": "the capital of France"}
 LINES = "capital of France\ntown of France\ncheese"
 TEXT = StrOutputParser()

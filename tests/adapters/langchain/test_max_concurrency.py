@@ -27,7 +27,10 @@ QUESTION = {"q": "alpha beta"}
 TEXTS = [f"alpha {i}" for i in range(6)]
 SECONDS = 1.0  # virtual: what a component takes, in which all that may begin has begun
 
-pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
+pytestmark = [
+    pytest.mark.sweep,
+    pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do"),
+]
 
 
 def ask(meter: Meter, text: str) -> Runnable[Any, Any]:

@@ -17,6 +17,8 @@ from fineflow.testing.differential import observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
+pytestmark = pytest.mark.sweep
+
 MATH = {"question": "two and two", "topic": "math"}
 ART = {"question": "two and two", "topic": "art"}
 

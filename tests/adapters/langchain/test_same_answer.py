@@ -26,6 +26,8 @@ from langchain_core.runnables import (
 from fineflow.testing.differential import ALL, CONFIGS, PROBE, assert_same
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeRetriever, FakeVectorStore
 
+pytestmark = pytest.mark.sweep
+
 QUESTION = {"question": "What is the capital of France?"}
 WORDS = [
     "Paris is the capital of France",

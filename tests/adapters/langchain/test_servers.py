@@ -26,6 +26,8 @@ from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.server import Fault, OpenAIServer
 
+pytestmark = pytest.mark.sweep
+
 pytest.importorskip("langchain_openai")
 
 

@@ -27,6 +27,8 @@ from fineflow.testing.leaks import left, settled
 from fineflow.testing.llamaindex.chat_differential import assert_same_chat
 from fineflow.testing.llamaindex.fakes import FakeLLM, FakeStore
 
+pytestmark = pytest.mark.sweep
+
 pytest.importorskip("llama_index.core")
 
 

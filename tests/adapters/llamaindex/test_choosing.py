@@ -26,6 +26,8 @@ from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
+pytestmark = pytest.mark.sweep
+
 
 def choices(*numbers: Any) -> str:
     return json.dumps([{"choice": number, "reason": f"number {number}"} for number in numbers])

@@ -29,6 +29,8 @@ from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeStore
 from fineflow.testing.virtual_threads import available
 
+pytestmark = pytest.mark.sweep
+
 MODES = ("reciprocal_rerank", "relative_score", "dist_based_score", "simple")
 KINDS = ("vector", "bm25", "auto_merging", "transform", "router", "summary", "keyword_simple", "fusion")
 WRITTEN = "river mill\nstone tower\nriver mill"

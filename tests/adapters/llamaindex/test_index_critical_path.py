@@ -39,7 +39,10 @@ from fineflow.engines import EmulatedLLM, LLMProfile
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing import virtual_threads
 
-pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
+pytestmark = [
+    pytest.mark.sweep,
+    pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do"),
+]
 
 FIND = EMBED + SEARCH
 ALL = FIND + ANSWER  # what one vector, one search, and answers side by side take

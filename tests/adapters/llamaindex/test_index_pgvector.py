@@ -26,6 +26,8 @@ from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import FakeLLM
 
+pytestmark = pytest.mark.sweep
+
 pytest.importorskip("llama_index.core")
 
 

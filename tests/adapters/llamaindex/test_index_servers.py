@@ -36,6 +36,8 @@ from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.server import Fault, OpenAIServer
 
+pytestmark = pytest.mark.sweep
+
 QUERY, RETRIEVE = ("query", "aquery"), ("retrieve", "aretrieve")
 
 

@@ -43,6 +43,8 @@ from fineflow.testing.llamaindex.ingestion_differential import (
     assert_same_ingestion,
 )
 
+pytestmark = pytest.mark.sweep
+
 WORDS = ("bridge", "river", "town", "stone", "tower", "mill", "market")
 
 

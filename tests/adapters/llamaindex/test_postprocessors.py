@@ -42,6 +42,8 @@ from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding
 from fineflow.testing.stalls import held
 
+pytestmark = pytest.mark.sweep
+
 BLOCKED = 0.5  # seconds for which a component of these tests blocks its thread
 
 

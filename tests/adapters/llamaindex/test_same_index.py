@@ -19,6 +19,8 @@ from fineflow.testing.engines import GatedLLM
 from fineflow.testing.llamaindex.differential import assert_same_index, observe_index
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeLLM
 
+pytestmark = pytest.mark.sweep
+
 MODES = (
     "compact",
     "refine",

@@ -50,6 +50,8 @@ from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
 
+pytestmark = pytest.mark.sweep
+
 pytest.importorskip("llama_index.core")
 
 

@@ -23,6 +23,8 @@ from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeLLM
 from fineflow.testing.stalls import held
 
+pytestmark = pytest.mark.sweep
+
 
 class Place(BaseModel):
     """Where something is."""

@@ -31,6 +31,8 @@ from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
+pytestmark = pytest.mark.sweep
+
 ASKED = [
     {"sub_question": "where is the tower", "tool_name": "north"},
     {"sub_question": "where is the mill", "tool_name": "south"},

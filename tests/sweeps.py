@@ -1,0 +1,36 @@
+"""Sweeps: tests whose parameters are combined. Unless all combinations are asked for, each value runs once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+
+def redundant(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Returns the tests marked ``sweep`` without which each value of each of their parameters still runs once."""
+    tests: dict[str, list[Any]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sweep") and hasattr(item, "callspec"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    return {item for each in tests.values() for item in _redundant(each)}
+
+
+def _redundant(items: list[Any]) -> Iterator[Any]:
+    values = {item: set(_values(item.callspec.params)) for item in items}
+    seen: set[Any] = set()
+    kept = set()
+    for all_new in (True, False):  # first those along the diagonal: the fewest that have every value
+        for item, own in values.items():
+            new = own - seen
+            if new and (new == own or not all_new):
+                seen |= own
+                kept.add(item)
+    yield from (item for item in items if item not in kept)
+
+
+def _values(params: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in params.items():
+        yield name, (type(value), value) if isinstance(value, Hashable) else id(value)
