@@ -35,6 +35,9 @@ DOCS    := $(VENV)/.docs-ready
 VLLM_READY := $(VLLM_VENV)/.ready
 PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
+# Tests start many interpreters: without bytecode each would compile the library again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak lint format types docs bench clean
 .DEFAULT_GOAL := help
 
