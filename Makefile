@@ -1,6 +1,6 @@
 # make demo    sets up .venv and runs the document assistant, stock against fineflow; with ENGINE=vllm on vLLM
-# make test    sets up .venv and runs the tests, all but those of vLLM, on every core
-# make test-all    the same with every combination of the parameters that make test covers once each (CI runs this)
+# make test    sets up .venv and runs the tests, all but the slow ones and those of vLLM, on every core
+# make test-all    with the slow ones, and every combination of parameters that make test covers once each (CI runs this)
 # make test-vllm   sets up .venv-vllm, an environment of its own with vLLM for CPUs, and runs its tests
 # make bench-vllm  the same for the benchmarks of vLLM
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow

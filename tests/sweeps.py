@@ -10,12 +10,16 @@ import pytest
 
 
 def redundant(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Returns the tests marked ``sweep`` without which each value of each of their parameters still runs once."""
+    """Returns the tests that ``make test`` leaves out.
+
+    Those marked ``slow``, and those marked ``sweep`` without which each value of each parameter still runs once.
+    """
     tests: dict[str, list[Any]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sweep") and hasattr(item, "callspec"):
             tests[item.nodeid.partition("[")[0]].append(item)
-    return {item for each in tests.values() for item in _redundant(each)}
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    return slow.union(item for each in tests.values() for item in _redundant(each))
 
 
 def _redundant(items: list[Any]) -> Iterator[Any]:

@@ -49,6 +49,7 @@ def test_quickstart(tmp_path: Path) -> None:
     assert figure(r"fineflow (\d+) ms", said) > 0
 
 
+@pytest.mark.slow
 def test_conversational_rag(tmp_path: Path) -> None:
     said = run("conversational_rag", tmp_path)
     assert "what comes before {context} is prefilled at once" in said
@@ -61,6 +62,7 @@ def test_conversational_rag(tmp_path: Path) -> None:
     assert ready > 0.8 * figure(r"15 turns, fineflow .* of (\d+) prompt tokens", said)
 
 
+@pytest.mark.slow
 def test_bring_your_own(tmp_path: Path) -> None:
     said = run("bring_your_own", tmp_path)
     text = " ".join(said.split())
@@ -77,6 +79,7 @@ def test_bring_your_own(tmp_path: Path) -> None:
     assert ours < stock
 
 
+@pytest.mark.slow
 def test_custom_pass(tmp_path: Path) -> None:
     said = run("custom_pass", tmp_path)
     assert "decode: context/multi_query/queries/llm.decode: each line goes to" in said
@@ -87,6 +90,7 @@ def test_custom_pass(tmp_path: Path) -> None:
     assert [name for name in variants if name.startswith("without ")] == variants[3:] != []
 
 
+@pytest.mark.slow
 def test_streaming_and_callbacks(tmp_path: Path) -> None:
     said = run("streaming_and_callbacks", tmp_path)
     for look in ("chunks", "events", "callbacks", "run tree"):

@@ -10,13 +10,13 @@ from sweeps import redundant
 
 
 class Item:
-    def __init__(self, name: str, *, marked: bool = True, **params: Any) -> None:
+    def __init__(self, name: str, *, marker: str = "sweep", **params: Any) -> None:
         self.nodeid = f"file::{name}[{'-'.join(map(str, params.values()))}]"
         self.callspec = SimpleNamespace(params=params)
-        self._marked = marked
+        self._marker = marker
 
     def get_closest_marker(self, name: str) -> object:
-        return name if self._marked else None
+        return name if name == self._marker else None
 
 
 def kept(items: list[Any]) -> list[tuple[Any, ...]]:
@@ -37,4 +37,8 @@ def test_what_is_given_together_and_what_is_no_sweep_runs() -> None:
         ("y", 1),
         ("x", 1),
     ]
-    assert len(kept([Item("test", marked=False, a=a, b=b) for a, b in product("xy", "zw")])) == 4
+    assert len(kept([Item("test", marker="", a=a, b=b) for a, b in product("xy", "zw")])) == 4
+
+
+def test_slow_ones_are_left_out() -> None:
+    assert kept([Item("test", marker="slow", a=1), Item("other", marker="engine", a=2)]) == [(2,)]

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fineflow
 from benchmarks import queries
 
@@ -27,6 +29,7 @@ def run(tmp_path: Path, name: str, *flags: str) -> tuple[int, str, dict[str, Any
     return done.returncode, done.stdout, json.loads(kept.read_text())
 
 
+@pytest.mark.slow
 def test_many_queries_at_once_leave_nothing(tmp_path: Path) -> None:
     _, shown, figures = run(tmp_path, "queries", "--queries", "100", "--runs", "1")  # what they cost is another matter
     assert "ok    nothing is left afterwards" in shown
@@ -37,6 +40,7 @@ def test_the_graph_of_the_benchmark() -> None:
     assert len(fineflow.explain(queries.chain()).e_graph.primitives) == queries.PRIMITIVES
 
 
+@pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
     flags = ("--seconds", "4", "--runs", "2", "--seed", "7", "--threads", "3", "--coroutines", "8")
     status, shown, _ = run(tmp_path, "soak", *flags)

@@ -59,6 +59,7 @@ def test_all_passes_together(spec: Spec, at: Times) -> None:
     check(spec, at, PASSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.__name__)
 @bounded
 @given(chains(), times())

@@ -14,11 +14,16 @@ pytest.importorskip("llama_index.core")
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "llamaindex").glob("*.py"))
+FIRST = "naive_rag"
 
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem == FIRST else pytest.mark.slow) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_example(path: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
