@@ -145,9 +145,9 @@ def _llm_engine(settings: Settings, place: str) -> Any:
         from fineflow.backends.vllm import VLLMEngine
 
         # The bundled model needs little memory, and is not worth compiling.
-        small: dict[str, Any] = (
-            {} if settings.llm is not None else {"enforce_eager": True, "kv_cache_memory_bytes": 2**28}
-        )
+        # The bundled weights are bfloat16, with whose rounding some of the answers are no valid JSON.
+        bundled = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**29}
+        small: dict[str, Any] = bundled if settings.llm is None else {}
         return VLLMEngine(place, **small)
     from fineflow.backends.transformers import TransformersEngine  # imports torch: only after all checks
 
