@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.arguments import Arguments, settings
-from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents
 from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, Tables, once_each
 from fineflow.adapters.langchain.lowering.compressors import scorer_of
 from fineflow.adapters.langchain.lowering.retriever_lists import COMBINED
@@ -81,7 +81,7 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     entry = run.work(p, Arguments((docs, query, settings(p.component))), start, in_slot=False)
     if entry.reports is None:
         entry.reports = Recorder(p.component)
-    return Work(entry, list)
+    return Work(entry, documents)
 
 
 def _select(compressor: Any, docs: list[Document], scores: list[float]) -> list[Document]:

@@ -88,10 +88,14 @@ def _shadow_compressor(compressor: Any, site: Site) -> Any:
 
     def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
+        if not isinstance(documents, Sequence):  # an iterator, which can be read only once
+            return own()
         return claim(site, (list(documents), query, settings(compressor)), own)[1]
 
     async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
+        if not isinstance(documents, Sequence):
+            return await own()
         return (await aclaim(site, (list(documents), query, settings(compressor)), own))[1]
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)
