@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Protocol, cast
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.config import get_config_list
@@ -61,6 +61,12 @@ class Optimized(Planned):
         timeout = self._self_options.timeout
         call = partial(self._self_abatch, batches, inputs, config, return_exceptions, kwargs)
         return await (call() if timeout is None else deadline.arun(call, timeout))
+
+    def __or__(self, other: Any) -> Any:
+        return self._self_optimized(self.__wrapped__ | _own(other))
+
+    def __ror__(self, other: Any) -> Any:
+        return self._self_optimized(_own(other) | self.__wrapped__)
 
     def as_tool(self, *args: Any, **kwargs: Any) -> BaseTool:
         tool: BaseTool = type(self.__wrapped__).as_tool(self, *args, **kwargs)  # it calls this object
@@ -142,29 +148,26 @@ class Optimized(Planned):
         return await abatch(batch, inputs, configs, return_exceptions)
 
 
-class _Method(Protocol):
-    __name__: str
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-def _composing(name: str) -> _Method:
-    """Returns a method of ``Optimized`` that optimizes what the runnable's own method of that name returns."""
-
-    @wraps(getattr(Runnable, name))
-    def method(self: Optimized, *args: Any, **kwargs: Any) -> Any:
-        return self._self_optimized(getattr(self.__wrapped__, name)(*map(_own, args), **kwargs))
-
-    return cast(_Method, method)
-
-
 def _own(obj: Any) -> Any:
     return obj.__wrapped__ if isinstance(obj, Optimized) else obj
 
 
+def _composing(name: str) -> Any:
+    """Returns an attribute of ``Optimized``: the runnable's own method, which then returns an optimized object."""
+
+    def method(self: Optimized) -> Any:
+        own = getattr(self.__wrapped__, name)  # an AttributeError is that of the user's object
+
+        @wraps(own)
+        def composed(*args: Any, **kwargs: Any) -> Any:
+            return self._self_optimized(own(*map(_own, args), **kwargs))
+
+        return composed
+
+    return property(method)
+
+
 _COMPOSING = (
-    "__or__",
-    "__ror__",
     "pipe",
     "assign",
     "pick",

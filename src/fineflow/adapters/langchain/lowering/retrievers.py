@@ -33,7 +33,9 @@ _FINDING = ("_get_relevant_documents", "_aget_relevant_documents")
 _EMBEDDING = ("embedding", "_embedding_function", "embedding_function", "embedding_service")
 _WRITING = frozenset({"TimeWeightedVectorStoreRetriever"})
 _SHOWN = frozenset({"name", "tags", "metadata"})
-_PLAIN = frozenset({"builtins", "collections", "datetime", "decimal", "enum", "functools", "pathlib", "re", "typing"})
+_PLAIN = frozenset(
+    {"abc", "builtins", "collections", "datetime", "decimal", "enum", "functools", "pathlib", "re", "typing"}
+)
 _HELD = ("vectorstore", "_PGVectorStore__vs", *_EMBEDDING)
 """Attributes of retrievers and stores that hold the store or embeddings they use."""
 
@@ -124,10 +126,10 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
     if not retriever._new_arg_supported:
         raise NotLowered("its search takes no run manager")
     believed(retriever, _FINDING, b)
-    if not b.assume_pure and not declared_external(kind):
-        if not of_package(kind.__module__):
-            raise NotLowered(f"{kind.__name__} is a class of your own; see fineflow.external if it only calls out")
-        if why := _own_part(retriever):
+    if not b.assume_pure:
+        if own := next((each for each in kind.__mro__ if _undeclared(each)), None):
+            raise NotLowered(f"{own.__name__} is a class of your own; see fineflow.external if it only calls out")
+        if of_package(kind.__module__) and (why := _own_part(retriever)):
             raise NotLowered(why)
     stores = [part for part in vars(retriever).values() if isinstance(part, (VectorStore, BaseStore))]
     names = [b.resource(part) for part in (stores or [retriever])]
@@ -143,6 +145,13 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
         foreign=True,
         by_method=True,
     )
+
+
+def _undeclared(kind: type) -> bool:
+    """Returns True for a class of the user's own with methods that no declaration is about."""
+    if of_package(kind.__module__) or kind.__module__ in _PLAIN or declared_external(kind):
+        return False
+    return any(isinstance(each, FunctionType) and each.__module__ == kind.__module__ for each in vars(kind).values())
 
 
 def _own_part(retriever: BaseRetriever) -> str:
