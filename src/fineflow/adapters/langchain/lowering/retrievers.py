@@ -131,7 +131,7 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
             raise NotLowered(f"{own.__name__} is a class of your own; see fineflow.external if it only calls out")
         if of_package(kind.__module__) and (why := _own_part(retriever)):
             raise NotLowered(why)
-    stores = [part for part in vars(retriever).values() if isinstance(part, (VectorStore, BaseStore))]
+    stores: list[Any] = [part for part in vars(retriever).values() if isinstance(part, (VectorStore, BaseStore))]
     names = [b.resource(part) for part in (stores or [retriever])]
     reason = f"searches by {kind.__name__}"
     first, *others = [Effects(Effect.READ, name, reason) for name in dict.fromkeys(names)]
