@@ -53,8 +53,8 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params.get("stage"):
         # The RERANK that selects documents finds the scores in the table.
-        return run.spawn(_scores(p, args["query"], args["documents"], run), p)
-    docs, query = list(args["documents"]), args["query"]
+        return run.spawn(_scores(p, args["query"], documents(args["documents"]), run), p)
+    docs, query = documents(args["documents"]), args["query"]
     if not docs:
         return []  # stock does not call the compressor either
 
