@@ -16,13 +16,13 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
 from fineflow.adapters.core.builder import Leaf, Record, Symbol
+from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.list_functions import adds_up
 from fineflow.adapters.langchain.opaque_steps import First, Tap
-from fineflow.adapters.registry import is_optimized
 
 RUN = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 METHODS = ("invoke", "ainvoke", "stream", "astream", "astream_events", "astream_log")
@@ -133,7 +133,7 @@ class _OptimizedRow(Row):
     """Row of optimized runnables that became part of another one."""
 
     def matches(self, obj: Any) -> bool:
-        return is_optimized(obj) and isinstance(obj, Runnable)
+        return issubclass(type(obj), Planned) and isinstance(obj, Runnable)
 
 
 class _no_options:
