@@ -11,6 +11,7 @@ from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
     EnsembleRetriever,
     MultiQueryRetriever,
+    MultiVectorRetriever,
     TimeWeightedVectorStoreRetriever,
 )
 from langchain_community.retrievers import BM25Retriever, TFIDFRetriever, WikipediaRetriever
@@ -18,11 +19,13 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.stores import InMemoryStore
+from langchain_core.vectorstores import InMemoryVectorStore
 from pipelines import ask, echo, same, store
 
 import fineflow
 from fineflow.ir import Op
-from fineflow.testing.langchain import FakeChat, FakeReranker
+from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
 from fineflow.testing.virtual import run
 
 TEXTS = ["salt mines of Torstad", "the bridge of Kelmora", "solar panels of Varmond", "a lake near Torven"]
@@ -146,6 +149,26 @@ def test_code_of_the_users_is_left_to_stock(made: Callable[[], BaseRetriever], w
     assert Op.SEARCH not in ops(pipeline)
     assert why in " ".join(str(fineflow.explain(pipeline, input=QUESTION)).split())
     same(lambda: rag(made()), QUESTION)
+
+
+class OwnEmbeddings(FakeEmbeddings):
+    def embed_query(self, text: str) -> list[float]:
+        return super().embed_query(text)
+
+
+@pytest.mark.parametrize("embeddings", [FakeEmbeddings, OwnEmbeddings])
+def test_stores_inside_of_it(embeddings: type[FakeEmbeddings]) -> None:
+    """A retriever of documents by their parts, with embeddings of a package or of the user's."""
+
+    def make() -> Any:
+        found = InMemoryVectorStore(embeddings())
+        found.add_texts(TEXTS, [{"doc_id": str(i)} for i, _ in enumerate(TEXTS)])
+        docs: Any = InMemoryStore()
+        docs.mset([(str(i), Document(f"{text}, whole")) for i, text in enumerate(TEXTS)])
+        return rag(MultiVectorRetriever(vectorstore=found, docstore=docs))
+
+    assert (Op.SEARCH in ops(make())) is (embeddings is FakeEmbeddings)
+    same(make, QUESTION, entries=("invoke", "ainvoke", "batch"))
 
 
 def test_one_that_changes_what_it_keeps_is_left_to_stock() -> None:

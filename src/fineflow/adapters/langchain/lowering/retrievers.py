@@ -161,9 +161,10 @@ def _own_part(retriever: BaseRetriever) -> str:
         for part in _parts(value):
             if isinstance(part, Runnable):
                 return f"{kind} runs another runnable ({name}), which only stock can place"
-            code = part if isinstance(part, (FunctionType, MethodType, partial)) else type(part)
-            if name not in _SHOWN and not of_package(module_of(code)) and module_of(code) not in _PLAIN:
-                return f"{kind} holds code of your own ({name})"
+            for inner in held(part, _HELD):
+                code = inner if isinstance(inner, (FunctionType, MethodType, partial)) else type(inner)
+                if name not in _SHOWN and not of_package(module_of(code)) and module_of(code) not in _PLAIN:
+                    return f"{kind} holds code of your own ({name})"
     return ""
 
 
