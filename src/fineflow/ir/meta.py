@@ -23,6 +23,7 @@ META: Mapping[str, str] = {
     "counted": "name of a user's function in statistics",
     "several": "makes several requests, which stock's sync methods make one by one",
     "foreign": "runs outside fineflow's engines, so nothing else measures its duration",
+    "by_method": "a search by the retriever's own method rather than by its store",
     "assumed": "assume_pure was set at lowering",
     # functions
     "verdict": "purity verdict on a user function, re-checked before each call",

@@ -139,14 +139,12 @@ def test_an_opaque_test_leaves_the_whole_branch_to_stock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chain", "reason"),
-    [
-        (say("{a}").with_fallbacks([say("{b}")]), "runs a fallback after a failure: stock runs all of it"),
-        (say("{a}").with_retry(stop_after_attempt=2), "retries after a failure: stock runs all of it"),
-    ],
+    "chain", [say("{a}").with_fallbacks([say("{b}")]), say("{a}").with_retry(stop_after_attempt=2)]
 )
-def test_what_depends_on_failures_is_stocks_as_a_whole(chain: Any, reason: str) -> None:
-    assert [p.effects.reason for p in plan(RunnablePassthrough.assign(a=say("{question}")) | chain)[0]][-1] == reason
+def test_the_first_attempt_runs_ahead(chain: Any) -> None:
+    assert all(
+        p.effects.kind is not Effect.OPAQUE for p in plan(RunnablePassthrough.assign(a=say("{question}")) | chain)[0]
+    )
     same(lambda: RunnablePassthrough.assign(a=say("{question}")) | chain, {"question": "q", "b": "b"})
 
 

@@ -91,7 +91,10 @@ output: 5"""
     [
         (RunnableLambda(print).map(), "its step for each item is left to stock: "),
         (FakeListLLM(responses=["a"]).map(), "its step for each item is left to stock: "),
-        ((ask("{x}") | FakeChat().with_fallbacks([FakeChat()])).map(), "its step for each item is left to"),
+        (
+            (ask("{x}") | FakeChat().bind(stop=["x"]).with_types(output_type=str) | print).map(),
+            "its step for each item",
+        ),
         (say("{x}").map().bind(stop=["x"]), "its step for each item is left to stock: "),
         (RunnableParallel(a=RunnablePick("x")) | say("{x}").map(), "its input is a dict, not a list"),
     ],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -137,8 +140,8 @@ def _as_written(owner: type, name: str) -> bool:
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
     """Raises NotLowered unless the component's methods can be trusted to do no more than their interface says.
 
-    Trusted are classes of the frameworks' packages and of fineflow, and classes declared ``@external``. Anything else
-    is user code, which may count its calls, return varying answers, or have side effects.
+    Trusted are classes of fineflow and of installed packages, and classes declared ``@external``. Anything else is user
+    code, which may count its calls, return varying answers, or have side effects.
     """
     kind, own = type(component), getattr(component, "__dict__", {})
     for name in methods:
@@ -147,11 +150,28 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
         owner = _owner(kind, name)
         if owner is None or b.assume_pure or declared_external(owner):
             continue
-        package = owner.__module__.partition(".")[0]
-        if package not in ("fineflow", "langchain", "llama_index") and not package.startswith("langchain_"):
+        if not of_package(owner.__module__):
             raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
         if not _as_written(owner, name):
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
+
+
+def of_package(module: str) -> bool:
+    """Returns True if a module belongs to fineflow or to an installed package, not to the user's application.
+
+    An application that is installed in development mode, or that runs from its folder, is the user's.
+    """
+    package = module.partition(".")[0]
+    return package == "fineflow" or _installed(package)
+
+
+@functools.cache
+def _installed(package: str) -> bool:
+    file = getattr(sys.modules.get(package), "__file__", None)
+    folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
+    places = [os.path.realpath(place) for place in (file, *folders) if place]
+    roots = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")]
+    return bool(places) and all(place.startswith(tuple(roots)) for place in places)
 
 
 def held(obj: Any, names: Sequence[str]) -> Iterator[Any]:

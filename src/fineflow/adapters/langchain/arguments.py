@@ -17,16 +17,27 @@ ADDED = frozenset({"id", "response_metadata"})
 
 
 class Arguments:
-    """Arguments of a call. Equal to others if both the current values and the initial values are equal."""
+    """Arguments of a call. Equal to others if both the current values and the initial values are equal.
+
+    Cyclic or very deep ones equal none: stock makes the call itself.
+    """
 
     __slots__ = ("before", "now")
 
     def __init__(self, now: Any) -> None:
         self.now = now
-        self.before = frozen(now)
+        try:
+            self.before = frozen(now)
+        except RecursionError:
+            self.before = object()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Arguments) and bool(self.now == other.now) and bool(self.before == other.before)
+        if not isinstance(other, Arguments):
+            return False
+        try:
+            return bool(self.now == other.now) and bool(self.before == other.before)
+        except RecursionError:
+            return False
 
     __hash__ = None  # type: ignore[assignment]
 

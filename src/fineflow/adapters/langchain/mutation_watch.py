@@ -23,13 +23,15 @@ _CONSTANT = frozenset({str, int, float, bool, bytes, type(None)})
 class Watch:
     """Snapshot of values when they were handed over: containers, messages and documents part by part.
 
-    Of other objects it keeps only the identity: comparing them could run user code.
+    Of other objects it keeps only the identity: comparing them could run user code. Cyclic or very deep values cannot
+    be compared, and count as changed.
     """
 
     def __init__(self, *values: Any) -> None:
         self._values: list[Any] = []
         self._before: list[Any] = []
         self._kept: list[Any] = []  # keeps alive what is known by its id
+        self._too_deep = False
         for value in values:
             self.given(value)
 
@@ -37,13 +39,21 @@ class Watch:
         """Adds a value, or a chunk of one."""
         if type(value) in _CONSTANT:
             return
+        try:
+            marks = self._marks(value)
+        except RecursionError:
+            self._too_deep = True
+            return
         self._values.append(value)
-        self._before.append(self._marks(value))
+        self._before.append(marks)
 
     @property
     def changed(self) -> bool:
         """Returns True if any of the values has changed."""
-        return [self._marks(value) for value in self._values] != self._before
+        try:
+            return self._too_deep or [self._marks(value) for value in self._values] != self._before
+        except RecursionError:
+            return True
 
     def _marks(self, value: Any) -> Any:
         kind = type(value)

@@ -23,6 +23,7 @@ from fineflow.adapters.langchain.lowering import (
     models,
     parsers,
     prompts,
+    recovery,
     retriever_lists,
     retrievers,
     structure,
@@ -46,6 +47,7 @@ def rows() -> tuple[Row, ...]:
     """Returns all recognised constructs; of langchain-classic only what is installed. The first call imports it."""
     return (
         *structure.ROWS,
+        *recovery.ROWS,
         *functions.ROWS,
         *history.ROWS,
         *tools.ROWS,
@@ -57,6 +59,7 @@ def rows() -> tuple[Row, ...]:
         *retrievers.ROWS,
         *retrievers.classic_rows(),
         *retriever_lists.classic_rows(),
+        *retrievers.ANY,
         *compressors.ROWS,
         *compressors.classic_rows(),
         *compressors.LAST,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from functools import partial
+from contextlib import suppress
+from functools import partial, wraps
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.config import get_config_list
+from langchain_core.tools import BaseTool
+from wrapt import wrap_function_wrapper
 
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.langchain.batch_calls import Batch, abatch
@@ -58,6 +61,16 @@ class Optimized(Planned):
         timeout = self._self_options.timeout
         call = partial(self._self_abatch, batches, inputs, config, return_exceptions, kwargs)
         return await (call() if timeout is None else deadline.arun(call, timeout))
+
+    def __or__(self, other: Any) -> Any:
+        return self._self_optimized(self.__wrapped__ | _own(other))
+
+    def __ror__(self, other: Any) -> Any:
+        return self._self_optimized(_own(other) | self.__wrapped__)
+
+    def as_tool(self, *args: Any, **kwargs: Any) -> BaseTool:
+        tool: BaseTool = type(self.__wrapped__).as_tool(self, *args, **kwargs)  # it calls this object
+        return tool
 
     def _self_chain_call(
         self,
@@ -133,3 +146,57 @@ class Optimized(Planned):
         configs = get_config_list(config, len(inputs))
         batch = Batch(self, configs[0].get("max_concurrency"))
         return await abatch(batch, inputs, configs, return_exceptions)
+
+
+def _own(obj: Any) -> Any:
+    return obj.__wrapped__ if isinstance(obj, Optimized) else obj
+
+
+def _composing(name: str) -> Any:
+    """Returns an attribute of ``Optimized``: the runnable's own method, which then returns an optimized object."""
+
+    def method(self: Optimized) -> Any:
+        own = getattr(self.__wrapped__, name)  # an AttributeError is that of the user's object
+
+        @wraps(own)
+        def composed(*args: Any, **kwargs: Any) -> Any:
+            return self._self_optimized(own(*map(_own, args), **kwargs))
+
+        return composed
+
+    return property(method)
+
+
+_COMPOSING = (
+    "pipe",
+    "assign",
+    "pick",
+    "map",
+    "bind",
+    "with_config",
+    "with_types",
+    "with_listeners",
+    "with_alisteners",
+    "with_retry",
+    "with_fallbacks",
+    "configurable_fields",
+    "configurable_alternatives",
+)
+for _name in _COMPOSING:
+    setattr(Optimized, _name, _composing(_name))
+
+
+def _joined(join: Any, left: Any, args: Any, kwargs: Any) -> Any:
+    """``left | optimized`` and ``left.pipe(..., optimized)``: optimized, as ``optimized | right`` is."""
+    found = next((arg for arg in args if isinstance(arg, Optimized)), None)
+    made = join(*map(_own, args), **kwargs)
+    return made if found is None or isinstance(left, Optimized) else found._self_optimized(made)
+
+
+# Sequences take in the steps of other sequences, so an optimized one would get lost in ``left | optimized``.
+for _kind, _name in ((Runnable, "__or__"), (Runnable, "pipe"), (RunnableSequence, "__or__")):
+    wrap_function_wrapper(_kind, _name, _joined)
+with suppress(AttributeError):  # serialization looks at an object's class (langchain-core 1.7.2)
+    wrap_function_wrapper(
+        "langchain_core.load._validation", "_serialize_lc_object", lambda dump, _, args, kwargs: dump(_own(args[0]))
+    )

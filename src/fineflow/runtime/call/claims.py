@@ -292,7 +292,8 @@ class Claims:
     def claim(self, leaf: str, key: Any, usable: Callable[[Entry], bool]) -> tuple[Entry, bool]:
         """Returns the entry for a call that stock makes, and True if stock has to do the work itself."""
         for entry in self._at(leaf):
-            if (entry.shared or not entry.for_stock) and equal(entry.key, key) and usable(entry):
+            again = entry.for_stock and (not entry.shared or entry.error is not None)  # a retry calls the component
+            if not again and equal(entry.key, key) and usable(entry):
                 entry.for_stock = True
                 self.claimed += entry.for_graph
                 if entry.stamps is not None:

@@ -49,3 +49,10 @@ def current(run: Execution) -> None:
     """Raises LeftToStock if the graph's values are known to differ from stock's."""
     if step := run.call.changed:
         raise LeftToStock(f"{step} changed its input in place")
+
+
+def documents(found: Any) -> list[Any]:
+    """Returns the documents that a component found as a new list. Raises LeftToStock if it returned something else."""
+    if not isinstance(found, (list, tuple)):
+        raise LeftToStock(f"the component returned {type(found).__name__} instead of a list of documents")
+    return list(found)

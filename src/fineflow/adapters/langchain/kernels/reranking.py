@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.arguments import Arguments, settings
-from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents
 from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, Tables, once_each
 from fineflow.adapters.langchain.lowering.compressors import scorer_of
 from fineflow.adapters.langchain.lowering.retriever_lists import COMBINED
@@ -53,8 +53,8 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params.get("stage"):
         # The RERANK that selects documents finds the scores in the table.
-        return run.spawn(_scores(p, args["query"], args["documents"], run), p)
-    docs, query = list(args["documents"]), args["query"]
+        return run.spawn(_scores(p, args["query"], documents(args["documents"]), run), p)
+    docs, query = documents(args["documents"]), args["query"]
     if not docs:
         return []  # stock does not call the compressor either
 
@@ -81,7 +81,7 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     entry = run.work(p, Arguments((docs, query, settings(p.component))), start, in_slot=False)
     if entry.reports is None:
         entry.reports = Recorder(p.component)
-    return Work(entry, list)
+    return Work(entry, documents)
 
 
 def _select(compressor: Any, docs: list[Document], scores: list[float]) -> list[Document]:

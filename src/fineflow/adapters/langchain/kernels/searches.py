@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from fineflow.adapters.core.batched_search import Outcome
 from fineflow.adapters.core.resources import StoreEngine
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, is_text
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents, is_text
 from fineflow.adapters.langchain.kernels.vectors import QueryVector, Tables
 from fineflow.adapters.langchain.resources import engine_of
 from fineflow.adapters.langchain.run_recorder import Recorder
@@ -39,6 +39,8 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     vector: QueryVector | None = args.get("vector")
     if not is_text(query):
         raise LeftToStock("the query is not a text")
+    if p.meta.get("by_method"):
+        return _search_by_method(p, query, run)
     if not p.meta.get("assumed") and (why := own_function(p.component)):
         raise LeftToStock(why)
     if why := unready(p.component.vectorstore, sync=run.call.sync):
@@ -65,10 +67,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
                 return outcome.result()
         async with run.slot(p, entry):
             entry.running()
-            manager = recorder.retriever(sync=run.call.sync)
-            if run.call.sync:
-                return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
-            return await retriever._aget_relevant_documents(query, run_manager=manager)
+            return await _found(retriever, query, recorder, run)
 
     searched = Found(p.component, run) if twins is not None and twin is None else None
     entry = run.work(
@@ -82,7 +81,27 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
         entry.reports = Recorder(p.component)
     if twins is not None and searched is not None and entry.worker is Side.GRAPH:  # otherwise stock began first
         twins[searched.key, query] = searched
-    return Work(entry, list)
+    return Work(entry, documents)
+
+
+def _search_by_method(p: Primitive, query: str, run: Execution) -> Work:
+    """Runs a retriever's own search method."""
+
+    async def start(entry: Entry) -> Any:
+        entry.reports.silence()
+        return await _found(p.component, query, entry.reports, run)
+
+    entry = run.work(p, Arguments((query, None)), start)
+    if entry.reports is None:
+        entry.reports = Recorder(p.component)
+    return Work(entry, documents)
+
+
+async def _found(retriever: Any, query: str, recorder: Recorder, run: Execution) -> Any:
+    manager = recorder.retriever(sync=run.call.sync)
+    if run.call.sync:
+        return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
+    return await retriever._aget_relevant_documents(query, run_manager=manager)
 
 
 async def _embedded(retriever: Any, query: str, run: Execution) -> Any:

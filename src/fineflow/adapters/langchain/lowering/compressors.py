@@ -86,12 +86,16 @@ def _effects(compressor: Any, scorer: Any) -> Effects:
 def _shadow_compressor(compressor: Any, site: Site) -> Any:
     copy = compressor.model_copy()
 
-    def compress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+    def compress(documents: Any, query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.compress_documents(documents, query, callbacks)  # noqa: E731
+        if not isinstance(documents, Sequence):  # an iterator, which can be read only once
+            return compressor.compress_documents(documents, query, callbacks)
         return claim(site, (list(documents), query, settings(compressor)), own)[1]
 
-    async def acompress(documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+    async def acompress(documents: Any, query: str, callbacks: Any = None) -> Any:
         own = lambda: compressor.acompress_documents(documents, query, callbacks)  # noqa: E731
+        if not isinstance(documents, Sequence):
+            return await compressor.acompress_documents(documents, query, callbacks)
         return (await aclaim(site, (list(documents), query, settings(compressor)), own))[1]
 
     copy.__dict__.update(compress_documents=compress, acompress_documents=acompress)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.vectorstores import VectorStoreRetriever
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+from langchain_core.stores import BaseStore
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, held
+from fineflow.adapters.core.recognition import NotLowered, Row, believed, held, of_package
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
@@ -19,11 +25,17 @@ from fineflow.adapters.langchain.resources import keep_to_connections
 from fineflow.adapters.langchain.run_recorder import starts_runs
 from fineflow.adapters.langchain.stores.facts import EMBEDS, own_function, query_embeddings, same_if
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
+from fineflow.declare import declared_external
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
 from fineflow.ir.traverse import combined
 
 _FINDING = ("_get_relevant_documents", "_aget_relevant_documents")
 _EMBEDDING = ("embedding", "_embedding_function", "embedding_function", "embedding_service")
+_WRITING = frozenset({"TimeWeightedVectorStoreRetriever"})
+_SHOWN = frozenset({"name", "tags", "metadata"})
+_PLAIN = frozenset(
+    {"abc", "builtins", "collections", "datetime", "decimal", "enum", "functools", "pathlib", "re", "typing"}
+)
 _HELD = ("vectorstore", "_PGVectorStore__vs", *_EMBEDDING)
 """Attributes of retrievers and stores that hold the store or embeddings they use."""
 
@@ -74,6 +86,13 @@ def _held(retriever: VectorStoreRetriever) -> Iterator[Any]:
 
 
 def _shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
+    # Tracing, too, reads the settings from the user's object when stock gets there.
+    copy = _shadow_any(retriever, site)
+    copy.__dict__["_get_ls_params"] = retriever._get_ls_params
+    return copy
+
+
+def _shadow_any(retriever: BaseRetriever, site: Site) -> Any:
     copy = retriever.model_copy()
 
     def search(query: str, *, run_manager: Any, **kwargs: Any) -> list[Document]:
@@ -92,10 +111,74 @@ def _shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
             await entry.reports.areplay(run_manager)
         return docs
 
-    # Tracing, too, reads the settings from the user's object when stock gets there.
-    shown = {"_get_ls_params": retriever._get_ls_params}
-    copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch, **shown)
+    copy.__dict__.update(_get_relevant_documents=search, _aget_relevant_documents=asearch)
     return copy
+
+
+def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symbol:
+    """Lowers a retriever of an installed package, or of a declared class, to a search by its own methods."""
+    query = query_of(value, b)
+    kind = type(retriever)
+    if starts_runs(retriever):
+        raise NotLowered("its search started a run of its own, which only stock can place")
+    if kind.__name__ in _WRITING:
+        raise NotLowered(f"{kind.__name__} changes what it keeps when it searches")
+    if not retriever._new_arg_supported:
+        raise NotLowered("its search takes no run manager")
+    believed(retriever, _FINDING, b)
+    if not b.assume_pure:
+        if own := next((each for each in kind.__mro__ if _undeclared(each)), None):
+            raise NotLowered(f"{own.__name__} is a class of your own; see fineflow.external if it only calls out")
+        if of_package(kind.__module__) and (why := _own_part(retriever)):
+            raise NotLowered(why)
+    stores: list[Any] = [part for part in vars(retriever).values() if isinstance(part, (VectorStore, BaseStore))]
+    names = [b.resource(part) for part in (stores or [retriever])]
+    reason = f"searches by {kind.__name__}"
+    first, *others = [Effects(Effect.READ, name, reason) for name in dict.fromkeys(names)]
+    return b.add(
+        Op.SEARCH,
+        {"query": query.ref},
+        component=retriever,
+        engine=kind.__name__,
+        effects=replace(first, also=tuple(others)),
+        kind=DOCUMENTS,
+        foreign=True,
+        by_method=True,
+    )
+
+
+def _undeclared(kind: type) -> bool:
+    """Returns True for a class of the user's own with methods that no declaration is about."""
+    if of_package(kind.__module__) or kind.__module__ in _PLAIN or declared_external(kind):
+        return False
+    return any(isinstance(each, FunctionType) and each.__module__ == kind.__module__ for each in vars(kind).values())
+
+
+def _own_part(retriever: BaseRetriever) -> str:
+    """Returns why parts of a retriever keep it from running ahead: code of the user's, or another runnable; or ""."""
+    kind = type(retriever).__name__
+    for name, value in {**vars(retriever), **(retriever.__pydantic_private__ or {})}.items():
+        for part in _parts(value):
+            if isinstance(part, Runnable):
+                return f"{kind} runs another runnable ({name}), which only stock can place"
+            for inner in held(part, _HELD):
+                code = inner if isinstance(inner, (FunctionType, MethodType, partial)) else type(inner)
+                if name not in _SHOWN and not of_package(module_of(code)) and module_of(code) not in _PLAIN:
+                    return f"{kind} holds code of your own ({name})"
+    return ""
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def module_of(code: Any) -> str:
+    """Returns the name of the module that defines a function or class."""
+    while isinstance(code, partial):
+        code = code.func
+    return str(getattr(code, "__module__", ""))
 
 
 def _lower_multi_query(retriever: Any, value: Symbol, b: ChainBuilder) -> Symbol:
@@ -170,6 +253,8 @@ ROWS = (
         calls=(*_FINDING, *SEARCHES, *EMBEDS),
     ),
 )
+ANY = (Row(BaseRetriever, RUN, _lower_any, _shadow_any, "retriever", None, calls=_FINDING),)
+"""Comes after the rows of known retrievers."""
 
 
 def classic_rows() -> tuple[Row, ...]:

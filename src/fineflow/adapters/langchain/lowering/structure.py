@@ -16,6 +16,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
 from fineflow.adapters.core.builder import Leaf, Record, Symbol
+from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -100,7 +101,8 @@ def _shadow_passthrough(step: RunnablePassthrough[Any], site: Site) -> Any:
     return Tap(step, site)
 
 
-def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
+def lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
+    """Lowers what arguments or a config are bound to."""
     options, b.options = b.options, {**binding.kwargs, **b.options}
     configured = b.configured
     b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
@@ -111,8 +113,27 @@ def _lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Cha
         b.options, b.configured = options, configured
 
 
-def _shadow_binding(binding: RunnableBindingBase[Any, Any], site: Site) -> Any:
+def shadow_binding(binding: RunnableBindingBase[Any, Any], site: Site) -> Any:
+    """Returns a copy of the binding around the shadow."""
     return binding.model_copy(update={"bound": site.of(binding.bound, "bound")})
+
+
+def _lower_optimized(step: Any, value: Symbol, b: ChainBuilder) -> Symbol:
+    if step._self_options.timeout is not None:
+        raise NotLowered("it has a timeout of its own, and is optimized by itself")
+    with b.inside("optimized", ""):
+        return b.lower(step.__wrapped__, value)
+
+
+def _shadow_optimized(step: Any, site: Site) -> Any:
+    return site.of(step.__wrapped__, "optimized")
+
+
+class _OptimizedRow(Row):
+    """Row of optimized runnables that became part of another one."""
+
+    def matches(self, obj: Any) -> bool:
+        return issubclass(type(obj), Planned) and isinstance(obj, Runnable)
 
 
 class _no_options:
@@ -159,8 +180,9 @@ ROWS = (
     Row(
         RunnableBindingBase,
         (*RUN, "_merge_configs"),
-        _lower_binding,
-        _shadow_binding,
+        lower_binding,
+        shadow_binding,
         reads=("bound", "kwargs", "config", "config_factories"),
     ),
+    _OptimizedRow(Runnable, (), _lower_optimized, _shadow_optimized, reads=("__wrapped__",)),
 )
