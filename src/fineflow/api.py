@@ -67,16 +67,17 @@ def optimize(
     return obj
 
 
-def plan(framework: Framework, obj: Any, options: Options, way: Any) -> Plan:
+def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: bool = False) -> Plan:
     """Lowers, rewrites, decides. Runs when an optimized object is first called in some way.
 
-    way: how it is called, as far as plans depend on it (``Framework.ways``).
+    way: how it is called, as far as plans depend on it (``Framework.ways``). answer: True if something outside the
+    graph needs its output.
 
     Raises: PlanningError for a user's pass that raises or returns an invalid graph; GraphError, where graphs are
     verified, for one of fineflow's passes that breaks a rule.
     """
     p_graph, lowered = framework.lower(obj, options, way)
-    e_graph = rewrite(p_graph, options.passes, check=options.strict)
+    e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
     return framework.decide(p_graph, e_graph, lowered)
 
 

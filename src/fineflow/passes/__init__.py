@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from fineflow.errors import GraphError, PlanningError
@@ -37,8 +38,10 @@ def checked(passes: Any) -> tuple[Pass, ...]:
     return given
 
 
-def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:
+def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False, answer: bool = False) -> Graph:
     """Runs the passes and binds. Verifies the graph after each, with ``check`` and whenever they are not ``PASSES``.
+
+    answer: True if something outside the graph needs its output.
 
     Raises: PlanningError, naming the pass, if a user's pass raises or returns an invalid graph; GraphError if one of
     fineflow's breaks a rule.
@@ -46,11 +49,12 @@ def rewrite(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = Fals
     check = check or tuple(passes) != PASSES
     if check:
         verify(graph, after="lower")
-    for each in (*passes, bind):
-        if each in PASSES or each is bind:
+    last: Pass = partial(bind, answer=answer)
+    for each in (*passes, last):
+        if each in PASSES or each is last:
             graph = each(graph)
             if check:
-                verify(graph, after=_name(each))
+                verify(graph, after="bind" if each is last else _name(each))
         else:
             graph = _users(each, graph)
     return graph

@@ -10,13 +10,15 @@ from fineflow.ir.traverse import ending, in_bodies
 from fineflow.ir.weights import cost
 
 
-def bind(graph: Graph) -> Graph:
+def bind(graph: Graph, *, answer: bool = False) -> Graph:
     """Sets depths, and ``by_stock`` on primitives that nothing running ahead needs.
+
+    answer: True if something outside the graph needs its output.
 
     The graph runs ahead what stock can claim (decodes, searches, reranking) and the steps that lead to it. The rest,
     such as the final parsers, is left to stock, which runs it anyway.
     """
-    return _deep(_marked(graph, answer=False))
+    return _deep(_marked(graph, answer=answer))
 
 
 def _marked(graph: Graph, *, answer: bool) -> Graph:

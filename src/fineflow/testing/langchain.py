@@ -21,6 +21,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict, Field
 
+from fineflow.runtime.events import now
 from fineflow.testing.gates import Gate, Meter
 from fineflow.testing.retrieval import FakeEmbeddings, FakeReranker, FakeRetriever, FakeVectorStore
 
@@ -100,7 +101,7 @@ class FakeChat(BaseChatModel):
         with self.meter.work(prompt_text(messages)):
             if self.gate is not None:
                 self.gate.wait_sync()
-            start = time.perf_counter() + self.prefill
+            start = now() + self.prefill
             _sleep_until(start)
             for i, chunk in enumerate(self._chunks(messages, stop)):
                 if self.token_gate is not None:
@@ -152,7 +153,7 @@ def prompt_text(messages: Sequence[BaseMessage]) -> str:
 
 def _sleep_until(deadline: float) -> None:
     """Sleeps until a deadline; with one sleep per token the errors of many short sleeps would add up."""
-    if (seconds := deadline - time.perf_counter()) > 0:
+    if (seconds := deadline - now()) > 0:
         time.sleep(seconds)
 
 

@@ -15,8 +15,9 @@ from fineflow.options import Options
 from fineflow.runtime.call.executor import Kernel
 from fineflow.runtime.queues.component_calls import LimitedComponent
 
-Planner = Callable[["Framework", Any, Options, Any], Plan]
-"""Makes the plan of an object for a way. Raises PlanningError if a user's pass fails."""
+Planner = Callable[..., Plan]
+"""``api.plan``: makes the plan of an object (framework, object, options, way). Raises PlanningError if a user's pass
+fails."""
 
 
 class Lowered(NamedTuple):
@@ -106,6 +107,7 @@ class Framework(ABC):
             sync=sync,
             ahead=ahead,
             nested=planned._self_part,
+            component=planned._self_ahead,
             arguments=self.arguments,
             tap=self.tap,
             finish=self.finish,

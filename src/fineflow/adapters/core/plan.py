@@ -24,7 +24,8 @@ class Plan:
     has a limit. remarks: sentences on gains that the graphs do not show. objects: the planned object at each path.
     shared: components that several parts share, in the order in which lowering met them. touched: the paths that the
     shadow copies; None: all. leaves: the paths at which the graph may have a result for stock, or waits for a value.
-    tapped: opaque steps among them. per_call: True if a shadow serves one call only. batched: True if a batch may run
+    tapped: opaque steps among them. looked_through: user functions among these whose component calls run ahead.
+    per_call: True if a shadow serves one call only. batched: True if a batch may run
     as one call per input. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
     """
 
@@ -38,6 +39,7 @@ class Plan:
     touched: frozenset[str] | None = None
     leaves: frozenset[str] = frozenset()
     tapped: frozenset[str] = frozenset()
+    looked_through: frozenset[str] = frozenset()
     follows: frozenset[str] = frozenset()
     remarks: tuple[str, ...] = ()
     shared: Sequence[Any] = ()

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +43,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_planner = planner
         self._self_plans: dict[Any, Plan | None] = {}
         self._self_parts: dict[int, Planned] = {}
+        self._self_components: dict[int, Planned] = {}
         self._self_last: Summary | None = None  # of the call that ended last: statistics, no values
 
     # Plans.
@@ -92,6 +94,21 @@ class Planned(wrapt.ObjectProxy[Any]):
             found = self._self_parts[id(obj)] = made
         return found
 
+    def _self_ahead(self, obj: Any) -> Planned | None:
+        """Returns a proxy of a component that a user function calls, whose graph may run before stock calls it.
+
+        None for an object that the framework does not take.
+        """
+        found = self._self_components.get(id(obj))
+        if found is None or found.__wrapped__ is not obj:
+            kind = None if isinstance(obj, Planned) else self._self_framework.optimized_class(obj)
+            if kind is None:
+                return None
+            options, framework, planner = self._self_setup
+            made: Planned = kind(obj, replace(options, eager=True, timeout=None), framework, _answering(planner))
+            found = self._self_components[id(obj)] = made
+        return found
+
     def _self_optimized(self, obj: Any) -> Any:
         """Returns an object of the framework optimized with the same options; other objects unchanged."""
         kind = None if isinstance(obj, Planned) else self._self_framework.optimized_class(obj)
@@ -119,12 +136,13 @@ class Planned(wrapt.ObjectProxy[Any]):
             return self._self_run(plan, invocation)
         return deadline.run(partial(self._self_run, plan, invocation), timeout)
 
-    def _self_run(self, plan: Plan | None, invocation: Invocation) -> Any:
+    def _self_run(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
+        """Runs a sync call. session: of this call, if its graph has already started."""
         with InThread(Admission(*invocation.identity())) as admission:
             if plan is None:
                 with admission:
                     return invocation.stock(self.__wrapped__)
-            with Session(self, plan, invocation).in_thread(admission) as runs, admission:
+            with (session or Session(self, plan, invocation)).in_thread(admission) as runs, admission:
                 return invocation.stock(runs)
 
     async def _self_acall(self, invocation: Invocation) -> Any:
@@ -137,7 +155,8 @@ class Planned(wrapt.ObjectProxy[Any]):
             return await self._self_arun(plan, invocation)
         return await deadline.arun(partial(self._self_arun, plan, invocation), timeout)
 
-    async def _self_arun(self, plan: Plan | None, invocation: Invocation) -> Any:
+    async def _self_arun(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
+        """Runs an async call. session: of this call, if its graph has already started."""
         # No `async with`: the state it keeps while a call waits would exist for each of thousands of calls.
         admission = Admission(*invocation.identity())
         await admission.admitted()
@@ -146,7 +165,7 @@ class Planned(wrapt.ObjectProxy[Any]):
                 with admission:
                     value = await invocation.stock(self.__wrapped__)
             else:
-                session = Session(self, plan, invocation)
+                session = session or Session(self, plan, invocation)
                 try:
                     runs = session.begin(admission)
                     with admission:
@@ -227,6 +246,10 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(self), (self.__wrapped__, *self._self_setup)
+
+
+def _answering(planner: Planner) -> Planner:
+    return planner if isinstance(planner, partial) else partial(planner, answer=True)
 
 
 class _Ending:

@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 class Session:
     """The shadow and the graph of one call of ``planned``."""
 
-    __slots__ = ("_call", "_execution", "_invocation", "_plan", "_planned", "_scope", "_waits", "runs")
+    __slots__ = ("_call", "_claiming", "_execution", "_invocation", "_plan", "_planned", "_scope", "_waits", "runs")
 
     def __init__(self, planned: Planned, plan: Plan, invocation: Invocation) -> None:
         self._planned = planned
@@ -45,9 +45,33 @@ class Session:
         self._invocation = invocation
         self.runs: Any = planned.__wrapped__  # what stock runs
         self._call: Call | None = None
+        self._claiming: Claiming | None = None
         self._execution: Execution | None = None
         self._scope: Scope | None = None
         self._waits = False
+
+    def start_ahead(self, loop: asyncio.AbstractEventLoop, finished: Callable[[Any], None]) -> bool:
+        """Starts the graph before stock makes the call; ``in_thread`` or ``begin`` follow, or ``drop``.
+
+        finished: called on the loop with the graph's output, or a ``Failed``. Returns False if nothing can run ahead.
+        """
+
+        def post(start: Callable[[], None]) -> None:
+            if asyncio._get_running_loop() is loop:
+                start()
+            else:
+                lifecycle.post(loop, start)
+
+        if not self._prepare(loop, Admission(lends=False), post, ahead=True, finished=finished):
+            return False
+        self._waits = False
+        self._start(post)
+        return True
+
+    def drop(self) -> Call | None:
+        """Ends a graph that ``start_ahead`` started and whose call stock has not made. Returns the call, if any."""
+        call, self._call = self._call, None
+        return call
 
     @contextmanager
     def in_thread(self, admission: Admission) -> Iterator[Any]:
@@ -57,7 +81,9 @@ class Session:
         except RuntimeError:  # the interpreter is exiting
             yield self.runs
             return
-        if not self._prepare(loop, admission, lambda start: lifecycle.post(loop, start)):
+        if self._claiming is not None:
+            admission.mark(under_way, self._claiming)
+        elif not self._prepare(loop, admission, lambda start: lifecycle.post(loop, start)):
             yield self.runs
             return
         call = self._call
@@ -75,7 +101,9 @@ class Session:
 
     def begin(self, admission: Admission) -> Any:
         """Starts the graph on the running loop; returns what stock runs. Call ``ended`` afterwards, also on errors."""
-        if self._prepare(asyncio.get_running_loop(), admission, lambda start: start()):
+        if self._claiming is not None:
+            admission.mark(under_way, self._claiming)
+        if self._claiming is not None or self._prepare(asyncio.get_running_loop(), admission, lambda start: start()):
             call = self._call
             assert call is not None
             if (scope := current.get()) is not None:
@@ -102,11 +130,17 @@ class Session:
     # Start.
 
     def _prepare(
-        self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        admission: Admission,
+        post: Callable[[Callable[[], None]], None],
+        *,
+        ahead: bool = False,
+        finished: Callable[[Any], None] | None = None,
     ) -> bool:
         """Makes the call, the shadow and the execution; returns False if the call has to run on the user's object."""
         plan, invocation = self._plan, self._invocation
-        ahead = invocation.entry in plan.pays or self._planned._self_eager(invocation)
+        ahead = ahead or invocation.entry in plan.pays or self._planned._self_eager(invocation)
         shadows = self._new(ahead) if plan.per_call else self._kept(ahead)
         if shadows is None:
             return False
@@ -116,9 +150,9 @@ class Session:
             call.close()
             return False
         admission.mark(under_way, claiming)
-        self._call, self.runs = call, shadows.shadow
+        self._call, self._claiming, self.runs = call, claiming, shadows.shadow
         if ahead:
-            self._execution = Execution(plan.e_graph, call, invocation.inputs())
+            self._execution = Execution(plan.e_graph, call, invocation.inputs(), finished)
             self._waits = invocation.method in shadows.opens
             if self._waits:
                 claiming.start = partial(self._opened, claiming, post)

@@ -29,7 +29,8 @@ class Stale(Exception):
 class Shadows:
     """The shadow of one object, for sync or for async calls.
 
-    rows: recognised constructs. nested: returns a part of the object as one that runs ahead by itself. arguments: wraps
+    rows: recognised constructs. nested: returns a part of the object as one that runs ahead by itself. component: the
+    same for a component that a user function calls, None for anything else. arguments: wraps
     the arguments of a component call so that two calls can be compared. tap: makes the shadow of an opaque step.
     finish: completes the shadow of the whole. ahead: True if the graph runs in calls of this shadow; if not, it only
     moves work off the event loop, or enforces limits.
@@ -43,6 +44,7 @@ class Shadows:
         sync: bool,
         ahead: bool = True,
         nested: Callable[[Any], Any] = lambda part: part,
+        component: Callable[[Any], Any] = lambda obj: None,
         arguments: Callable[[Any], Any] = lambda key: key,
         tap: Callable[[Any, Site, bool], Any] | None = None,
         finish: Callable[[Any, Site], None] = lambda shadow, site: None,
@@ -51,6 +53,7 @@ class Shadows:
         self.rows = rows
         self.sync = sync
         self.nested = nested
+        self.component = component
         self.arguments = arguments
         self.leaves = plan.leaves if ahead else frozenset[str]()
         self.shadow: Any = None
@@ -173,6 +176,11 @@ class Site:
     def tapped(self) -> bool:
         """True if stock alone runs the current object, and feeds its value."""
         return self.leaf in self.shadows.plan.tapped
+
+    @property
+    def looked_through(self) -> bool:
+        """True if component calls inside the user function here run ahead."""
+        return self.leaf in self.shadows.plan.looked_through
 
     @property
     def sync(self) -> bool:

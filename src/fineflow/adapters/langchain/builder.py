@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.builder import Builder, Leaf, Symbol
+from fineflow.adapters.langchain.user_functions import components_in
 
 
 @dataclass
@@ -20,6 +21,16 @@ class ChainBuilder(Builder):
     options: Mapping[str, Any] = field(default_factory=dict)
     configured: bool = False
     invoked: bool = False
+
+    def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:
+        made = super().opaque(obj, value, reason, **shown)
+        found = components_in(obj)
+        if found.several:
+            last = self.primitives[-1]
+            self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(found.components)})
+            names = ", ".join(f"`{name}`" for name in found.components)
+            self.note(made.ref.name, True, f"calls of {names} in it that need nothing from each other start together")
+        return made
 
     def body(self, **changes: Any) -> Self:
         invoked = changes.pop("invoked", False) or self.invoked

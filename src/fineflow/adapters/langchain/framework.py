@@ -18,6 +18,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain import planning
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
@@ -56,6 +57,7 @@ class LangChain(Framework):
         if not isinstance(step, Runnable):  # a compressor: its shadow feeds the value itself
             return None if whole else step
         component = site.planned
+        step = looking_through(step, site)
         return Tap(step, site, component if whole or writes(component) else None)
 
     def prepare_component_context(self, outer: Any) -> None:

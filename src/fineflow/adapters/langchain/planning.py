@@ -82,7 +82,8 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     """Decides what the shadow of a call has to replace, and for which entry points running ahead pays."""
     objects = lowered.builder.objects
     leaves = {p.leaf for p in running(e_graph) if _meets_stock(p)}
-    tapped = _wanted(e_graph, ended=False)
+    inside = frozenset(p.leaf for p in running(e_graph) if p.meta.get("inside"))
+    tapped = _wanted(e_graph, ended=False) | inside
     leaves -= {p.leaf for p in running(e_graph) if p.op in FED and p.by_stock} - tapped
     touched = with_containers(leaves) & objects.keys()
     batched = _batched(p_graph, e_graph, objects)
@@ -97,6 +98,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         touched,
         touched,
         tapped,
+        inside,
         batched=batched,
     )
 
@@ -113,6 +115,7 @@ def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
     shorter = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
         p.op is Op.PARTIAL_PREFILL for p in running(e_graph)
     )
+    shorter = shorter or any(p.meta.get("inside") for p in running(e_graph))
     written = [p for p in running(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
     shorter = shorter or any(not p.meta.get("only_streamed") for p in written) or asked(e_graph) < asked(p_graph)
     serial = any(_one_by_one(p) for p in running(e_graph))

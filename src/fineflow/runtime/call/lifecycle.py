@@ -31,12 +31,13 @@ class Admission:
     A call is admitted, marked (``with``) while its code runs, and ended. A coroutine admits and ends it with
     ``async with``, a plain thread with ``InThread``. Permits that are held around the call are lent until it has ended.
 
-    tenant, priority: of the call, if it sets them. Raises CancelledError if its deadline has passed.
+    tenant, priority: of the call, if it sets them. lends: False if nobody waits for the call yet. Raises CancelledError
+    if its deadline has passed.
     """
 
     __slots__ = ("_before", "_lent", "_request", "_values")
 
-    def __init__(self, tenant: str | None = None, priority: int | None = None) -> None:
+    def __init__(self, tenant: str | None = None, priority: int | None = None, *, lends: bool = True) -> None:
         scopes.check()
         within = inside.get()
         self._request = None if within else AdmissionRequest(tenant or "", priority or 0)
@@ -49,7 +50,7 @@ class Admission:
         if priority is not None:
             self._values += ((request_context.priority, priority),)
         self._before: tuple[Any, ...] | None = None
-        self._lent = lend_permits()
+        self._lent = lend_permits() if lends else []
 
     async def __aenter__(self) -> Self:
         await self.admitted()

@@ -1,0 +1,407 @@
+"""Component calls inside a user function: found by a walk (``adapters.lookahead``), started ahead, claimed by stock.
+
+Stock runs the function itself, once, on the user's own objects. Its calls are claimed by wrappers around the entry
+methods of the components' classes, as instrumentation libraries have them; outside of such a function a wrapper only
+reads one context variable. So it makes no difference how the function gets at the component: by a global, a closure, an
+attribute, or a helper in another module.
+
+A call runs ahead only if another one can run beside it. A call that stock makes itself hands its result to the walk,
+which then goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Protocol
+
+import wrapt
+
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.session import Session
+from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
+from fineflow.adapters.lookahead.values import Awaited
+from fineflow.runtime.call import lifecycle
+from fineflow.runtime.call.claims import equal
+from fineflow.runtime.call.values import Failed
+from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+
+_AT_ONCE = 16  # component calls of one function that run ahead at a time, if the config sets no max_concurrency
+
+
+class Components(Protocol):
+    """A framework's side: its components, and their methods that may run ahead."""
+
+    def knows(self, obj: Any) -> bool:
+        """Returns True for a component, or for something that ``joined`` or ``made`` has returned."""
+
+    def steps(self, obj: Any) -> Sequence[Any] | None:
+        """Returns the steps of a sequence that the function makes itself; None for anything else."""
+
+    def key(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns what two calls must have in common to be the same. Raises Stop for a method that is not known."""
+
+    def reads_only(self, part: Planned, key: Any) -> bool:
+        """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
+
+    def computed(self, part: Planned, key: Any) -> Any:
+        """Returns the value of a component that only computes (a prompt, a parser); UNKNOWN for any other."""
+
+    def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
+        """Returns the call of a component."""
+
+    def limit(self) -> int | None:
+        """Returns the ``max_concurrency`` in force."""
+
+    def joined(self, left: Any, right: Any) -> Any:
+        """Returns ``left | right``. Raises Stop."""
+
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns a new component. Raises Stop if making it may do more."""
+
+
+class _Call:
+    """One component call that the function is going to make. met: in the current walk. taken: stock is making it."""
+
+    __slots__ = ("args", "begun", "component", "failed", "key", "met", "name", "named", "session", "taken", "value")
+
+    def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
+        self.value: Any = UNKNOWN
+        self.session: _Ahead | None = None
+        self.met = True
+        self.begun = self.taken = self.failed = False
+
+    @property
+    def under_way(self) -> bool:
+        return self.value is UNKNOWN and not self.failed
+
+
+class _Ahead:
+    """A call whose graph runs ahead of stock."""
+
+    __slots__ = ("part", "plan", "session")
+
+    def __init__(self, part: Planned, plan: Any, session: Session) -> None:
+        self.part, self.plan, self.session = part, plan, session
+
+
+class InnerCalls:
+    """The component calls of one run of a user function. Thread-safe.
+
+    arguments: wraps a key so that calls can be compared (``Framework.arguments``). part: returns the proxy of a
+    component that may run ahead.
+    """
+
+    def __init__(
+        self,
+        components: Components,
+        claiming: Claiming,
+        part: Callable[[Any], Planned | None],
+        arguments: Callable[[Any], Any],
+        func: Any,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> None:
+        self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
+        self._function = (func, args, named)
+        self._calls: list[_Call] = []
+        self._lock = threading.RLock()
+        self._loop = asyncio._get_running_loop()  # of async calls of components
+        self._context = contextvars.copy_context()
+        self._context.run(active.set, None)
+        self._limits: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._over = False
+        self._due = False  # another walk is scheduled
+        self._blocked = False  # a result would let the walk get further
+        self._walk: Walk = Walk(self)
+
+    # --- walks ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Walks through the function with what is known by now, and starts the calls that it finds."""
+        with self._lock:
+            self._due = False
+            if self._over or self._claiming.call.claims.closed:
+                return
+            for call in self._calls:
+                call.met = False
+            self._blocked = False
+            self._walk = Walk(self)
+            func, args, named = self._function
+            self._walk.run(func, args, named)
+            self._blocked = self._blocked or bool(self._walk.reason)
+            waiting = [call for call in self._calls if call.under_way]
+            if len(waiting) > 1:
+                for call in waiting:
+                    if not (call.begun or call.taken):
+                        call.begun = True
+                        self._context.copy().run(self._begin, call)
+
+    def _begin(self, call: _Call) -> None:
+        awaits = call.name.startswith("a")
+        loop = self._loop if awaits else _engine_loop()
+        part = self._part(call.component)
+        if part is None or loop is None:
+            return
+        limit = self._limits.get(loop)
+        if limit is None:
+            limit = self._limits[loop] = asyncio.Semaphore(self._components.limit() or _AT_ONCE)
+        invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
+        plan = part._self_current(invocation.way)
+        if plan is None or not plan.touched:
+            return
+        plan = part._self_framework.bounded(plan)
+        session = Session(part, plan, invocation)
+        if session.start_ahead(loop, partial(self._finished, call)):
+            call.session = _Ahead(part, plan, session)
+
+    def _finished(self, call: _Call, value: Any) -> None:
+        """Takes the result of a call that ran ahead. On its loop."""
+        if isinstance(value, Failed):
+            call.failed = True
+        elif call.value is UNKNOWN:
+            call.value = value
+        if self._blocked and not self._due and not self._over:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self.look)
+
+    # --- what the walk meets ----------------------------------------------------------------------------------------
+
+    def knows(self, obj: Any) -> bool:
+        """See ``lookahead.Host``."""
+        return self._components.knows(obj)
+
+    def joined(self, left: Any, right: Any) -> Any:
+        """See ``lookahead.Host``."""
+        return self._components.joined(left, right)
+
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """See ``lookahead.Host``."""
+        if not all(map(self._walk.plain, (*args, *named.values()))):
+            raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
+        return self._components.made(kind, name, args, named)
+
+    def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
+        """See ``lookahead.Host``."""
+        key = self._components.key(name, args, named)
+        steps = self._components.steps(obj)
+        if steps is None:
+            value = self._met(obj, name, key, args, named, sure)
+        else:
+            value = key
+            for number, step in enumerate(steps):
+                given = [value, *args[1:]] if number else args
+                value = self._met(step, name, value, given, named, sure)
+        return Awaited(value) if name.startswith("a") else value
+
+    def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        part = self._part(obj)
+        if part is None:
+            raise Stop(f"calls a {type(obj).__name__}")
+        known = self._walk.known(key)
+        if known and (value := self._computed(part, key)) is not UNKNOWN:
+            return value
+        reads_only = self._components.reads_only(part, key if known else UNKNOWN)
+        if not (sure and known):
+            self._blocked = True
+            if not reads_only:
+                raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")
+            return UNKNOWN
+        call = self._matching(obj, name, self._walk.copied(key), args, named)
+        if call.failed:
+            raise Stop(f"its call of a {type(obj).__name__} failed")
+        if call.value is UNKNOWN and not reads_only:
+            raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
+        return call.value
+
+    def _computed(self, part: Planned, key: Any) -> Any:
+        try:
+            return self._components.computed(part, self._walk.copied(key))
+        except Exception as error:
+            raise Stop(f"a {type(part.__wrapped__).__name__} raises {type(error).__name__}") from None
+
+    def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> _Call:
+        wanted = self._arguments(key)
+        for call in self._calls:
+            if not call.met and call.component is obj and call.name == name and equal(call.key, wanted):
+                call.met = True
+                return call
+        claims_of(type(obj), name)
+        copied = {each: self._walk.copied(value) for each, value in named.items()}
+        made = _Call(obj, name, wanted, [self._walk.copied(arg) for arg in args], copied)
+        self._calls.append(made)
+        return made
+
+    # --- what stock does --------------------------------------------------------------------------------------------
+
+    def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
+        """Returns the call that stock is about to make, if a walk has found it."""
+        with self._lock:
+            if self._over or not any(call.component is component and not call.taken for call in self._calls):
+                return None
+            try:
+                wanted = self._arguments(self._components.key(name, args, named))
+            except Stop:
+                return None
+            for call in self._calls:
+                same = call.component is component and call.name == name and not call.taken
+                if same and equal(call.key, wanted):
+                    call.taken = True
+                    return call
+        return None
+
+    def stock(self, own: Callable[..., Any], call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
+        before = active.set(None)
+        try:
+            ahead = call.session
+            if ahead is None:
+                value = own(*args, **named)
+            else:
+                value = ahead.part._self_run(ahead.plan, self._of_stock(ahead, call, args, named), ahead.session)
+        except BaseException:
+            call.failed = True
+            raise
+        finally:
+            active.reset(before)
+        self._made(call, value)
+        return value
+
+    async def astock(self, own: Callable[..., Any], call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """``stock`` for async methods."""
+        before = active.set(None)
+        try:
+            ahead = call.session
+            if ahead is None:
+                value = await own(*args, **named)
+            else:
+                invocation = self._of_stock(ahead, call, args, named)
+                value = await ahead.part._self_arun(ahead.plan, invocation, ahead.session)
+        except BaseException:
+            call.failed = True
+            raise
+        finally:
+            with suppress(ValueError):  # closed in another context
+                active.reset(before)
+        self._made(call, value)
+        return value
+
+    def _of_stock(self, ahead: _Ahead, call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
+        return self._components.invocation(ahead.part, call.name, args, named, asyncio.Semaphore())
+
+    def _made(self, call: _Call, value: Any) -> None:
+        if call.value is UNKNOWN:
+            call.value = value
+            if self._blocked:
+                self.look()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends what stock has not called. For functions that stock runs in a thread."""
+        for call in self._left():
+            lifecycle.close(call)
+
+    async def aclose(self) -> None:
+        """``close`` for coroutines."""
+        for call in self._left():
+            if call.loop is asyncio.get_running_loop():
+                await call.aclose()
+            else:
+                lifecycle.close(call)
+
+    def _left(self) -> list[Any]:
+        with self._lock:
+            self._over = True
+            dropped = [call.session.session.drop() for call in self._calls if call.session and not call.taken]
+            self._calls.clear()
+        return [call for call in dropped if call is not None]
+
+
+active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
+"""The user function that stock is running here, if its component calls may run ahead."""
+
+
+def _engine_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return engine_loop()
+    except RuntimeError:  # the interpreter is exiting
+        return None
+
+
+# --- wrappers of entry methods --------------------------------------------------------------------------------------
+
+_wrapped: set[tuple[type, str]] = set()
+_wrapping = threading.Lock()
+
+
+def claims_of(kind: type, name: str) -> None:
+    """Makes calls of a method claim what runs ahead, from now on. Wraps the class that defines the method."""
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if owner is None or (owner, name) in _wrapped:
+        return
+    with _wrapping:
+        if (owner, name) not in _wrapped:
+            _wrapped.add((owner, name))
+            asynchronous = inspect.iscoroutinefunction(vars(owner)[name])
+            wrapt.wrap_function_wrapper(owner, name, _aclaimed if asynchronous else _claimed)
+
+
+def _claimed(own: Any, component: Any, args: Any, named: Any) -> Any:
+    calls = active.get()
+    call = None if calls is None else calls.take(component, own.__name__, args, named)
+    return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
+
+
+def _aclaimed(own: Any, component: Any, args: Any, named: Any) -> Any:
+    calls = active.get()
+    call = None if calls is None else calls.take(component, own.__name__, args, named)
+    return own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named)
+
+
+def looked_through(func: Any, begin: Callable[[Any, Any], InnerCalls | None]) -> Any:
+    """Returns a function that does what ``func`` does, while the component calls in it run ahead.
+
+    begin: makes the ``InnerCalls`` of a call with these arguments; None outside of calls.
+    """
+    if inspect.iscoroutinefunction(func):
+
+        @wrapt.decorator
+        async def arun(own: Any, instance: Any, args: Any, named: Any) -> Any:
+            calls = begin(args, named)
+            if calls is None:
+                return await own(*args, **named)
+            calls.look()
+            before = active.set(calls)
+            try:
+                return await own(*args, **named)
+            finally:
+                with suppress(ValueError):  # closed in another context
+                    active.reset(before)
+                await calls.aclose()
+
+        return arun(func)
+
+    @wrapt.decorator
+    def run(own: Any, instance: Any, args: Any, named: Any) -> Any:
+        calls = None if on_engine_loop() else begin(args, named)
+        if calls is None:
+            return own(*args, **named)
+        calls.look()
+        before = active.set(calls)
+        try:
+            return own(*args, **named)
+        finally:
+            active.reset(before)
+            calls.close()
+
+    return run(func)

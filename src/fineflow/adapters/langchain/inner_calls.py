@@ -1,0 +1,116 @@
+"""LangChain's side of component calls inside user functions: runnables that a function invokes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy as copying
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+from langchain_core.output_parsers import BaseOutputParser
+from langchain_core.outputs import ChatGeneration, Generation
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import var_child_runnable_config
+
+from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.inner_calls import InnerCalls, looked_through
+from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.recognition import find
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.lowering import parsers, prompts
+from fineflow.adapters.langchain.user_functions import METHODS, functions_of
+from fineflow.adapters.lookahead import UNKNOWN, Stop
+from fineflow.ir import Effect
+from fineflow.ir.spec import everything
+
+_READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
+_MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")
+
+
+class _Sequence(NamedTuple):
+    """``prompt | llm`` made by the function itself: stock's is another object in every call, of the same steps."""
+
+    steps: tuple[Any, ...]
+
+
+class Runnables:
+    """LangChain's ``Components``."""
+
+    def knows(self, obj: Any) -> bool:
+        return issubclass(type(obj), Runnable) or type(obj) is _Sequence
+
+    def steps(self, obj: Any) -> Sequence[Any] | None:
+        return obj.steps if type(obj) is _Sequence else None
+
+    def key(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if name not in METHODS:
+            raise Stop(f"calls .{name}() of a runnable")
+        given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
+        if "input" not in given or len(args) > 2 or not given.keys() <= {"input", "config"}:
+            raise Stop(f"calls .{name}() with arguments of its own")
+        return given["input"]
+
+    def reads_only(self, part: Planned, key: Any) -> bool:
+        plan = part._self_current(key is not UNKNOWN and is_constant(key))
+        return plan is not None and all(p.effects.kind in _READING for p in everything(plan.p_graph))
+
+    def computed(self, part: Planned, key: Any) -> Any:
+        obj: Any = part.__wrapped__
+        if isinstance(obj, BasePromptTemplate) and find(prompts.ROWS, obj) is not None:
+            return obj._format_prompt_with_error_handling(_plain(key)) if self.reads_only(part, key) else UNKNOWN
+        if isinstance(obj, BaseOutputParser) and find(parsers.ROWS, obj) is not None:
+            text = isinstance(key, BaseMessage)
+            made: Any = ChatGeneration(message=key) if text else Generation(text=_plain(key))
+            return obj.parse_result([made]) if self.reads_only(part, key) else UNKNOWN
+        return UNKNOWN
+
+    def invocation(self, part: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
+        given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
+        made: Invocation = part._self_chain_call(
+            name, given["input"], given.get("config"), {}, sync=name == "invoke", limit=limit
+        )
+        return made
+
+    def limit(self) -> int | None:
+        return (var_child_runnable_config.get() or {}).get("max_concurrency")
+
+    def joined(self, left: Any, right: Any) -> Any:
+        if not (self.knows(left) and self.knows(right)):
+            raise Stop("makes a sequence of something that is no runnable")
+        return _Sequence((*(self.steps(left) or (left,)), *(self.steps(right) or (right,))))
+
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if not (isinstance(kind, type) and kind.__module__.startswith(_MADE_OF)):
+            raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
+        return (getattr(kind, name) if name else kind)(*args, **named)
+
+
+def _plain(value: Any) -> Any:
+    if not is_plain(value):
+        raise TypeError(f"a {type(value).__name__} is not plain data")
+    return value
+
+
+_RUNNABLES = Runnables()
+
+
+def looking_through(step: Any, site: Site) -> Any:
+    """Returns a function step in which component calls run ahead."""
+    if not site.looked_through or not functions_of(step):
+        return step
+    copy = copying.copy(step)
+    for name, func in functions_of(step).items():
+        copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
+    return copy
+
+
+def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
+    here = site.here
+    if here is None or not site.shadows.leaves:
+        return None
+    return InnerCalls(_RUNNABLES, here, site.shadows.component, site.shadows.arguments, func, args, named)
