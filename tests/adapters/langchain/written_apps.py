@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, chain
 
-from fineflow.testing.langchain import FakeChat, FakeVectorStore, prompt_text
+from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore, prompt_text
 
 TEXTS = ["Paris is the capital of France", "Lyon is a town in France", "Rome is the capital of Italy", "Bananas"]
 QUESTION = "What is the capital of France?"
@@ -119,7 +121,7 @@ def decomposition(seconds: float) -> Runnable[Any, Any]:
 
     def format_qa_pairs(questions: list[str], answers: list[str]) -> str:
         formatted_string = ""
-        for i, (question, answer) in enumerate(zip(questions, answers), start=1):
+        for i, (question, answer) in enumerate(zip(questions, answers, strict=False), start=1):
             formatted_string += f"Question {i}: {question}\nAnswer {i}: {answer}\n\n"
         return formatted_string.strip()
 
@@ -256,6 +258,62 @@ def tolerant(seconds: float) -> Runnable[Any, Any]:
     return RunnableLambda(summaries)
 
 
+class HybridRetriever(BaseRetriever):
+    """A retriever of the user's own: two stores, every query in both, then a reranker."""
+
+    stores: list[Any]
+    ranker: Any
+    queries: Any
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        found: dict[str, Document] = {}
+        for each in [query, *self.queries.invoke({"question": query}, config={"callbacks": run_manager.get_child()})]:
+            for store in self.stores:
+                for doc in store.similarity_search(each, k=2):
+                    found.setdefault(doc.page_content, doc)
+        return list(self.ranker.compress_documents(list(found.values()), query))
+
+
+def own_retriever(seconds: float) -> Runnable[Any, Any]:
+    prompt = ChatPromptTemplate.from_template("List queries for {question}")
+    stores = [retriever(seconds).vectorstore, retriever(seconds).vectorstore]
+    hybrid = HybridRetriever(
+        stores=stores,
+        ranker=FakeReranker(top_n=3),
+        queries=prompt | llm(seconds) | CommaSeparatedListOutputParser(),
+    )
+    return {"context": hybrid, "question": RunnablePassthrough()} | ask("{question} {context}", llm(seconds))  # type: ignore[no-any-return]
+
+
+def direct_searches(seconds: float) -> Runnable[Any, Any]:
+    """``store.similarity_search`` as often as ``as_retriever`` in public code."""
+    store, model = retriever(seconds).vectorstore, llm(seconds)
+
+    def gather(topics: list[str]) -> str:
+        passages = []
+        for topic in topics:
+            passages += [doc.page_content for doc in store.similarity_search(topic, k=1)]
+        return "\n".join(passages)
+
+    return RunnableLambda(gather) | ask("Write about {text}", model)
+
+
+def asynchronous(seconds: float) -> Runnable[Any, Any]:
+    """Async code that awaits one call after the other."""
+    grader = ask("Relevant? DOC {document}", llm(seconds))
+    search = retriever(seconds)
+
+    async def graded(questions: list[str]) -> list[str]:
+        kept = []
+        for question in questions:
+            for doc in await search.ainvoke(question):
+                if await grader.ainvoke({"document": doc.page_content}) == "yes":
+                    kept.append(doc.page_content)
+        return kept
+
+    return RunnableLambda(graded)
+
+
 _MANY = {"queries": ["Paris", "Lyon", "Rome", "Bananas"]}
 APPS: dict[str, App] = {
     "corrective RAG": App(corrective_rag, {"question": QUESTION}, 5.25, 3.25),
@@ -267,5 +325,10 @@ APPS: dict[str, App] = {
     "independent calls": App(independent_calls, {"question": QUESTION}, 3.25, 2.0),
     "RAG-fusion": App(multi_query_in_python, QUESTION, 1.75, 1.25),
     "first relevant": App(guarded, DOCUMENTS[::-1], 2.0, 2.0),
+    "own retriever": App(own_retriever, QUESTION, 4.0, 2.25),
+    "direct searches": App(direct_searches, _MANY["queries"], 2.0, 1.25),
     "tolerant": App(tolerant, DOCUMENTS, 4.0, 1.0),
+}
+ASYNC_APPS: dict[str, App] = {
+    "graded": App(asynchronous, ["Paris", "Rome"], 6.5, 1.25),
 }

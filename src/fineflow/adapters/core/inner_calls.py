@@ -13,26 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
 
-import wrapt
-
+from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.entry_wrappers import active, claims_of
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.session import Session
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.values import Awaited
-from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
-from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.runtime_loop import engine_loop
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the config sets no max_concurrency
 
@@ -46,8 +42,11 @@ class Components(Protocol):
     def steps(self, obj: Any) -> Sequence[Any] | None:
         """Returns the steps of a sequence that the function makes itself; None for anything else."""
 
-    def key(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns what two calls must have in common to be the same. Raises Stop for a method that is not known."""
+    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns what two calls must have in common to be the same: a tuple of arguments, or the only one that counts.
+
+        Raises Stop for a method that is not known to change nothing.
+        """
 
     def reads_only(self, part: Planned, key: Any) -> bool:
         """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
@@ -71,27 +70,18 @@ class Components(Protocol):
 class _Call:
     """One component call that the function is going to make. met: in the current walk. taken: stock is making it."""
 
-    __slots__ = ("args", "begun", "component", "failed", "key", "met", "name", "named", "session", "taken", "value")
+    __slots__ = ("ahead", "args", "begun", "component", "failed", "key", "met", "name", "named", "taken", "value")
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
         self.value: Any = UNKNOWN
-        self.session: _Ahead | None = None
+        self.ahead: CallAhead | None = None
         self.met = True
         self.begun = self.taken = self.failed = False
 
     @property
     def under_way(self) -> bool:
         return self.value is UNKNOWN and not self.failed
-
-
-class _Ahead:
-    """A call whose graph runs ahead of stock."""
-
-    __slots__ = ("part", "plan", "session")
-
-    def __init__(self, part: Planned, plan: Any, session: Session) -> None:
-        self.part, self.plan, self.session = part, plan, session
 
 
 class InnerCalls:
@@ -144,25 +134,28 @@ class InnerCalls:
                 for call in waiting:
                     if not (call.begun or call.taken):
                         call.begun = True
-                        self._context.copy().run(self._begin, call)
+                        self._begin(call)
 
     def _begin(self, call: _Call) -> None:
-        awaits = call.name.startswith("a")
-        loop = self._loop if awaits else _engine_loop()
-        part = self._part(call.component)
-        if part is None or loop is None:
+        loop = self._loop if call.name.startswith("a") else _engine_loop()
+        if loop is None:
             return
         limit = self._limits.get(loop)
         if limit is None:
             limit = self._limits[loop] = asyncio.Semaphore(self._components.limit() or _AT_ONCE)
+        ahead = self._ahead(call, limit)
+        if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
+            call.ahead = ahead
+
+    def _ahead(self, call: _Call, limit: asyncio.Semaphore) -> CallAhead | None:
+        part = self._part(call.component)
+        if part is None:
+            return MethodAhead(getattr(call.component, call.name), call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
         plan = part._self_current(invocation.way)
         if plan is None or not plan.touched:
-            return
-        plan = part._self_framework.bounded(plan)
-        session = Session(part, plan, invocation)
-        if session.start_ahead(loop, partial(self._finished, call)):
-            call.session = _Ahead(part, plan, session)
+            return None
+        return GraphAhead(part, part._self_framework.bounded(plan), invocation)
 
     def _finished(self, call: _Call, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
@@ -192,7 +185,9 @@ class InnerCalls:
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
-        key = self._components.key(name, args, named)
+        key = self._components.key(obj, name, args, named)
+        if type(key) is tuple:
+            self._walk.own(key)
         steps = self._components.steps(obj)
         if steps is None:
             value = self._met(obj, name, key, args, named, sure)
@@ -205,12 +200,10 @@ class InnerCalls:
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         part = self._part(obj)
-        if part is None:
-            raise Stop(f"calls a {type(obj).__name__}")
         known = self._walk.known(key)
-        if known and (value := self._computed(part, key)) is not UNKNOWN:
+        if known and part is not None and (value := self._computed(part, key)) is not UNKNOWN:
             return value
-        reads_only = self._components.reads_only(part, key if known else UNKNOWN)
+        reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
         if not (sure and known):
             self._blocked = True
             if not reads_only:
@@ -236,10 +229,13 @@ class InnerCalls:
                 call.met = True
                 return call
         claims_of(type(obj), name)
-        copied = {each: self._walk.copied(value) for each, value in named.items()}
-        made = _Call(obj, name, wanted, [self._walk.copied(arg) for arg in args], copied)
+        made = _Call(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         self._calls.append(made)
         return made
+
+    def _given(self, arg: Any) -> Any:
+        # Only what the key leaves out, such as a config with callbacks of stock, can be unknown.
+        return self._walk.copied(arg) if self._walk.known(arg) else None
 
     # --- what stock does --------------------------------------------------------------------------------------------
 
@@ -249,7 +245,7 @@ class InnerCalls:
             if self._over or not any(call.component is component and not call.taken for call in self._calls):
                 return None
             try:
-                wanted = self._arguments(self._components.key(name, args, named))
+                wanted = self._arguments(self._components.key(component, name, args, named))
             except Stop:
                 return None
             for call in self._calls:
@@ -263,11 +259,10 @@ class InnerCalls:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
         before = active.set(None)
         try:
-            ahead = call.session
-            if ahead is None:
+            if call.ahead is None:
                 value = own(*args, **named)
             else:
-                value = ahead.part._self_run(ahead.plan, self._of_stock(ahead, call, args, named), ahead.session)
+                value = call.ahead.stock(partial(self._of_stock, call, args, named))
         except BaseException:
             call.failed = True
             raise
@@ -280,12 +275,10 @@ class InnerCalls:
         """``stock`` for async methods."""
         before = active.set(None)
         try:
-            ahead = call.session
-            if ahead is None:
+            if call.ahead is None:
                 value = await own(*args, **named)
             else:
-                invocation = self._of_stock(ahead, call, args, named)
-                value = await ahead.part._self_arun(ahead.plan, invocation, ahead.session)
+                value = await call.ahead.astock(partial(self._of_stock, call, args, named))
         except BaseException:
             call.failed = True
             raise
@@ -295,8 +288,10 @@ class InnerCalls:
         self._made(call, value)
         return value
 
-    def _of_stock(self, ahead: _Ahead, call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
-        return self._components.invocation(ahead.part, call.name, args, named, asyncio.Semaphore())
+    def _of_stock(self, call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
+        part = self._part(call.component)
+        assert part is not None
+        return self._components.invocation(part, call.name, args, named, asyncio.Semaphore())
 
     def _made(self, call: _Call, value: Any) -> None:
         if call.value is UNKNOWN:
@@ -307,28 +302,21 @@ class InnerCalls:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends what stock has not called. For functions that stock runs in a thread."""
-        for call in self._left():
-            lifecycle.close(call)
+        """Ends the calls that stock has not made. For functions that stock runs in a thread."""
+        for ahead in self._left():
+            ahead.drop()
 
     async def aclose(self) -> None:
         """``close`` for coroutines."""
-        for call in self._left():
-            if call.loop is asyncio.get_running_loop():
-                await call.aclose()
-            else:
-                lifecycle.close(call)
+        for ahead in self._left():
+            await ahead.adrop()
 
-    def _left(self) -> list[Any]:
+    def _left(self) -> list[CallAhead]:
         with self._lock:
             self._over = True
-            dropped = [call.session.session.drop() for call in self._calls if call.session and not call.taken]
+            left = [call.ahead for call in self._calls if call.ahead is not None and not call.taken]
             self._calls.clear()
-        return [call for call in dropped if call is not None]
-
-
-active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
-"""The user function that stock is running here, if its component calls may run ahead."""
+        return left
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:
@@ -336,72 +324,3 @@ def _engine_loop() -> asyncio.AbstractEventLoop | None:
         return engine_loop()
     except RuntimeError:  # the interpreter is exiting
         return None
-
-
-# --- wrappers of entry methods --------------------------------------------------------------------------------------
-
-_wrapped: set[tuple[type, str]] = set()
-_wrapping = threading.Lock()
-
-
-def claims_of(kind: type, name: str) -> None:
-    """Makes calls of a method claim what runs ahead, from now on. Wraps the class that defines the method."""
-    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-    if owner is None or (owner, name) in _wrapped:
-        return
-    with _wrapping:
-        if (owner, name) not in _wrapped:
-            _wrapped.add((owner, name))
-            asynchronous = inspect.iscoroutinefunction(vars(owner)[name])
-            wrapt.wrap_function_wrapper(owner, name, _aclaimed if asynchronous else _claimed)
-
-
-def _claimed(own: Any, component: Any, args: Any, named: Any) -> Any:
-    calls = active.get()
-    call = None if calls is None else calls.take(component, own.__name__, args, named)
-    return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
-
-
-def _aclaimed(own: Any, component: Any, args: Any, named: Any) -> Any:
-    calls = active.get()
-    call = None if calls is None else calls.take(component, own.__name__, args, named)
-    return own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named)
-
-
-def looked_through(func: Any, begin: Callable[[Any, Any], InnerCalls | None]) -> Any:
-    """Returns a function that does what ``func`` does, while the component calls in it run ahead.
-
-    begin: makes the ``InnerCalls`` of a call with these arguments; None outside of calls.
-    """
-    if inspect.iscoroutinefunction(func):
-
-        @wrapt.decorator
-        async def arun(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            calls = begin(args, named)
-            if calls is None:
-                return await own(*args, **named)
-            calls.look()
-            before = active.set(calls)
-            try:
-                return await own(*args, **named)
-            finally:
-                with suppress(ValueError):  # closed in another context
-                    active.reset(before)
-                await calls.aclose()
-
-        return arun(func)
-
-    @wrapt.decorator
-    def run(own: Any, instance: Any, args: Any, named: Any) -> Any:
-        calls = None if on_engine_loop() else begin(args, named)
-        if calls is None:
-            return own(*args, **named)
-        calls.look()
-        before = active.set(calls)
-        try:
-            return own(*args, **named)
-        finally:
-            active.reset(before)
-            calls.close()
-
-    return run(func)

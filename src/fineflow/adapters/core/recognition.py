@@ -133,6 +133,11 @@ def _owner(kind: type, name: str) -> type | None:
     return next((owner for owner in kind.__mro__ if name in vars(owner)), None)
 
 
+def owner(kind: type, name: str) -> type:
+    """Returns the class that defines an attribute of a class; ``object`` if none does."""
+    return _owner(kind, name) or object
+
+
 def _as_written(owner: type, name: str) -> bool:
     return getattr(plain(owner, name), "__qualname__", "") == f"{owner.__qualname__}.{name}"
 

@@ -54,6 +54,7 @@ class Shadows:
         self.sync = sync
         self.nested = nested
         self.component = component
+        self.inside: dict[int, Callable[..., Any]] = {}  # by id of an object whose method is looked through
         self.arguments = arguments
         self.leaves = plan.leaves if ahead else frozenset[str]()
         self.shadow: Any = None

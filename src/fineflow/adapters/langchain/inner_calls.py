@@ -12,18 +12,19 @@ from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.inner_calls import InnerCalls, looked_through
+from fineflow.adapters.core.entry_wrappers import looked_through, looks_through
+from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import find
+from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.lowering import parsers, prompts
-from fineflow.adapters.langchain.user_functions import METHODS, functions_of
+from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, methods_of
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.ir import Effect
 from fineflow.ir.spec import everything
@@ -42,13 +43,18 @@ class Runnables:
     """LangChain's ``Components``."""
 
     def knows(self, obj: Any) -> bool:
+        return self._of_runnable(obj) or methods_of(obj) is not None
+
+    def _of_runnable(self, obj: Any) -> bool:
         return issubclass(type(obj), Runnable) or type(obj) is _Sequence
 
     def steps(self, obj: Any) -> Sequence[Any] | None:
         return obj.steps if type(obj) is _Sequence else None
 
-    def key(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        if name not in METHODS:
+    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if not self._of_runnable(obj):
+            return _method_key(obj, name, args, named)
+        if name not in ENTRIES:
             raise Stop(f"calls .{name}() of a runnable")
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
         if "input" not in given or len(args) > 2 or not given.keys() <= {"input", "config"}:
@@ -96,21 +102,36 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _method_key(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    if name not in (methods_of(obj) or ()) or named.get("callbacks") is not None:
+        raise Stop(f"calls .{name}() of a {type(obj).__name__}")
+    if not of_package(owner(type(obj), name).__module__) or name in getattr(obj, "__dict__", {}):
+        raise Stop(f"calls .{name}() of a {type(obj).__name__}, a class of the user's own")
+    return (*args, *named, *named.values())
+
+
 _RUNNABLES = Runnables()
 
 
 def looking_through(step: Any, site: Site) -> Any:
-    """Returns a function step in which component calls run ahead."""
-    if not site.looked_through or not functions_of(step):
+    """Returns an opaque step in whose own functions component calls run ahead."""
+    if not site.looked_through:
         return step
-    copy = copying.copy(step)
-    for name, func in functions_of(step).items():
-        copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
-    return copy
+    if type(step) is RunnableLambda:
+        copy = copying.copy(step)
+        for name, func in functions_of(step).items():
+            copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
+        return copy
+    for name in functions_of(step):  # the user's object itself must run: its identity and its state are the user's
+        looks_through(type(step), name)
+    site.shadows.inside[id(step)] = partial(_begin, site)
+    return step
 
 
 def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     here = site.here
     if here is None or not site.shadows.leaves:
         return None
-    return InnerCalls(_RUNNABLES, here, site.shadows.component, site.shadows.arguments, func, args, named)
+    hidden = {name: UNKNOWN for name in named if name == "run_manager"}  # stock's, for the callbacks of this call
+    given = {**named, **hidden}
+    return InnerCalls(_RUNNABLES, here, site.shadows.component, site.shadows.arguments, func, args, given)

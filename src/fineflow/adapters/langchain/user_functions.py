@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+from types import FunctionType, MethodType
 from typing import Any
 
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import BaseDocumentCompressor
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.vectorstores import VectorStore
 
+from fineflow.adapters.core.recognition import of_package, owner, plain
 from fineflow.adapters.lookahead.scan import Found, scan
 
-METHODS = frozenset({"invoke", "ainvoke"})
-"""Methods of components whose calls inside user functions run ahead."""
+ENTRIES = frozenset({"invoke", "ainvoke"})
+"""Methods of runnables whose calls inside user functions run ahead."""
+
+_SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "
+_SEARCHES += "similarity_search_by_vector max_marginal_relevance_search max_marginal_relevance_search_by_vector"
+_METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
+    (kind, frozenset(name for each in names.split() for name in (each, f"a{each}")))
+    for kind, names in (
+        (VectorStore, _SEARCHES),
+        (Embeddings, "embed_query embed_documents"),
+        (BaseDocumentCompressor, "compress_documents"),
+        (BaseCrossEncoder, "score"),
+    )
+)
+_CALLED = ENTRIES.union(*(names for _, names in _METHODS))
+_RUNS = ("_get_relevant_documents", "_aget_relevant_documents")
+
+
+def methods_of(obj: Any) -> frozenset[str] | None:
+    """Returns the methods of a component that only read, by what its interface says; None for other objects."""
+    return next((names for kind, names in _METHODS if issubclass(type(obj), kind)), None)
 
 
 def functions_of(step: Any) -> dict[str, Any]:
-    """Returns the functions that a step runs, by the attribute that holds each."""
-    if type(step) is not RunnableLambda:
+    """Returns the user's functions that an opaque step runs, by attribute or method."""
+    if type(step) is RunnableLambda:
+        return {name: step.__dict__[name] for name in ("func", "afunc") if name in step.__dict__}
+    kind = type(step)
+    if not issubclass(kind, Runnable):
         return {}
-    return {name: step.__dict__[name] for name in ("func", "afunc") if name in step.__dict__}
+    names = _RUNS if issubclass(kind, BaseRetriever) else tuple(ENTRIES)
+    found = {name: plain(kind, name) for name in names if not of_package(owner(kind, name).__module__)}
+    return {name: MethodType(func, step) for name, func in found.items() if isinstance(func, FunctionType)}
 
 
 def components_in(step: Any) -> Found:
     """Returns the components that an opaque step calls in its own Python code."""
-    found = [scan(func, _is_component, METHODS) for func in functions_of(step).values()]
+    found = [scan(func, _is_component, _CALLED) for func in functions_of(step).values()]
     return next((each for each in found if each.several), Found())
 
 
 def _is_component(obj: Any) -> bool:
     kind = type(obj)
+    if methods_of(obj) is not None:
+        return True
     if not issubclass(kind, Runnable):
         return False
     return not issubclass(kind, BasePromptTemplate | BaseOutputParser) or issubclass(kind, BaseLanguageModel)

@@ -1,0 +1,119 @@
+"""Component calls that run before stock makes them: a component's graph, or one method of a component."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from typing import Any, Protocol
+
+from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.session import Session
+from fineflow.runtime.call import lifecycle
+from fineflow.runtime.call.values import Failed
+from fineflow.runtime.loop.scopes import on_stop
+from fineflow.runtime.loop.submission import Submission, Unreachable
+from fineflow.runtime.loop.workers import in_thread
+
+Finished = Callable[[Any], None]
+"""Gets the result of a call, or a ``Failed``, on the loop of the call."""
+
+
+class CallAhead(Protocol):
+    """One call. Stock makes it (``stock``, ``astock``), or never does (``drop``)."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
+        """Starts the call. Returns False if nothing of it can run ahead."""
+
+    def stock(self, invocation: Callable[[], Invocation]) -> Any:
+        """Returns what stock's call returns, or raises what it raises."""
+
+    async def astock(self, invocation: Callable[[], Invocation]) -> Any:
+        """``stock`` for coroutines."""
+
+    def drop(self) -> None:
+        """Cancels what is still running. From a thread."""
+
+    async def adrop(self) -> None:
+        """``drop`` for coroutines."""
+
+
+class GraphAhead:
+    """A call whose graph runs ahead; stock runs the component's shadow, which claims."""
+
+    def __init__(self, part: Planned, plan: Plan, invocation: Invocation) -> None:
+        self._part, self._plan = part, plan
+        self._session = Session(part, plan, invocation)
+
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
+        return context.run(self._session.start_ahead, loop, finished)
+
+    def stock(self, invocation: Callable[[], Invocation]) -> Any:
+        return self._part._self_run(self._plan, invocation(), self._session)
+
+    async def astock(self, invocation: Callable[[], Invocation]) -> Any:
+        return await self._part._self_arun(self._plan, invocation(), self._session)
+
+    def drop(self) -> None:
+        if (call := self._session.drop()) is not None:
+            lifecycle.close(call)
+
+    async def adrop(self) -> None:
+        if (call := self._session.drop()) is None:
+            return
+        if call.loop is asyncio.get_running_loop():
+            await call.aclose()
+        else:
+            lifecycle.close(call)
+
+
+class MethodAhead:
+    """A call of a method that opens no runs, such as a search of a store. Stock gets its result."""
+
+    def __init__(
+        self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+    ) -> None:
+        self._call = partial(method, *args, **named)
+        self._awaits = method.__name__.startswith("a")
+        self._limit = limit
+        self._work: Submission[Any] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
+        async def work() -> Any:
+            try:
+                async with self._limit:
+                    value = await (self._call() if self._awaits else in_thread(self._call))
+            except Exception as error:
+                finished(Failed(error))
+                raise
+            finished(value)
+            return value
+
+        self._work = Submission(work, loop, context)
+        try:
+            self._work.start()
+        except Unreachable:
+            self._work = None
+        return self._work is not None
+
+    def stock(self, invocation: Callable[[], Invocation]) -> Any:
+        assert self._work is not None
+        with on_stop(self._work.cancel):
+            return self._work.wait()
+
+    async def astock(self, invocation: Callable[[], Invocation]) -> Any:
+        assert self._work is not None
+        return await self._work.wait_async()
+
+    def drop(self) -> None:
+        if self._work is not None and not self._work.outcome.done():
+            self._work.cancel()
+
+    async def adrop(self) -> None:
+        if self._work is not None and not self._work.outcome.done():
+            with suppress(Exception):  # nobody is interested any more
+                await self._work.stop_async()

@@ -1,0 +1,132 @@
+"""Wrappers around methods of classes, as instrumentation libraries have them, installed when first needed.
+
+Around the entry methods of components: inside a user function whose calls run ahead, a call claims its result. Around
+methods of the user's own classes that stock calls: their component calls run ahead. Elsewhere a wrapper reads one
+context variable and calls the method.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.core.recognition import plain
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.core.inner_calls import InnerCalls
+
+active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
+"""The user function that stock is running here, if its component calls may run ahead."""
+
+Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | None"]
+"""Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
+
+_wrapped: dict[tuple[type, str], set[Any]] = {}
+_wrapping = threading.Lock()
+
+
+def claims_of(kind: type, name: str) -> None:
+    """Makes calls of a component's method claim what runs ahead, from now on."""
+    _wrap(kind, name, _claimed, _aclaimed)
+
+
+def looks_through(kind: type, name: str) -> None:
+    """Makes component calls inside a method of the user's class run ahead, for objects in ``Shadows.inside``."""
+    _wrap(kind, name, _looking, _alooking)
+
+
+def _wrap(kind: type, name: str, wrapper: Any, awaiting: Any) -> None:
+    """Wraps a method once, in the class that defines it."""
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if owner is None or wrapper in _wrapped.get((owner, name), ()):
+        return
+    with _wrapping:
+        done = _wrapped.setdefault((owner, name), set())
+        if wrapper not in done:
+            done.add(wrapper)
+            asynchronous = inspect.iscoroutinefunction(plain(owner, name))
+            wrapt.wrap_function_wrapper(owner, name, awaiting if asynchronous else wrapper)
+
+
+def _claimed(own: Any, component: Any, args: Any, named: Any) -> Any:
+    calls = active.get()
+    call = None if calls is None else calls.take(component, own.__name__, args, named)
+    return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
+
+
+def _aclaimed(own: Any, component: Any, args: Any, named: Any) -> Any:
+    calls = active.get()
+    call = None if calls is None else calls.take(component, own.__name__, args, named)
+    return own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named)
+
+
+def _looking(own: Any, obj: Any, args: Any, named: Any) -> Any:
+    return _run(_inside(own, obj), own, args, named)
+
+
+def _alooking(own: Any, obj: Any, args: Any, named: Any) -> Any:
+    begin = _inside(own, obj)
+    return own(*args, **named) if begin is None else _arun(begin, own, args, named)
+
+
+def _inside(own: Any, obj: Any) -> Begin | None:
+    here = under_way.get()
+    begin = None if here is None else here.shadows.inside.get(id(obj))
+    return None if begin is None else lambda args, named: begin(_method(own, obj), args, named)
+
+
+def _method(own: Any, obj: Any) -> Any:
+    return MethodType(plain(type(obj), own.__name__), obj)
+
+
+def looked_through(func: Any, begin: Begin) -> Any:
+    """Returns a function that does what ``func`` does, while the component calls in it run ahead."""
+    if inspect.iscoroutinefunction(func):
+
+        @wrapt.decorator
+        async def arun(own: Any, instance: Any, args: Any, named: Any) -> Any:
+            return await _arun(begin, own, args, named)
+
+        return arun(func)
+
+    @wrapt.decorator
+    def run(own: Any, instance: Any, args: Any, named: Any) -> Any:
+        return _run(begin, own, args, named)
+
+    return run(func)
+
+
+def _run(begin: Begin | None, own: Any, args: Any, named: Any) -> Any:
+    calls = None if begin is None or on_engine_loop() else begin(args, named)
+    if calls is None:
+        return own(*args, **named)
+    calls.look()
+    before = active.set(calls)
+    try:
+        return own(*args, **named)
+    finally:
+        active.reset(before)
+        calls.close()
+
+
+async def _arun(begin: Begin, own: Any, args: Any, named: Any) -> Any:
+    calls = begin(args, named)
+    if calls is None:
+        return await own(*args, **named)
+    calls.look()
+    before = active.set(calls)
+    try:
+        return await own(*args, **named)
+    finally:
+        with suppress(ValueError):  # closed in another context
+            active.reset(before)
+        await calls.aclose()
