@@ -37,15 +37,16 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "adapters": (),
     "adapters.registry": ("adapters.core", "runtime.queues.component_calls"),  # names frameworks by text only
-    "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", *LEAVES),
+    "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", "adapters.lookahead", *LEAVES),
     "adapters.limits": ("protocols", "runtime", "adapters.registry"),
     "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.text", *LEAVES),
+    "adapters.lookahead": ("adapters.analysis", "adapters.core.recognition", *LEAVES),
     "adapters.text": ("protocols", *LEAVES),
     # A framework knows the mechanism and its own library, and no other framework. Of backends, those that drive models
     # which the user's components hold: they know no library.
     "adapters.langchain": (
         *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_llm"),
-        *("adapters.core", "adapters.analysis", "adapters.text"),
+        *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
     "adapters.llamaindex": (

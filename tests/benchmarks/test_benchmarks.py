@@ -57,6 +57,13 @@ def test_every_pass_saves_what_it_says(tmp_path: Path) -> None:
     assert "emulated engines, virtual seconds" in shown
 
 
+def test_apps_in_plain_python_take_what_they_must(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    shown, figures = run("user_code", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 20
+
+
 def test_query_engines_of_llamaindex_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")

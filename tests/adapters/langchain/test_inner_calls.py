@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
+import threading
+from types import MethodType
+from typing import Any
+
 import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
 from pipelines import ENTRIES
-from written_apps import APPS, ASYNC_APPS
+from benchmarks.written_apps import APPS, ASYNC_APPS, Researcher
 
 import fineflow
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
+from fineflow.testing.gates import Gate
+from fineflow.testing.langchain import FakeChat
 
 needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
 
@@ -46,3 +58,151 @@ def test_async_takes_its_critical_path(name: str) -> None:
 def test_async_same(name: str) -> None:
     app = ASYNC_APPS[name]
     assert_same(lambda: app.make(0), app.value, strict=True, entries=("ainvoke", "astream", "abatch"))
+
+
+def summaries(model: FakeChat) -> Any:
+    prompt = ChatPromptTemplate.from_template("Summarize {text}")
+
+    def each(texts: list[str]) -> list[str]:
+        return [(prompt | model | StrOutputParser()).invoke({"text": text}) for text in texts]
+
+    return RunnableLambda(each)
+
+
+def asummaries(model: FakeChat) -> Any:
+    async def each(texts: list[str]) -> list[str]:
+        return [(await model.ainvoke(text)).text for text in texts]
+
+    return RunnableLambda(each)
+
+
+MANY = [f"text {i}" for i in range(40)]
+
+
+@pytest.mark.parametrize(("config", "peak"), [({"max_concurrency": 3}, 3), ({}, 16)], ids=["3", "default"])
+def test_bounds_calls_under_way(config: Any, peak: int) -> None:
+    model = FakeChat(prefill=1)
+    value, took = virtual.run(fineflow.optimize(asummaries(model), strict=True).ainvoke(MANY, config))
+    assert value == ["ok"] * 40
+    assert model.meter.peak == peak
+    assert took == -(-40 // peak)
+    assert model.meter.calls == 40
+
+
+def test_starts_before_stock_gets_there() -> None:
+    gate = Gate()
+    model = FakeChat(gate=gate)
+    fast = fineflow.optimize(summaries(model), strict=True)
+    thread = threading.Thread(target=fast.invoke, args=(MANY[:5],))
+    thread.start()
+    gate.wait_arrived(5)
+    gate.open()
+    thread.join(10)
+    assert model.meter.calls == 5
+
+
+def test_a_failure_is_that_of_stock_and_ends_the_rest() -> None:
+    gate = Gate()
+    failing = FakeChat(answers={"text 1": ValueError("no")}, gate=gate)
+    fast = fineflow.optimize(summaries(failing), strict=True)
+    gate.let(5)
+    with pytest.raises(ValueError, match="^no$"):
+        fast.invoke(MANY[:5])
+    gate.open()
+    failing.meter.wait_idle()
+
+
+def test_cancelling_ends_all_calls() -> None:
+    async def run() -> None:
+        model = FakeChat(gate=Gate())
+        task = asyncio.create_task(fineflow.optimize(asummaries(model), strict=True).ainvoke(MANY[:5]))
+        assert model.gate is not None
+        await model.gate.arrived(5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert model.meter.in_flight == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_a_timeout_ends_all_calls() -> None:
+    model = FakeChat(gate=Gate())
+    fast = fineflow.optimize(asummaries(model), strict=True, timeout=0.2)
+    with pytest.raises(TimeoutError):
+        asyncio.run(fast.ainvoke(MANY[:5]))
+    assert model.meter.in_flight == 0
+
+
+def test_what_stock_never_asks_for_is_cancelled() -> None:
+    model, gate = FakeChat(prefill=0), Gate()
+    slow = FakeChat(gate=gate)
+
+    def leaves(texts: list[str]) -> str:
+        for text in texts:
+            answer = model.invoke(text)
+            if answer.text == "ok":
+                break
+        other = slow.invoke("a")
+        if answer.text == "ok" and texts:
+            raise KeyError("left")
+        return other.text
+
+    with pytest.raises(KeyError):
+        gate.open()
+        fineflow.optimize(RunnableLambda(leaves), strict=True).invoke(MANY[:3])
+    slow.meter.wait_idle()
+
+
+def test_components_are_stock_elsewhere() -> None:
+    model = FakeChat()
+    fineflow.optimize(summaries(model), strict=True).invoke(MANY[:3])
+    assert model.invoke("x").text == "ok"
+    assert asyncio.run(model.ainvoke("x")).text == "ok"
+    assert inspect.iscoroutinefunction(FakeChat.ainvoke)
+    assert list(inspect.signature(FakeChat.invoke).parameters) == ["self", "input", "config", "stop", "kwargs"]
+    assert summaries(model).invoke(MANY[:2]) == ["ok", "ok"]
+
+
+def test_explain_names_the_components() -> None:
+    text = str(fineflow.explain(APPS["corrective RAG"].make(0)))
+    assert "calls of `grader` in it that need nothing from each other start together" in text
+    assert "`answer` in it" not in text  # one call, outside of loops
+
+
+def test_an_object_of_the_users_is_not_copied() -> None:
+    made = APPS["service object"]
+    service = Researcher(0)
+    seen = []
+
+    def run(self: Researcher, inputs: Any) -> Any:
+        seen.append(self)
+        return Researcher.run(self, inputs)
+
+    bound = MethodType(run, service)
+    assert fineflow.optimize(RunnableLambda(bound), strict=True).invoke(made.value) == service.run(made.value)
+    assert seen == [service]
+
+
+def test_arguments_that_change_meanwhile_are_asked_anew() -> None:
+    """The function changes what a later call is given, where the walk cannot see it."""
+    model = FakeChat(answers=lambda messages: messages[-1].text.upper())
+    texts = ["a", "b", "c"]
+
+    class Silent(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts[2] = "changed"
+
+    log = logging.getLogger("changing")
+    log.addHandler(Silent())
+    log.setLevel(logging.INFO)
+
+    def each(given: list[str]) -> list[str]:
+        out = []
+        for number in range(3):
+            log.info("at %s", number)
+            out.append(model.invoke(given[number]).text)
+        return out
+
+    assert fineflow.optimize(RunnableLambda(each), strict=True).invoke(texts) == ["A", "B", "CHANGED"]

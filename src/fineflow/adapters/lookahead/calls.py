@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _DATA = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None)})
 _SILENT: tuple[Any, ...] = (print, pprint.pprint)  # stock prints in its own time
 _CLOCKS: tuple[Any, ...] = (time.time, time.perf_counter, time.monotonic)
+# Methods of messages, models and run managers that only read.
+_OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
 _LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log", "isEnabledFor"})
 _ITERATOR = type(iter(list[Any]()))
 
@@ -49,6 +51,8 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return Method(obj, name)
     if name in tables.ATTRIBUTES and walk.plain(obj):
         return getattr(obj, name)
+    if name in _OF_RESULTS and walk.plain(obj):
+        return Method(obj, name)
     if isinstance(obj, Local | Method | FunctionType | MethodType):
         raise Stop(f"reads {name} of a function")
     return _of_instance(walk, obj, name)
@@ -136,6 +140,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return special(walk, args, named)
     if id(func) in tables.FUNCTIONS or id(func) in tables.RE_FUNCTIONS:
         return _builtin(walk, func, args, named)
+    if tables.is_error(func):
+        return UNKNOWN
     if isinstance(func, type) and tables.is_model(func):
         return _builtin(walk, func, args, named)
     if isinstance(func, type):
@@ -159,7 +165,7 @@ def _builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> A
 def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) -> Any:
     owner, name = method
     if owner is UNKNOWN or not walk.whole(owner):
-        if name in tables.READERS or name in tables.MUTATORS:
+        if name in tables.READERS or name in tables.MUTATORS or name in _OF_RESULTS:
             return UNKNOWN
         raise Stop(f"calls .{name}() of a result that is not known yet")
     if walk.host.knows(owner):
@@ -172,7 +178,7 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         return _view(walk, owner, name)
     if name in ("get", "copy") and type(owner) in (dict, list):
         return _read(walk, owner, name, args)
-    if name in tables.READERS:
+    if name in tables.READERS or name in _OF_RESULTS:
         if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
             return UNKNOWN
         return _builtin(walk, getattr(owner, name), args, named)
