@@ -10,11 +10,11 @@ from types import MethodType
 from typing import Any
 
 import pytest
+from benchmarks.written_apps import APPS, ASYNC_APPS, Researcher
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from pipelines import ENTRIES
-from benchmarks.written_apps import APPS, ASYNC_APPS, Researcher
 
 import fineflow
 from fineflow.testing import virtual, virtual_threads
@@ -106,7 +106,7 @@ def test_a_failure_is_that_of_stock_and_ends_the_rest() -> None:
     failing = FakeChat(answers={"text 1": ValueError("no")}, gate=gate)
     fast = fineflow.optimize(summaries(failing), strict=True)
     gate.let(5)
-    with pytest.raises(ValueError, match="^no$"):
+    with pytest.raises(ValueError, match=r"^no$"):
         fast.invoke(MANY[:5])
     gate.open()
     failing.meter.wait_idle()
