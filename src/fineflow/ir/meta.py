@@ -16,6 +16,7 @@ META: Mapping[str, str] = {
     # execution
     "kernel": "runs it in place of the framework's kernel for its operation",
     "late": "stock creates its component during the call",
+    "inside": "names of the components that the user function calls; their calls run ahead",
     # stock's side
     "claimed": "stock claims the result of a function, tool or embedding call that ran ahead",
     "invoked": "stock calls invoke here even in calls that stream",

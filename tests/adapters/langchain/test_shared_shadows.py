@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import wrapt
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 from pipelines import ask, echo, store
@@ -159,3 +160,34 @@ def test_a_step_of_the_users_that_does_not_find_its_call() -> None:
     assert [chunk for chunk in lost.stream({"question": "three"}) if "a" in chunk]
     assert asyncio.run(lost.ainvoke({"question": "four"}))["a"] == "[human: about four]"
     assert log == ["one", "two", "three", "four"]
+
+
+def test_one_shadow_where_methods_are_wrapped_by_instrumentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``wrapt`` gives another object at each look at the class."""
+    for name in ("invoke", "_generate"):
+        monkeypatch.setattr(FakeChat, name, wrapt.FunctionWrapper(getattr(FakeChat, name), _passed_on))
+    mine = fineflow.optimize(two_models(FakeChat(answers=echo)), strict=True)
+    mine.invoke({"question": "one"})
+    first, (plan,) = shadow(mine, sync=True), mine._self_plans.values()
+    mine.invoke({"question": "two"})
+    assert [plan] == [*mine._self_plans.values()]
+    assert shadow(mine, sync=True) is first
+
+
+def _passed_on(own: Any, instance: Any, args: Any, named: Any) -> Any:
+    return own(*args, **named)
+
+
+def test_one_shadow_where_calls_in_functions_are_claimed() -> None:
+    """The class has a wrapper of fineflow's own from then on."""
+    model = FakeChat(answers=echo)
+
+    def each(texts: list[str]) -> list[str]:
+        return [model.invoke(text).text for text in texts]
+
+    mine = fineflow.optimize(RunnableLambda(each), strict=True)
+    mine.invoke(["a", "b"])
+    first, (plan,) = shadow(mine, sync=True), mine._self_plans.values()
+    mine.invoke(["a", "b"])
+    assert [plan] == [*mine._self_plans.values()]
+    assert shadow(mine, sync=True) is first

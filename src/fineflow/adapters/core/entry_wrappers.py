@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from types import MethodType
+from functools import partial, wraps
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.recognition import plain
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 if TYPE_CHECKING:
@@ -44,48 +44,65 @@ def looks_through(kind: type, name: str) -> None:
     _wrap(kind, name, _looking, _alooking)
 
 
-def _wrap(kind: type, name: str, wrapper: Any, awaiting: Any) -> None:
-    """Wraps a method once, in the class that defines it."""
+def _wrap(kind: type, name: str, sync: Any, awaiting: Any) -> None:
+    """Wraps a method once, in the class that defines it.
+
+    By a plain function: what ``wrapt`` makes would be another object at each look at the class, and plans compare
+    methods by identity.
+    """
     owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-    if owner is None or wrapper in _wrapped.get((owner, name), ()):
+    if owner is None or sync in _wrapped.get((owner, name), ()):
         return
     with _wrapping:
-        done = _wrapped.setdefault((owner, name), set())
-        if wrapper not in done:
-            done.add(wrapper)
-            asynchronous = inspect.iscoroutinefunction(plain(owner, name))
-            wrapt.wrap_function_wrapper(owner, name, awaiting if asynchronous else wrapper)
+        done, own = _wrapped.setdefault((owner, name), set()), vars(owner)[name]
+        if sync not in done and isinstance(own, FunctionType):
+            done.add(sync)
+            setattr(owner, name, wraps(own)((awaiting if inspect.iscoroutinefunction(own) else sync)(own, name)))
 
 
-def _claimed(own: Any, component: Any, args: Any, named: Any) -> Any:
-    calls = active.get()
-    call = None if calls is None else calls.take(component, own.__name__, args, named)
-    return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
+def _claimed(own: Any, name: str) -> Any:
+    def method(component: Any, /, *args: Any, **named: Any) -> Any:
+        calls = active.get()
+        call = None if calls is None else calls.take(component, name, args, named)
+        if calls is None or call is None:
+            return own(component, *args, **named)
+        return calls.stock(partial(own, component), call, args, named)
+
+    return method
 
 
-def _aclaimed(own: Any, component: Any, args: Any, named: Any) -> Any:
-    calls = active.get()
-    call = None if calls is None else calls.take(component, own.__name__, args, named)
-    return own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named)
+def _aclaimed(own: Any, name: str) -> Any:
+    async def method(component: Any, /, *args: Any, **named: Any) -> Any:
+        calls = active.get()
+        call = None if calls is None else calls.take(component, name, args, named)
+        if calls is None or call is None:
+            return await own(component, *args, **named)
+        return await calls.astock(partial(own, component), call, args, named)
+
+    return method
 
 
-def _looking(own: Any, obj: Any, args: Any, named: Any) -> Any:
-    return _run(_inside(own, obj), own, args, named)
+def _looking(own: Any, name: str) -> Any:
+    def method(obj: Any, /, *args: Any, **named: Any) -> Any:
+        return _run(_inside(own, obj), partial(own, obj), args, named)
+
+    return method
 
 
-def _alooking(own: Any, obj: Any, args: Any, named: Any) -> Any:
-    begin = _inside(own, obj)
-    return own(*args, **named) if begin is None else _arun(begin, own, args, named)
+def _alooking(own: Any, name: str) -> Any:
+    async def method(obj: Any, /, *args: Any, **named: Any) -> Any:
+        begin = _inside(own, obj)
+        if begin is None:
+            return await own(obj, *args, **named)
+        return await _arun(begin, partial(own, obj), args, named)
+
+    return method
 
 
 def _inside(own: Any, obj: Any) -> Begin | None:
     here = under_way.get()
     begin = None if here is None else here.shadows.inside.get(id(obj))
-    return None if begin is None else lambda args, named: begin(_method(own, obj), args, named)
-
-
-def _method(own: Any, obj: Any) -> Any:
-    return MethodType(plain(type(obj), own.__name__), obj)
+    return None if begin is None else partial(begin, MethodType(inspect.unwrap(own), obj))
 
 
 def looked_through(func: Any, begin: Begin) -> Any:

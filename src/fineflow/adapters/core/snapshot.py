@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import getattr_static
 from itertools import chain, islice
 from operator import attrgetter, is_
 from typing import Any
@@ -62,9 +63,12 @@ class Snapshot:
         self._small = small
         self._parts = list(self._found())
         called = [(kind, name) for kind, name in methods if hasattr(kind, name)]
-        self._kinds = [kind for kind, _ in called]
-        self._methods = [name for _, name in called]
+        # Of a method that is wrapped by ``wrapt``, the class gives another object at each look.
+        wrapped = [(kind, name) for kind, name in called if getattr(kind, name) is not getattr(kind, name)]
+        self._kinds = [kind for kind, name in called if (kind, name) not in wrapped]
+        self._methods = [name for kind, name in called if (kind, name) not in wrapped]
         self._functions = list(map(getattr, self._kinds, self._methods))
+        self._wrapped = [(kind, name, getattr_static(kind, name)) for kind, name in wrapped]
 
     def holds(self) -> bool:
         """Returns True if all of it is unchanged."""
@@ -85,6 +89,7 @@ class Snapshot:
             and all(map(is_, map(dict.get, self._owners, self._keys), self._read))
             and all(map(is_, self._found(), self._parts))
             and all(map(is_, map(getattr, self._kinds, self._methods), self._functions))
+            and all(getattr_static(kind, name) is found for kind, name, found in self._wrapped)
         )
 
     def _found(self) -> Iterator[Any]:

@@ -38,6 +38,11 @@ class Bridge:
         """True on the loop's own thread, which must not wait for it."""
         return asyncio._get_running_loop() is self._loop
 
+    @property
+    def over(self) -> bool:
+        """True if the call has ended."""
+        return self._call.claims.closed
+
     def run(self, function: Callable[[], T]) -> T:
         """Runs a quick function on the loop and returns its result. Raises Unreachable."""
         if self.here:

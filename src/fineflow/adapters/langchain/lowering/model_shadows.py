@@ -24,6 +24,7 @@ from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.bridge import Bridge
+from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Unreachable
 
 
@@ -180,6 +181,12 @@ def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
         raise
     except Unreachable:
         entry.disown()
+    except asyncio.CancelledError:
+        check()
+        if bridge.over:  # a stream that stock left behind and that Python collects now: nobody reads it
+            raise GeneratorExit from None
+        if _whole_stream(entry):
+            raise
     except BaseException:
         if _whole_stream(entry):
             raise
