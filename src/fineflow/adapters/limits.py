@@ -15,9 +15,9 @@ def limit(obj: Any, *, at_once: int | None) -> None:
     """Limits the concurrent calls of a component to ``at_once``, over all calls of the process.
 
     obj: a vector store (store objects with the same contents count as one store, and a retriever or vector index of a
-    store as the store) or another retriever; in LangChain also a document compressor, a tool, or a function that is a
-    step. Waiting calls are ordered by the policies of ``set_policy``. at_once None: no limit. May be called at any
-    time, from any thread.
+    store as the store) or another retriever; in LangChain also a chat model or LLM that does not run on an engine, a
+    document compressor, a tool, or a function that is a step. Waiting calls are ordered by the policies of
+    ``set_policy``. at_once None: no limit. May be called at any time, from any thread.
 
     The limit bounds what optimized objects call, ahead of the framework or as the framework does. To avoid deadlock, a
     component that calls an optimized object gives its permit away until the answer, and a sync call on the thread of a

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever, MergerRetriever
 from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.tools import StructuredTool
@@ -30,9 +31,10 @@ from limited_components import (  # noqa: F401
 )
 
 import fineflow
+from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import find
-from fineflow.engines import BatchProfile, EmulatedEmbedding, limit, set_policy
+from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, limit, set_policy
 from fineflow.runtime import events
 from fineflow.runtime.queues.permits import Permit
 from fineflow.runtime.statistics import statistics
@@ -87,8 +89,14 @@ def function(declared: bool) -> Limited:
     return Limited(look, RunnableLambda(look), work)
 
 
+def model() -> Limited:
+    found = FakeChat(default="yes", prefill=SECONDS)
+    return Limited(found, found | StrOutputParser(), found.meter)
+
+
 KINDS: dict[str, Callable[[], Limited]] = {
     "store": store,
+    "model": model,
     "opaque retriever": opaque_retriever,
     "reranker": reranker,
     "declared tool": lambda: tool(True),
@@ -121,7 +129,12 @@ def test_a_call_counts_once_with_a_limit_and_without(kind: str) -> None:
     """Also where stock makes it itself."""
     limited = KINDS[kind]()
     optimized = fineflow.optimize(limited.chain, eager=True)
-    name = {"store": "FakeVectorStore", "opaque retriever": "Mine", "reranker": "FakeReranker"}.get(kind)
+    name = {
+        "store": "FakeVectorStore",
+        "model": "FakeChat",
+        "opaque retriever": "Mine",
+        "reranker": "FakeReranker",
+    }.get(kind)
     name = name or {"declared tool": "declared", "tool": "undeclared"}.get(kind, "look")
 
     def batches() -> int:
@@ -130,7 +143,7 @@ def test_a_call_counts_once_with_a_limit_and_without(kind: str) -> None:
         return 0 if found is None else found.batches
 
     for at_once in (None, 1):
-        if kind in ("function", "tool", "opaque retriever") and at_once is None:
+        if kind in ("function", "tool", "opaque retriever", "model") and at_once is None:
             continue  # nothing of such a chain runs ahead: it is left to stock as a whole
         before = batches()
         limit(limited.obj, at_once=at_once)
@@ -267,7 +280,7 @@ class Engine:
         (len, 1.5, TypeError, "whole number or None, got 1.5"),
         (len, True, TypeError, "whole number"),
         ("store", 1, TypeError, "expected a vector store, .* got str"),
-        (FakeChat(), 1, TypeError, "got FakeChat"),
+        (ChatEngine(engine=EmulatedLLM(str.upper)), 1, TypeError, "got ChatEngine"),
         (FakeChat, 1, TypeError, "got the class FakeChat"),
         (FakeChat().invoke, 1, TypeError, "for a method, its object"),
         (Engine(), 1, TypeError, "has a queue of its own: set max_batch"),

@@ -23,6 +23,7 @@ from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, stan
 from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.adapters.langchain.models.servers import bound, lane
 from fineflow.adapters.langchain.stores.facts import contents, known, overridden
+from fineflow.protocols import LLMEngine
 from fineflow.runtime.queues.component_calls import (
     LimitedComponent,
     StreamedCall,
@@ -46,14 +47,14 @@ def shown(obj: Any) -> str:
     if isinstance(obj, (VectorStore, BaseRetriever, BaseDocumentCompressor)):
         return type(obj).__name__
     if isinstance(obj, BaseLanguageModel):
-        return lane(obj, {}) if bound(obj) is not None else ""
+        return lane(obj, {}) if find(obj) is not None else ""
     return getattr(obj, "__name__", type(obj).__name__) if callable(obj) and not isinstance(obj, Runnable) else ""
 
 
 def find(obj: Any) -> LimitedComponent | None:
     """Returns the entry of a component, if it has one so far."""
     if isinstance(obj, BaseLanguageModel):
-        return bound(obj)
+        return bound(obj) or standing_for(obj)
     if not any_stand():
         return None
     obj = meant(obj)
@@ -69,11 +70,13 @@ def standing(obj: Any) -> LimitedComponent:
     if found is not None:
         return found
     obj = meant(obj)
+    if isinstance(obj, BaseLanguageModel) and not isinstance(getattr(obj, "engine", None), LLMEngine):
+        return stand(obj, lambda: LimitedComponent(lane(obj, {})))
     if not shown(obj) or isinstance(obj, (MethodType, type)):
         got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
         raise TypeError(
-            "expected a vector store, a retriever, a document compressor, a tool or a function of a pipeline "
-            f"(for a method, its object), got {got}"
+            "expected a vector store, a retriever, a document compressor, a chat model or LLM without an engine, a "
+            f"tool or a function of a pipeline (for a method, its object), got {got}"
         )
     if not isinstance(obj, VectorStore):
         return stand(obj, lambda: LimitedComponent(shown(obj)))
