@@ -18,6 +18,7 @@ import fineflow
 from fineflow.adapters.langchain.framework import FRAMEWORK
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.ir import Ref
+from fineflow.testing import virtual
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat
 
@@ -209,3 +210,27 @@ def test_strict_raises_instead() -> None:
 
 def test_nothing_to_gain_is_said() -> None:
     assert "nothing" in fineflow.explain(ask("{q}")).fallback
+
+
+def test_an_environment_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Shout()
+    for value, off in (("1", True), ("true", True), ("0", False), ("", False)):
+        monkeypatch.setenv("FINEFLOW_DISABLE", value)
+        assert (fineflow.optimize(chain) is chain) is off
+        with pytest.raises(ValueError, match="timeout"):
+            fineflow.optimize(chain, timeout=-1)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True, "4"])
+def test_a_bound_that_is_no_number_of_calls_is_refused_at_once(most: Any) -> None:
+    with pytest.raises(ValueError, match="max_concurrency is a whole number from 1 on"):
+        fineflow.optimize(Shout(), max_concurrency=most)
+
+
+@pytest.mark.parametrize(("most", "seconds"), [(None, 1.0), (2, 2.0), (1, 4.0)])
+def test_max_concurrency_bounds_the_components_of_a_call(most: int | None, seconds: float) -> None:
+    model = FakeChat(prefill=1)
+    ask = ChatPromptTemplate.from_template("{question}") | model | StrOutputParser()
+    chain = RunnablePassthrough.assign(a=ask) | RunnablePassthrough.assign(b=ask, c=ask, d=ask)
+    value, took = virtual.run(fineflow.optimize(chain, max_concurrency=most).ainvoke({"question": "?"}))
+    assert (value["d"], took, model.meter.peak) == ("ok", seconds, most or 4)

@@ -9,6 +9,7 @@ run      the e-graph runs ahead, stock claims its results       adapters/core/se
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ def optimize(
     assume_pure: bool = False,
     eager: bool = False,
     timeout: float | None = None,
+    max_concurrency: int | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -48,11 +50,15 @@ def optimize(
     the class, to build one) or a ``DocumentQA``. Anything else is returned unchanged, with a ``FineflowWarning``. For
     the other arguments see :class:`fineflow.Options`.
 
-    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` is not a positive number of seconds, or
-    is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from a call that
-    cannot be planned.
+    With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
+
+    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
+    positive number, or ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported
+    object, and later, from a call that cannot be planned.
     """
-    options = Options(passes, strict, assume_pure, eager, timeout)
+    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency)
+    if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):
+        return obj
     wrapped: Any = obj
     if is_optimized(obj):
         wrapped = wrapped.__wrapped__

@@ -18,10 +18,13 @@ class Options:
     strict: raise PlanningError instead of falling back to stock when fineflow itself fails.
     assume_pure: treat every user function as pure, whatever the analysis says.
     eager: run the graph ahead even where no gain is expected (for fidelity tests).
+    max_concurrency: component calls (of models, stores, rerankers, …) that one call makes at a time; where LangChain's
+        config has a ``max_concurrency``, that one counts. None: no limit, but 16 for calls inside your own functions.
     timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
         See docs/runtime.md for blocking code in threads.
 
-    Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout that is not a positive number.
+    Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
+    positive number.
     """
 
     passes: Sequence[Pass] = PASSES
@@ -29,9 +32,13 @@ class Options:
     assume_pure: bool = False
     eager: bool = False
     timeout: float | None = None
+    max_concurrency: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
+        most: Any = self.max_concurrency
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise ValueError(f"max_concurrency is a whole number from 1 on, or None for no limit; got {most!r}")
         seconds: Any = self.timeout
         if seconds is None:
             return

@@ -79,10 +79,14 @@ def asummaries(model: FakeChat) -> Any:
 MANY = [f"text {i}" for i in range(40)]
 
 
-@pytest.mark.parametrize(("config", "peak"), [({"max_concurrency": 3}, 3), ({}, 16)], ids=["3", "default"])
-def test_bounds_calls_under_way(config: Any, peak: int) -> None:
+@pytest.mark.parametrize(
+    ("config", "option", "peak"),
+    [({"max_concurrency": 3}, None, 3), ({}, None, 16), ({}, 5, 5), ({"max_concurrency": 8}, 5, 8)],
+)
+def test_bounds_calls_under_way(config: Any, option: int | None, peak: int) -> None:
     model = FakeChat(prefill=1)
-    value, took = virtual.run(fineflow.optimize(asummaries(model), strict=True).ainvoke(MANY, config))
+    fast = fineflow.optimize(asummaries(model), strict=True, max_concurrency=option)
+    value, took = virtual.run(fast.ainvoke(MANY, config))
     assert value == ["ok"] * 40
     assert model.meter.peak == peak
     assert took == -(-40 // peak)

@@ -30,7 +30,7 @@ from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
-_AT_ONCE = 16  # component calls of one function that run ahead at a time, if the config sets no max_concurrency
+_AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
 
 
 class Components(Protocol):
@@ -88,7 +88,7 @@ class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
     arguments: wraps a key so that calls can be compared (``Framework.arguments``). part: returns the proxy of a
-    component that may run ahead.
+    component that may run ahead. at_once: calls that run ahead at a time, unless the config has a ``max_concurrency``.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class InnerCalls:
         func: Any,
         args: Sequence[Any],
         named: Mapping[str, Any],
+        at_once: int | None = None,
     ) -> None:
+        self._at_once = at_once or _AT_ONCE
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
         self._function = (func, args, named)
         self._calls: list[_Call] = []
@@ -142,7 +144,7 @@ class InnerCalls:
             return
         limit = self._limits.get(loop)
         if limit is None:
-            limit = self._limits[loop] = asyncio.Semaphore(self._components.limit() or _AT_ONCE)
+            limit = self._limits[loop] = asyncio.Semaphore(self._components.limit() or self._at_once)
         ahead = self._ahead(call, limit)
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -118,6 +119,11 @@ class Planned(wrapt.ObjectProxy[Any]):
     def _self_setup(self) -> tuple[Options, Framework, Planner]:
         """Constructor arguments of a proxy after the object."""
         return self._self_options, self._self_framework, self._self_planner
+
+    def _self_bound(self) -> asyncio.Semaphore | None:
+        """Returns the bound on component calls of a call whose invocation sets none."""
+        most = self._self_options.max_concurrency
+        return None if most is None else asyncio.Semaphore(most)
 
     @property
     def _self_governed(self) -> bool:

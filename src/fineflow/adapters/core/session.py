@@ -168,7 +168,7 @@ class Session:
             context=_context(invocation, admission),
             label=f"query-{next(_numbers)}",
             streaming=invocation.streaming,
-            limit=invocation.limit(),
+            limit=invocation.limit() or self._planned._self_bound(),
             facts=invocation.facts(),
         )
 

@@ -134,4 +134,7 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
         return None
     hidden = {name: UNKNOWN for name in named if name == "run_manager"}  # stock's, for the callbacks of this call
     given = {**named, **hidden}
-    return InnerCalls(_RUNNABLES, here, site.shadows.component, site.shadows.arguments, func, args, given)
+    shadows = site.shadows
+    return InnerCalls(
+        _RUNNABLES, here, shadows.component, shadows.arguments, func, args, given, at_once=shadows.at_once
+    )
