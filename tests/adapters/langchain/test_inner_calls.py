@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableLambda
 from pipelines import ENTRIES
 
 import fineflow
+from fineflow.adapters.core import inner_calls
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
@@ -41,7 +42,7 @@ def test_takes_its_critical_path(name: str) -> None:
 @pytest.mark.parametrize("name", APPS)
 def test_same(name: str) -> None:
     app = APPS[name]
-    assert_same(lambda: app.make(0), app.value, strict=True, entries=ENTRIES)
+    assert_same(lambda: app.make(0), app.value, strict=True, eager=True, entries=ENTRIES)
 
 
 @pytest.mark.parametrize("name", ASYNC_APPS)
@@ -57,7 +58,7 @@ def test_async_takes_its_critical_path(name: str) -> None:
 @pytest.mark.parametrize("name", ASYNC_APPS)
 def test_async_same(name: str) -> None:
     app = ASYNC_APPS[name]
-    assert_same(lambda: app.make(0), app.value, strict=True, entries=("ainvoke", "astream", "abatch"))
+    assert_same(lambda: app.make(0), app.value, strict=True, eager=True, entries=("ainvoke", "astream", "abatch"))
 
 
 def summaries(model: FakeChat) -> Any:
@@ -161,7 +162,7 @@ def test_what_stock_never_asks_for_is_cancelled() -> None:
 
 def test_components_are_stock_elsewhere() -> None:
     model = FakeChat()
-    fineflow.optimize(summaries(model), strict=True).invoke(MANY[:3])
+    fineflow.optimize(summaries(model), strict=True, eager=True).invoke(MANY[:3])
     assert model.invoke("x").text == "ok"
     assert asyncio.run(model.ainvoke("x")).text == "ok"
     assert inspect.iscoroutinefunction(FakeChat.ainvoke)
@@ -210,3 +211,17 @@ def test_arguments_that_change_meanwhile_are_asked_anew() -> None:
         return out
 
     assert fineflow.optimize(RunnableLambda(each), strict=True).invoke(texts) == ["A", "B", "CHANGED"]
+
+
+def test_calls_that_take_no_time_are_left_to_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running ahead costs about a millisecond."""
+    monkeypatch.setattr(inner_calls, "now", lambda: 0.0)
+    model = FakeChat()
+    fast = fineflow.optimize(summaries(model), strict=True)
+    threads: set[str] = set()
+    model.answers = lambda messages: (threads.add(threading.current_thread().name), "ok")[1]
+    for _ in range(2):  # the first runs them ahead, the second lets stock measure them
+        fast.invoke(MANY[:4])
+    threads.clear()
+    assert fast.invoke(MANY[:4]) == ["ok"] * 4
+    assert threads == {threading.current_thread().name}

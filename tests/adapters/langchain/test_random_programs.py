@@ -60,7 +60,7 @@ def test_same_answers_and_requests(seed: int, capsys: pytest.CaptureFixture[str]
         stock, mine = World(seed, 0), World(seed, 0)
         expected = observe(stock.app, entry, _state(), log=stock.log)
         printed = capsys.readouterr().out
-        found = observe(fineflow.optimize(mine.app, strict=True), entry, _state(), log=mine.log)
+        found = observe(fineflow.optimize(mine.app, strict=True, eager=True), entry, _state(), log=mine.log)
         assert not differences(expected, found), source_of(seed)
         assert capsys.readouterr().out == printed
         more = Counter(mine.asked) - Counter(stock.asked)

@@ -108,7 +108,7 @@ class Framework(ABC):
             ahead=ahead,
             nested=planned._self_part,
             component=planned._self_ahead,
-            at_once=planned._self_options.max_concurrency,
+            options=planned._self_options,
             arguments=self.arguments,
             tap=self.tap,
             finish=self.finish,

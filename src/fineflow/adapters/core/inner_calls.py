@@ -5,8 +5,8 @@ methods of the components' classes, as instrumentation libraries have them; outs
 reads one context variable. So it makes no difference how the function gets at the component: by a global, a closure, an
 attribute, or a helper in another module.
 
-A call runs ahead only if another one can run beside it. A call that stock makes itself hands its result to the walk,
-which then goes on from there.
+A call runs ahead only if another one can run beside it, and if calls of its kind take longer than that costs. A call
+that stock makes itself hands its result to the walk, which then goes on from there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.values import Awaited
+from fineflow.options import Options
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
+from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
@@ -51,8 +53,11 @@ class Components(Protocol):
     def reads_only(self, part: Planned, key: Any) -> bool:
         """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
 
+    def computes(self, obj: Any) -> bool:
+        """Returns True for a component that only computes: a prompt, a parser."""
+
     def computed(self, part: Planned, key: Any) -> Any:
-        """Returns the value of a component that only computes (a prompt, a parser); UNKNOWN for any other."""
+        """Returns the value of such a component; UNKNOWN if it may do more. Raises what it raises."""
 
     def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
         """Returns the call of a component."""
@@ -70,7 +75,9 @@ class Components(Protocol):
 class _Call:
     """One component call that the function is going to make. met: in the current walk. taken: stock is making it."""
 
-    __slots__ = ("ahead", "args", "begun", "component", "failed", "key", "met", "name", "named", "taken", "value")
+    __slots__ = (
+        *("ahead", "args", "begun", "component", "failed", "key", "met", "name", "named", "since", "taken", "value"),
+    )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
@@ -78,6 +85,7 @@ class _Call:
         self.ahead: CallAhead | None = None
         self.met = True
         self.begun = self.taken = self.failed = False
+        self.since = 0.0  # when it began
 
     @property
     def under_way(self) -> bool:
@@ -88,7 +96,7 @@ class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
     arguments: wraps a key so that calls can be compared (``Framework.arguments``). part: returns the proxy of a
-    component that may run ahead. at_once: calls that run ahead at a time, unless the config has a ``max_concurrency``.
+    component that may run ahead.
     """
 
     def __init__(
@@ -100,9 +108,10 @@ class InnerCalls:
         func: Any,
         args: Sequence[Any],
         named: Mapping[str, Any],
-        at_once: int | None = None,
+        *,
+        options: Options,
     ) -> None:
-        self._at_once = at_once or _AT_ONCE
+        self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
         self._function = (func, args, named)
         self._calls: list[_Call] = []
@@ -114,6 +123,7 @@ class InnerCalls:
         self._over = False
         self._due = False  # another walk is scheduled
         self._blocked = False  # a result would let the walk get further
+        self._worth = False  # the walk has met a call that may be worth running ahead
         self._walk: Walk = Walk(self)
 
     # --- walks ------------------------------------------------------------------------------------------------------
@@ -126,17 +136,20 @@ class InnerCalls:
                 return
             for call in self._calls:
                 call.met = False
-            self._blocked = False
+            self._blocked = self._worth = False
             self._walk = Walk(self)
             func, args, named = self._function
             self._walk.run(func, args, named)
             self._blocked = self._blocked or bool(self._walk.reason)
-            waiting = [call for call in self._calls if call.under_way]
+            waiting = [call for call in self._calls if call.under_way and self._pays(call.component, call.name)]
             if len(waiting) > 1:
                 for call in waiting:
                     if not (call.begun or call.taken):
                         call.begun = True
                         self._begin(call)
+
+    def _pays(self, component: Any, name: str) -> bool:
+        return self._options.eager or not _quick(component, name)
 
     def _begin(self, call: _Call) -> None:
         loop = self._loop if call.name.startswith("a") else _engine_loop()
@@ -144,8 +157,11 @@ class InnerCalls:
             return
         limit = self._limits.get(loop)
         if limit is None:
-            limit = self._limits[loop] = asyncio.Semaphore(self._components.limit() or self._at_once)
+            limit = self._limits[loop] = asyncio.Semaphore(
+                self._components.limit() or self._options.max_concurrency or _AT_ONCE
+            )
         ahead = self._ahead(call, limit)
+        call.since = now()
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead
 
@@ -164,6 +180,7 @@ class InnerCalls:
         if isinstance(value, Failed):
             call.failed = True
         elif call.value is UNKNOWN:
+            _observe(call, ahead=True)
             call.value = value
         if self._blocked and not self._due and not self._over:
             self._due = True
@@ -203,8 +220,11 @@ class InnerCalls:
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         part = self._part(obj)
         known = self._walk.known(key)
-        if known and part is not None and (value := self._computed(part, key)) is not UNKNOWN:
-            return value
+        if part is not None and self._components.computes(obj):
+            if known and (value := self._computed(part, key)) is not UNKNOWN:
+                return value
+        else:
+            self._worth = self._worth or self._pays(obj, name)
         reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
         if not (sure and known):
             self._blocked = True
@@ -262,7 +282,9 @@ class InnerCalls:
         before = active.set(None)
         try:
             if call.ahead is None:
+                call.since = now()
                 value = own(*args, **named)
+                _observe(call, ahead=False)
             else:
                 value = call.ahead.stock(partial(self._of_stock, call, args, named))
         except BaseException:
@@ -278,7 +300,9 @@ class InnerCalls:
         before = active.set(None)
         try:
             if call.ahead is None:
+                call.since = now()
                 value = await own(*args, **named)
+                _observe(call, ahead=False)
             else:
                 value = await call.ahead.astock(partial(self._of_stock, call, args, named))
         except BaseException:
@@ -298,7 +322,7 @@ class InnerCalls:
     def _made(self, call: _Call, value: Any) -> None:
         if call.value is UNKNOWN:
             call.value = value
-            if self._blocked:
+            if self._blocked and self._worth:
                 self.look()
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -319,6 +343,27 @@ class InnerCalls:
             left = [call.ahead for call in self._calls if call.ahead is not None and not call.taken]
             self._calls.clear()
         return left
+
+
+# Seconds that calls took lately, by the component's id, the method, and whether they ran ahead, where threads and
+# queues count as well. They only say what is worth running ahead, so an id that is used again does no harm.
+_seconds: dict[tuple[int, str, bool], float] = {}
+_MOST = 4096
+_QUICK, _PERHAPS = 0.002, 0.02
+
+
+def _observe(call: _Call, *, ahead: bool) -> None:
+    key, took = (id(call.component), call.name, ahead), now() - call.since
+    if len(_seconds) >= _MOST:
+        _seconds.clear()
+    _seconds[key] = 0.7 * _seconds.get(key, took) + 0.3 * took
+
+
+def _quick(component: Any, name: str) -> bool:
+    """Returns True if a call takes less than it costs to run it ahead, or if stock should find that out."""
+    kind = (id(component), name)
+    own = _seconds.get((*kind, False))
+    return own < _QUICK if own is not None else _seconds.get((*kind, True), _PERHAPS) < _PERHAPS
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

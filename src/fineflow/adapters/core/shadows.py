@@ -17,6 +17,7 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.ir import Graph, Ref
+from fineflow.options import Options
 from fineflow.runtime.call.claims import Entry
 
 T = TypeVar("T")
@@ -30,8 +31,7 @@ class Shadows:
     """The shadow of one object, for sync or for async calls.
 
     rows: recognised constructs. nested: returns a part of the object as one that runs ahead by itself. component: the
-    same for a component that a user function calls, None for anything else. at_once: the user's bound on component
-    calls. arguments: wraps
+    same for a component that a user function calls, None for anything else. options: the user's. arguments: wraps
     the arguments of a component call so that two calls can be compared. tap: makes the shadow of an opaque step.
     finish: completes the shadow of the whole. ahead: True if the graph runs in calls of this shadow; if not, it only
     moves work off the event loop, or enforces limits.
@@ -46,7 +46,7 @@ class Shadows:
         ahead: bool = True,
         nested: Callable[[Any], Any] = lambda part: part,
         component: Callable[[Any], Any] = lambda obj: None,
-        at_once: int | None = None,
+        options: Options | None = None,
         arguments: Callable[[Any], Any] = lambda key: key,
         tap: Callable[[Any, Site, bool], Any] | None = None,
         finish: Callable[[Any, Site], None] = lambda shadow, site: None,
@@ -56,7 +56,7 @@ class Shadows:
         self.sync = sync
         self.nested = nested
         self.component = component
-        self.at_once = at_once
+        self.options = options or Options()
         self.inside: dict[int, Callable[..., Any]] = {}  # by id of an object whose method is looked through
         self.arguments = arguments
         self.leaves = plan.leaves if ahead else frozenset[str]()

@@ -65,15 +65,21 @@ class Runnables:
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
         return plan is not None and all(p.effects.kind in _READING for p in everything(plan.p_graph))
 
+    def computes(self, obj: Any) -> bool:
+        kind = type(obj)
+        return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (
+            issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None
+        )
+
     def computed(self, part: Planned, key: Any) -> Any:
+        if not self.reads_only(part, key):
+            return UNKNOWN
         obj: Any = part.__wrapped__
-        if isinstance(obj, BasePromptTemplate) and find(prompts.ROWS, obj) is not None:
-            return obj._format_prompt_with_error_handling(_plain(key)) if self.reads_only(part, key) else UNKNOWN
-        if isinstance(obj, BaseOutputParser) and find(parsers.ROWS, obj) is not None:
-            text = isinstance(key, BaseMessage)
-            made: Any = ChatGeneration(message=key) if text else Generation(text=_plain(key))
-            return obj.parse_result([made]) if self.reads_only(part, key) else UNKNOWN
-        return UNKNOWN
+        if isinstance(obj, BasePromptTemplate):
+            return obj._format_prompt_with_error_handling(_plain(key))
+        message = isinstance(key, BaseMessage)
+        made: Any = ChatGeneration(message=key) if message else Generation(text=_plain(key))
+        return obj.parse_result([made])
 
     def invocation(self, part: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
@@ -136,5 +142,5 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     given = {**named, **hidden}
     shadows = site.shadows
     return InnerCalls(
-        _RUNNABLES, here, shadows.component, shadows.arguments, func, args, given, at_once=shadows.at_once
+        _RUNNABLES, here, shadows.component, shadows.arguments, func, args, given, options=shadows.options
     )
