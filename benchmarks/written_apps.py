@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_classic.chains import RetrievalQA
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
@@ -285,6 +288,20 @@ def own_retriever(seconds: float) -> Runnable[Any, Any]:
     return {"context": hybrid, "question": RunnablePassthrough()} | ask("{question} {context}", llm(seconds))  # type: ignore[no-any-return]
 
 
+def extractor(seconds: float) -> Runnable[Any, Any]:
+    """Each passage is compressed by a model, one after the other in stock's sync code."""
+    compressor = LLMChainExtractor.from_llm(llm(seconds))
+    compressed = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever(seconds))
+    return {"context": compressed, "question": RunnablePassthrough()} | ask("{question} {context}", llm(seconds))  # type: ignore[no-any-return]
+
+
+def retrieval_qa(seconds: float) -> Runnable[Any, Any]:
+    """The classic chain, over a retriever with an extractor."""
+    compressor = LLMChainExtractor.from_llm(llm(seconds))
+    compressed = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever(seconds))
+    return RetrievalQA.from_chain_type(llm(seconds), retriever=compressed)
+
+
 def direct_searches(seconds: float) -> Runnable[Any, Any]:
     """``store.similarity_search`` as often as ``as_retriever`` in public code."""
     store, model = retriever(seconds).vectorstore, llm(seconds)
@@ -326,6 +343,8 @@ APPS: dict[str, App] = {
     "RAG-fusion": App(multi_query_in_python, QUESTION, 1.75, 1.25),
     "first relevant": App(guarded, DOCUMENTS[::-1], 2.0, 2.0),
     "own retriever": App(own_retriever, QUESTION, 4.0, 2.25),
+    "extractor": App(extractor, QUESTION, 4.25, 2.25),
+    "RetrievalQA with an extractor": App(retrieval_qa, {"query": QUESTION}, 4.25, 2.25),
     "direct searches": App(direct_searches, _MANY["queries"], 2.0, 1.25),
     "tolerant": App(tolerant, DOCUMENTS, 4.0, 1.0),
 }

@@ -32,6 +32,9 @@ class Host:
     def knows(self, obj: Any) -> bool:
         return isinstance(obj, Component)
 
+    def judges(self, obj: Any, name: str) -> bool:
+        return name in ("invoke", "ainvoke")
+
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         (given,) = args
         known = self.walk.known(given)

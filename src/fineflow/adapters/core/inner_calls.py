@@ -41,6 +41,9 @@ class Components(Protocol):
     def knows(self, obj: Any) -> bool:
         """Returns True for a component, or for something that ``joined`` or ``made`` has returned."""
 
+    def judges(self, obj: Any, name: str) -> bool:
+        """Returns True if calls of this method of a component are calls of the component, not of the user's code."""
+
     def steps(self, obj: Any) -> Sequence[Any] | None:
         """Returns the steps of a sequence that the function makes itself; None for anything else."""
 
@@ -191,6 +194,10 @@ class InnerCalls:
     def knows(self, obj: Any) -> bool:
         """See ``lookahead.Host``."""
         return self._components.knows(obj)
+
+    def judges(self, obj: Any, name: str) -> bool:
+        """See ``lookahead.Host``."""
+        return self._components.judges(obj, name)
 
     def joined(self, left: Any, right: Any) -> Any:
         """See ``lookahead.Host``."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from fineflow.adapters.core.builder import Builder, Leaf, Symbol
-from fineflow.adapters.langchain.user_functions import components_in
+from fineflow.adapters.langchain.user_functions import looked_through
 
 
 @dataclass
@@ -24,11 +24,11 @@ class ChainBuilder(Builder):
 
     def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:
         made = super().opaque(obj, value, reason, **shown)
-        found = components_in(obj)
-        if found.several:
+        found = [name for _, each in looked_through(obj).values() for name in each.components]
+        if found:
             last = self.primitives[-1]
-            self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(found.components)})
-            names = ", ".join(f"`{name}`" for name in found.components)
+            self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(dict.fromkeys(found))})
+            names = ", ".join(f"`{name}`" for name in dict.fromkeys(found))
             self.note(made.ref.name, True, f"calls of {names} in it that need nothing from each other start together")
         return made
 

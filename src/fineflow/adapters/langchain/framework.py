@@ -54,10 +54,10 @@ class LangChain(Framework):
         return Arguments(key)
 
     def tap(self, step: Any, site: Site, whole: bool) -> Any:
+        step = looking_through(step, site) if whole else step
         if not isinstance(step, Runnable):  # a compressor: its shadow feeds the value itself
             return None if whole else step
         component = site.planned
-        step = looking_through(step, site)
         return Tap(step, site, component if whole or writes(component) else None)
 
     def prepare_component_context(self, outer: Any) -> None:

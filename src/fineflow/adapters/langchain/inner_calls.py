@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy as copying
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -25,8 +27,9 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, methods_of
+from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
-from fineflow.ir import Effect
+from fineflow.ir import Effect, Primitive
 from fineflow.ir.spec import everything
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
@@ -44,6 +47,14 @@ class Runnables:
 
     def knows(self, obj: Any) -> bool:
         return self._of_runnable(obj) or methods_of(obj) is not None
+
+    def judges(self, obj: Any, name: str) -> bool:
+        if type(obj) is _Sequence:
+            return True
+        defined = inspect.getattr_static(type(obj), name, None)
+        if name in getattr(obj, "__dict__", {}) or not isinstance(defined, FunctionType):
+            return False
+        return name in ENTRIES or name in (methods_of(obj) or ()) or of_package(owner(type(obj), name).__module__)
 
     def _of_runnable(self, obj: Any) -> bool:
         return issubclass(type(obj), Runnable) or type(obj) is _Sequence
@@ -63,7 +74,7 @@ class Runnables:
 
     def reads_only(self, part: Planned, key: Any) -> bool:
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
-        return plan is not None and all(p.effects.kind in _READING for p in everything(plan.p_graph))
+        return plan is not None and all(p.effects.kind in _READING or _parses(p) for p in everything(plan.p_graph))
 
     def computes(self, obj: Any) -> bool:
         kind = type(obj)
@@ -102,6 +113,12 @@ class Runnables:
         return (getattr(kind, name) if name else kind)(*args, **named)
 
 
+def _parses(p: Primitive) -> bool:
+    """Returns True for a parser of a package, which stock runs."""
+    kind = type(p.component)
+    return issubclass(kind, BaseOutputParser) and of_package(kind.__module__)
+
+
 def _plain(value: Any) -> Any:
     if not is_plain(value):
         raise TypeError(f"a {type(value).__name__} is not plain data")
@@ -128,9 +145,10 @@ def looking_through(step: Any, site: Site) -> Any:
         for name, func in functions_of(step).items():
             copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
         return copy
-    for name in functions_of(step):  # the user's object itself must run: its identity and its state are the user's
-        looks_through(type(step), name)
-    site.shadows.inside[id(step)] = partial(_begin, site)
+    for obj, _ in looked_through_in(step).values():
+        for name in functions_of(obj):  # the user's object itself must run: its identity and its state are the user's
+            looks_through(type(obj), name)
+        site.shadows.inside[id(obj)] = partial(_begin, site)
     return step
 
 

@@ -33,6 +33,8 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
     )
 )
 _CALLED = ENTRIES.union(*(names for _, names in _METHODS))
+_COMPRESS = ("compress_documents", "acompress_documents")
+_DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
 _RUNS = ("_get_relevant_documents", "_aget_relevant_documents")
 
 
@@ -42,21 +44,43 @@ def methods_of(obj: Any) -> frozenset[str] | None:
 
 
 def functions_of(step: Any) -> dict[str, Any]:
-    """Returns the user's functions that an opaque step runs, by attribute or method."""
+    """Returns the functions that an opaque step runs and that may call components, by attribute or method.
+
+    The user's own; of compressors, whose loops over documents stock runs one by one, also those of packages.
+    """
     if type(step) is RunnableLambda:
         return {name: step.__dict__[name] for name in ("func", "afunc") if name in step.__dict__}
     kind = type(step)
-    if not issubclass(kind, Runnable):
-        return {}
-    names = _RUNS if issubclass(kind, BaseRetriever) else tuple(ENTRIES)
-    found = {name: plain(kind, name) for name in names if not of_package(owner(kind, name).__module__)}
+    if issubclass(kind, BaseDocumentCompressor):
+        names = list(_COMPRESS)
+    elif issubclass(kind, Runnable):
+        names = [*_RUNS] if issubclass(kind, BaseRetriever) else [*ENTRIES]
+        names = [name for name in names if not of_package(owner(kind, name).__module__)]
+    else:
+        names = []
+    found = {name: plain(kind, name) for name in names}
     return {name: MethodType(func, step) for name, func in found.items() if isinstance(func, FunctionType)}
 
 
-def components_in(step: Any) -> Found:
-    """Returns the components that an opaque step calls in its own Python code."""
-    found = [scan(func, _is_component, _CALLED) for func in functions_of(step).values()]
-    return next((each for each in found if each.several), Found())
+def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
+    """Returns the opaque step, and objects inside it, whose functions call several components; by id."""
+    found: dict[int, tuple[Any, Found]] = {}
+    todo, seen = [(step, 0)], set[int]()
+    while todo:
+        obj, depth = todo.pop()
+        if id(obj) in seen or depth > _DEPTH:
+            continue
+        seen.add(id(obj))
+        each = next(
+            (f for func in functions_of(obj).values() if (f := scan(func, _is_component, _CALLED)).several), None
+        )
+        if each is not None:
+            found[id(obj)] = obj, each
+        if obj is step or isinstance(obj, (Runnable, BaseDocumentCompressor)):
+            parts = [] if type(obj) is RunnableLambda else list(getattr(obj, "__dict__", {}).values())
+            parts += [part for value in parts if type(value) in (list, tuple) for part in value[:_MOST]]
+            todo += [(p, depth + 1) for p in parts if isinstance(p, (Runnable, BaseDocumentCompressor))]
+    return found
 
 
 def _is_component(obj: Any) -> bool:

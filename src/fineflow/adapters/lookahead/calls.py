@@ -8,12 +8,14 @@ import inspect
 import logging
 import pprint
 import time
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import EnumMeta
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import tables
+from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.values import UNKNOWN, Local, Method, Stop
 
 if TYPE_CHECKING:
@@ -37,8 +39,8 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     """Returns ``obj.name``, without running code. method: it is about to be called. Raises Stop."""
     if obj is UNKNOWN:
         return Method(UNKNOWN, name) if method else UNKNOWN
-    if walk.host.knows(obj):
-        return Method(obj, name) if method or callable(getattr(type(obj), name, None)) else _own_attribute(obj, name)
+    if walk.host.knows(obj) and walk.host.judges(obj, name):
+        return Method(obj, name)
     if type(obj) in _DATA:
         return Method(obj, name)
     if type(obj) is ModuleType:
@@ -56,13 +58,6 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if isinstance(obj, Local | Method | FunctionType | MethodType):
         raise Stop(f"reads {name} of a function")
     return _of_instance(walk, obj, name)
-
-
-def _own_attribute(obj: Any, name: str) -> Any:
-    own = getattr(obj, "__dict__", {})
-    if name not in own:
-        raise Stop(f"reads {name} of a {type(obj).__name__}")
-    return own[name]
 
 
 def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
@@ -304,14 +299,10 @@ def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
     value, kinds = args
     if value is UNKNOWN:
         return UNKNOWN
-    known = kinds if type(kinds) is tuple else (kinds,)
-    return any(each in type(value).__mro__ for each in known) or _refuse("tests a class with rules of its own", known)
-
-
-def _refuse(why: str, kinds: Any) -> bool:
-    if not all(type(each) is type for each in kinds):
-        raise Stop(why)
-    return False
+    for each in kinds if type(kinds) is tuple else (kinds,):
+        if type(each) not in (type, ABCMeta) and not of_package(type(each).__module__):
+            raise Stop("tests a class with rules of its own")
+    return isinstance(value, kinds)
 
 
 def _get_attribute(walk: Walk, args: list[Any], named: Named) -> Any:

@@ -64,7 +64,10 @@ class Host(Protocol):
     """What a walk asks its framework about components."""
 
     def knows(self, obj: Any) -> bool:
-        """Returns True if calls of the object's methods are ``call``'s to judge."""
+        """Returns True for a component."""
+
+    def judges(self, obj: Any, name: str) -> bool:
+        """Returns True if calls of this method of a component are ``call``'s to judge; others are walked through."""
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """Returns the result of a component call if it is known, else UNKNOWN.
