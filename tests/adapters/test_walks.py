@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pytest
 from langchain_core.documents import Document
 
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
+from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.lookahead.values import Awaited
 
 logger = logging.getLogger(__name__)
@@ -150,6 +152,21 @@ def changes_argument(items):
     llm.invoke("second")
 
 
+def changes_documents(items):
+    docs = [Document(page_content=item) for item in items]
+    for doc in docs:
+        score = llm.invoke(doc.page_content)
+        doc.metadata["score"] = score
+        doc.metadata.update(seen=True)
+    return llm.invoke({"docs": docs})
+
+
+def changes_state(items):
+    for item in items:
+        items[0] = llm.invoke(item)
+    return llm.invoke(items[0])
+
+
 def opens(items):
     for item in items:
         llm.invoke(item)
@@ -240,7 +257,9 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "raising": (raising, ["a"], "may raise an exception"),
     "tolerant": (tolerant, ITEMS, ""),
     "changes": (changes, ["a"], "may change an object that it was given"),
-    "changes its argument": (changes_argument, ["first"], "may change an object that it was given"),
+    "changes its argument": (changes_argument, ["first", "second"], ""),
+    "changes documents": (changes_documents, ITEMS, ""),
+    "changes its argument by item": (changes_state, ITEMS, ""),
     "opens a file": (opens, ["a"], "calls open"),
     "counts": (counts, [1, 2, 3], ""),
     "unknown loop": (unknown_loop, ["list", "last"], ""),
@@ -334,3 +353,37 @@ def test_endless_code_ends_the_walk() -> None:
 
 def test_large_results_are_not_computed() -> None:
     assert Host().through(lambda: "x" * 10**9).walk.reason == "computes something large"
+
+
+def test_a_large_container_ends_the_walk() -> None:
+    def looks(items: list[int]) -> None:
+        for n in range(1000):
+            if n in items:
+                llm.invoke(n)
+
+    assert Host().through(looks, list(range(1000))).walk.reason == "is too long to be looked through"
+
+
+def test_scan_finds_components_in_partials_defaults_and_attributes() -> None:
+    def loops(model: Any, items: Any, other: Any = llm) -> None:
+        for item in items:
+            model.invoke(item)
+            other.invoke(item)
+
+    def generates(items: Any) -> Any:
+        for item in items:
+            yield llm.invoke(item)
+
+    methods = frozenset({"invoke", "ainvoke"})
+
+    def found(func: Any) -> tuple[list[str], bool]:
+        made = scan(func, lambda obj: isinstance(obj, Component), methods)
+        return sorted(made.components), made.several
+
+    assert found(functools.partial(loops, llm)) == (["Component"], True)
+    assert found(functools.partial(loops, model=llm)) == (["Component", "model"], True)
+    assert found(Service().all) == (["llm"], True)
+    assert found(Service().one) == (["llm"], False)
+    assert found(loop) == found(awaits) == (["llm"], True)
+    assert found(generates) == ([], False)
+    assert found(len) == ([], False)

@@ -18,6 +18,7 @@ from langchain_core.runnables import (
 )
 
 import fineflow
+from fineflow.adapters.core import entry_wrappers
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.routing import METHODS, Routing, inside, original
 
@@ -32,6 +33,14 @@ def routing() -> Iterator[Routing]:
         yield routing
     finally:
         routing.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def no_other_wrappers() -> None:
+    """Takes away those that calls inside functions have left on the classes in this process."""
+    for owner, name in [*entry_wrappers._wrapped]:
+        setattr(owner, name, inspect.unwrap(vars(owner)[name]))
+    entry_wrappers._wrapped.clear()
 
 
 def chain() -> Runnable[Any, Any]:

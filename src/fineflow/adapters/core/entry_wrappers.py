@@ -64,9 +64,10 @@ def _claimed(own: Any, name: str) -> Any:
     def method(component: Any, /, *args: Any, **named: Any) -> Any:
         calls = active.get()
         call = None if calls is None else calls.take(component, name, args, named)
+        bound = own.__get__(component, type(component))  # ``own`` may be a wrapper of instrumentation
         if calls is None or call is None:
-            return own(component, *args, **named)
-        return calls.stock(partial(own, component), call, args, named)
+            return bound(*args, **named)
+        return calls.stock(bound, call, args, named)
 
     return method
 
@@ -75,26 +76,25 @@ def _aclaimed(own: Any, name: str) -> Any:
     async def method(component: Any, /, *args: Any, **named: Any) -> Any:
         calls = active.get()
         call = None if calls is None else calls.take(component, name, args, named)
+        bound = own.__get__(component, type(component))
         if calls is None or call is None:
-            return await own(component, *args, **named)
-        return await calls.astock(partial(own, component), call, args, named)
+            return await bound(*args, **named)
+        return await calls.astock(bound, call, args, named)
 
     return method
 
 
 def _looking(own: Any, name: str) -> Any:
     def method(obj: Any, /, *args: Any, **named: Any) -> Any:
-        return _run(_inside(own, obj), partial(own, obj), args, named)
+        return _run(_inside(own, obj), own.__get__(obj, type(obj)), args, named)
 
     return method
 
 
 def _alooking(own: Any, name: str) -> Any:
     async def method(obj: Any, /, *args: Any, **named: Any) -> Any:
-        begin = _inside(own, obj)
-        if begin is None:
-            return await own(obj, *args, **named)
-        return await _arun(begin, partial(own, obj), args, named)
+        begin, bound = _inside(own, obj), own.__get__(obj, type(obj))
+        return await (bound(*args, **named) if begin is None else _arun(begin, bound, args, named))
 
     return method
 

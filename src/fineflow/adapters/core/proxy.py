@@ -29,6 +29,7 @@ from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import limits_in_force
 
 _END: Any = object()
+_COMPONENTS = 256  # of user functions, that are kept planned
 
 
 class Planned(wrapt.ObjectProxy[Any]):
@@ -107,6 +108,8 @@ class Planned(wrapt.ObjectProxy[Any]):
                 return None
             options, framework, planner = self._self_setup
             made: Planned = kind(obj, replace(options, eager=True, timeout=None), framework, _answering(planner))
+            if len(self._self_components) >= _COMPONENTS:  # a function may make new ones in every call
+                self._self_components.clear()
             found = self._self_components[id(obj)] = made
         return found
 

@@ -14,7 +14,7 @@ from enum import EnumMeta
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis import tables
+from fineflow.adapters.analysis import is_plain, tables
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.values import UNKNOWN, Local, Method, Stop
 
@@ -26,6 +26,7 @@ _SILENT: tuple[Any, ...] = (print, pprint.pprint)  # stock prints in its own tim
 _CLOCKS: tuple[Any, ...] = (time.time, time.perf_counter, time.monotonic)
 # Methods of messages, models and run managers that only read.
 _OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
+_CHARACTERS = 256  # of a text that count as one instruction
 _LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log", "isEnabledFor"})
 _ITERATOR = type(iter(list[Any]()))
 
@@ -51,9 +52,9 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return vars(obj)["_member_map_"].get(name, Method(obj, name))
     if isinstance(obj, type):
         return Method(obj, name)
-    if name in tables.ATTRIBUTES and walk.plain(obj):
-        return getattr(obj, name)
-    if name in _OF_RESULTS and walk.plain(obj):
+    if name in tables.ATTRIBUTES and is_plain(obj):
+        return walk.given(getattr(obj, name))
+    if name in _OF_RESULTS and is_plain(obj):
         return Method(obj, name)
     if isinstance(obj, Local | Method | FunctionType | MethodType):
         raise Stop(f"reads {name} of a function")
@@ -154,6 +155,7 @@ def _builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> A
         return UNKNOWN
     if not all(map(walk.plain, (*args, *named.values()))):
         raise Stop(f"calls {getattr(func, '__name__', 'a function')} with something that is not plain data")
+    walk.spend(sum(len(each) for each in args if type(each) is str) // _CHARACTERS)
     return walk.own(func(*map(walk.copied, args), **{name: walk.copied(value) for name, value in named.items()}))
 
 
@@ -176,6 +178,7 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
     if name in tables.READERS or name in _OF_RESULTS:
         if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
             return UNKNOWN
+        walk.spend(len(owner) // _CHARACTERS if type(owner) is str else 1)
         return _builtin(walk, getattr(owner, name), args, named)
     if name in tables.MUTATORS and type(owner) in (list, dict, set):
         return change(walk, owner, name, args, named)
@@ -199,7 +202,8 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
     """Calls a method that changes a container of the walk's own."""
     if not walk.owns(owner):
-        raise Stop("may change an object that it was given")
+        walk.taint(owner)
+        return UNKNOWN
     added: list[Any] = [*args, *named.values()]
     if walk.unsure or (name not in ("append", "insert") and not all(map(walk.whole, added))) or named:
         walk.taint(owner)
@@ -217,7 +221,8 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
 def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: Any) -> Any:
     """Returns ``left`` after an operator in place, such as ``+=`` of a list."""
     if not walk.owns(left):
-        raise Stop("may change an object that it was given")
+        walk.taint(left)
+        return left
     found = elements(walk, right) if type(left) is list and operate.__name__ == "add" else None
     if walk.unsure or found is None or not walk.whole(left):
         walk.taint(left)

@@ -447,10 +447,8 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
         return  # part of a result, which the walk reads no more
     if type(container) not in (list, dict):
         raise Stop(f"stores into a {type(container).__name__}")
-    if walk.unsure or not walk.known(key) or not walk.whole(container):
+    if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
         walk.taint(container)
-    elif not walk.owns(container):
-        raise Stop("may change an object that it was given")
     elif not walk.plain(key):
         raise Stop("stores under a key that is not plain data")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -11,6 +12,7 @@ from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.code import decoded
 
+_GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 4  # functions that call functions
 
 
@@ -32,10 +34,21 @@ def scan(func: Any, is_component: Callable[[Any], bool], methods: frozenset[str]
 
     def visit(func: Any, depth: int, repeated: bool) -> None:
         owner = None
+        while isinstance(func, functools.partial):
+            for name, value in (*((type(value).__name__, value) for value in func.args), *func.keywords.items()):
+                refer(name, value, depth, repeated)
+            func = func.func
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
-        if not isinstance(func, FunctionType) or depth > _DEPTH or id(func.__code__) in seen:
+        if (
+            not isinstance(func, FunctionType)
+            or func.__code__.co_flags & _GENERATORS
+            or depth > _DEPTH
+            or id(func.__code__) in seen
+        ):
             return
+        for value in (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()):
+            refer(type(value).__name__, value, depth, repeated)
         cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
         for code in _codes(func.__code__):
             seen.add(id(code))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain
 from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Host, Local, Stop
 
-_STEPS = 20_000  # instructions of one walk: some 20 ms
+_STEPS = 20_000  # instructions of one walk
+_SECONDS = 0.05  # of processor time of one walk
 _DEPTH = 12  # calls inside calls
 _CONTAINERS = frozenset({list, tuple, dict, set})
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of code objects
@@ -27,13 +29,18 @@ class Walk:
         self.unsure = 0  # branches entered that the function may not take
         self._steps = _STEPS
         self._depth = 0
+        self._until = time.thread_time() + _SECONDS
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
-        self._tainted: set[int] = set()  # those of them that the function may have changed by now
+        self._given: dict[int, Any] = {}  # containers of data that the function was given
+        self._tainted: dict[int, Any] = {}  # containers that the function may have changed by now
+        self._outside = False  # some of these are not the walk's own
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
         from fineflow.adapters.lookahead.calls import call
 
+        for each in (*args, *named.values()):
+            self.given(each)
         try:
             call(self, func, list(args), dict(named))
         except Stop as why:
@@ -43,10 +50,11 @@ class Walk:
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read
             self.reason = f"raises {type(error).__name__}"
 
-    def spend(self) -> None:
-        """Counts one instruction. Raises Stop when the budget is spent."""
-        self._steps -= 1
-        if self._steps < 0:
+    def spend(self, steps: int = 1) -> None:
+        """Counts instructions, or work that takes as long. Raises Stop when the budget is spent."""
+        self._steps -= steps
+        late = not self._steps & 255 and time.thread_time() > self._until
+        if self._steps < 0 or late:
             raise Stop("is too long to be looked through")
 
     def enter(self, func: Local, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -81,23 +89,49 @@ class Walk:
         """Returns True for a container that the walk has created."""
         return self._own.get(id(value)) is value
 
+    def given(self, value: Any) -> Any:
+        """Registers a container of data that the function was given, or that is part of a document; returns it.
+
+        The function may change it: that touches no component. Other containers may be part of one.
+        """
+        if type(value) in (list, dict):
+            self._given[id(value)] = value
+        return value
+
     def taint(self, value: Any) -> None:
-        """Notes that a container may have any content from now on. Raises Stop if the walk has not created it."""
+        """Notes that a container may have any content from now on. Raises Stop if a component may hold it."""
         if not self.owns(value):
-            raise Stop("may change an object that it was given")
-        self._tainted.add(id(value))
+            if self._given.get(id(value)) is not value:
+                raise Stop("may change an object that it was given")
+            self._outside = True
+        self._tainted[id(value)] = value
 
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""
-        if value is UNKNOWN:
+        if value is UNKNOWN or id(value) in self._tainted:
             return False
-        if not self.owns(value):
-            return True
-        if id(value) in self._tainted:
-            return False
+        if type(value) not in _CONTAINERS or not self.owns(value):
+            return not self._outside or not self._touched(value)
+        self.spend(len(value) if type(value) in _CONTAINERS else 1)
         if type(value) is dict:
             return all(map(self.known, value)) and all(map(self.known, value.values()))
-        return type(value) not in _CONTAINERS or all(map(self.known, value))
+        return all(map(self.known, value))
+
+    def _touched(self, value: Any) -> bool:
+        """Returns True if something in a value may have been changed."""
+        todo = [value]
+        while todo:
+            part = todo.pop()
+            self.spend()
+            if id(part) in self._tainted:
+                return True
+            if type(part) is dict:
+                todo += part.values()
+            elif type(part) in _CONTAINERS:
+                todo += part
+            elif type(part) not in _SCALARS and isinstance(getattr(part, "__dict__", None), dict):
+                todo += vars(part).values()
+        return False
 
     def whole(self, value: Any) -> bool:
         """Returns True if a container's length and order are known, if not its elements."""
@@ -105,7 +139,10 @@ class Walk:
 
     def plain(self, value: Any) -> bool:
         """Returns True for known plain data, on which operators and builtins run no user code."""
-        return type(value) in _SCALARS or (self.known(value) and is_plain(value))
+        if type(value) in _SCALARS:
+            return True
+        self.spend(len(value) if type(value) in _CONTAINERS else 1)
+        return self.known(value) and is_plain(value)
 
     def copied(self, value: Any) -> Any:
         """Returns a value with the walk's own containers copied: the walk may change them later."""
