@@ -225,3 +225,31 @@ def test_calls_that_take_no_time_are_left_to_stock(monkeypatch: pytest.MonkeyPat
     threads.clear()
     assert fast.invoke(MANY[:4]) == ["ok"] * 4
     assert threads == {threading.current_thread().name}
+
+
+def test_a_fault_of_ours_does_not_reach_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(inner_calls.InnerCalls, "_begin", fails)
+    model = FakeChat()
+    with pytest.warns(fineflow.FineflowWarning, match="the component calls inside each could not run ahead"):
+        assert fineflow.optimize(summaries(model)).invoke(MANY[:3]) == ["ok"] * 3
+    assert model.meter.calls == 3
+    with pytest.raises(fineflow.PlanningError, match="RuntimeError: ours"):
+        fineflow.optimize(summaries(FakeChat()), strict=True).invoke(MANY[:3])
+
+
+@pytest.mark.parametrize("called", [(), ("a", None, "b"), (1, 2)])
+def test_arguments_that_a_component_refuses_are_refused_by_it(called: Any) -> None:
+    model = FakeChat()
+
+    def each(texts: list[str]) -> str:
+        for text in texts:
+            model.invoke(text)
+        return model.invoke(*called).text
+
+    with pytest.raises(Exception) as stock:
+        RunnableLambda(each).invoke(MANY[:2])
+    with pytest.raises(type(stock.value)):
+        fineflow.optimize(RunnableLambda(each), strict=True).invoke(MANY[:2])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,6 +27,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.values import Awaited
+from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
@@ -132,7 +134,21 @@ class InnerCalls:
     # --- walks ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Walks through the function with what is known by now, and starts the calls that it finds."""
+        """Walks through the function with what is known by now, and starts the calls that it finds.
+
+        If that fails, the function runs as it is and a warning says so; with ``strict=True`` it raises PlanningError.
+        """
+        try:
+            self._look()
+        except Exception as error:
+            self._over = True
+            name = getattr(self._function[0], "__name__", "a function")
+            text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
+            if self._options.strict:
+                raise PlanningError(f"{text}; without strict=True this is a warning") from error
+            warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
+
+    def _look(self) -> None:
         with self._lock:
             self._due = False
             if self._over or self._claiming.call.claims.closed:
@@ -275,7 +291,7 @@ class InnerCalls:
                 return None
             try:
                 wanted = self._arguments(self._components.key(component, name, args, named))
-            except Stop:
+            except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
             for call in self._calls:
                 same = call.component is component and call.name == name and not call.taken
@@ -327,6 +343,7 @@ class InnerCalls:
         return self._components.invocation(part, call.name, args, named, asyncio.Semaphore())
 
     def _made(self, call: _Call, value: Any) -> None:
+        call.failed = False  # of what ran ahead, perhaps
         if call.value is UNKNOWN:
             call.value = value
             if self._blocked and self._worth:
