@@ -70,6 +70,9 @@ class Runnables:
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
         if "input" not in given or len(args) > 2 or not given.keys() <= {"input", "config"}:
             raise Stop(f"calls .{name}() with arguments of its own")
+        config = given.get("config")
+        if config is not None and config is not UNKNOWN and not isinstance(config, dict):
+            raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
 
     def reads_only(self, part: Planned, key: Any) -> bool:
