@@ -101,8 +101,9 @@ def _alooking(own: Any, name: str) -> Any:
 
 def _inside(own: Any, obj: Any) -> Begin | None:
     here = under_way.get()
-    begin = None if here is None else here.shadows.inside.get(id(obj))
-    return None if begin is None else partial(begin, MethodType(inspect.unwrap(own), obj))
+    while here is not None and id(obj) not in here.shadows.inside:
+        here = here.outer
+    return None if here is None else partial(here.shadows.inside[id(obj)], MethodType(inspect.unwrap(own), obj))
 
 
 def looked_through(func: Any, begin: Begin) -> Any:

@@ -140,6 +140,8 @@ class InnerCalls:
         """
         try:
             self._look()
+        except asyncio.CancelledError:  # the call has been stopped: stock gets to know when it makes its next call
+            self._over = True
         except Exception as error:
             self._over = True
             name = getattr(self._function[0], "__name__", "a function")
