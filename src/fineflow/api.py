@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from fineflow.adapters.core.recognition import OWN_CLASS
 from fineflow.adapters.registry import framework_of, is_optimized, taken
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.explanation import Explanation
+from fineflow.explanation import Explanation, starts_early
+from fineflow.ir.spec import everything
 from fineflow.observe.critical import Forecasts
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
@@ -42,6 +44,7 @@ def optimize(
     eager: bool = False,
     timeout: float | None = None,
     max_concurrency: int | None = None,
+    trust: str = "packages",
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -53,10 +56,10 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, or ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported
-    object, and later, from a call that cannot be planned.
+    positive number, for an unknown ``trust``, or if ``timeout`` is given for a workflow. With ``strict=True``,
+    PlanningError for an unsupported object, and later, from a call that cannot be planned.
     """
-    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency)
+    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust)
     if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):
         return obj
     wrapped: Any = obj
@@ -93,6 +96,7 @@ def explain(
     input: Any = "",
     passes: Sequence[Pass] = PASSES,
     assume_pure: bool = False,
+    trust: str = "packages",
     last_run: bool = False,
 ) -> Explanation:
     """Returns the plan of an object: its graphs, each rewrite and refusal with its reason, its critical path.
@@ -105,7 +109,7 @@ def explain(
     Raises: TypeError if ``passes`` are not functions; PlanningError if a user's pass raises or returns an invalid
     graph; with ``last_run``, ValueError if the object is not optimized or no call of it ran ahead.
     """
-    options = Options(passes, assume_pure=assume_pure)
+    options = Options(passes, assume_pure=assume_pure, trust=trust)
     optimized = is_optimized(obj)
     if last_run and not optimized:
         raise ValueError(f"{_EXPECTED}; got {type(obj).__name__}, which is not optimized")
@@ -153,10 +157,31 @@ def _explained(
         forecasts=Forecasts.of(shown.p_graph, shown.e_graph),
         trace=trace,
         remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
+        advice=_advice(framework, obj, options, shown),
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
             for name, part in framework.parts(obj, shown).items()
         ),
+    )
+
+
+def _advice(framework: Framework, obj: Any, options: Options, shown: Plan) -> tuple[str, ...]:
+    """Returns what would start earlier if classes of the user's own were believed."""
+    reasons = [*(p.effects.reason for p in everything(shown.e_graph)), *(note.reason for note in shown.e_graph.notes)]
+    kinds = dict.fromkeys(
+        text.partition(OWN_CLASS)[0].strip().rpartition(" ")[2] for text in reasons if OWN_CLASS in text
+    )
+    if options.trust == "interfaces" or not kinds:
+        return ()
+    trusting = plan(framework, obj, replace(options, trust="interfaces"), shown.way)
+    more = len(starts_early(trusting.e_graph)) - len(starts_early(shown.e_graph))
+    if more < 1:
+        return ()
+    steps = "1 more step starts" if more == 1 else f"{more} more steps start"
+    are = "is a class" if len(kinds) == 1 else "are classes"
+    return (
+        f"{' and '.join(kinds)} {are} of your own. If their methods do no more than the interface says, "
+        f'optimize(..., trust="interfaces") gains: {steps} early.',
     )
 
 

@@ -26,7 +26,8 @@ class Explanation:
     rewrites and refusals beyond those in the graphs. ``fallback``: why everything runs as stock, or "". ``name``: of
     the user's object, for display. ``entries``: the methods that the plan covers. ``stock``: those of them that run as
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
-    gains that no graph shows. ``parts``: explanations of parts that are called by themselves.
+    gains that no graph shows. ``advice``: what would gain more. ``parts``: explanations of parts that are called by
+    themselves.
     """
 
     p_graph: Graph | None = None
@@ -39,6 +40,7 @@ class Explanation:
     forecasts: Forecasts | None = None
     trace: Trace | None = None
     remarks: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
     parts: tuple[Explanation, ...] = ()
 
     @property
@@ -51,13 +53,13 @@ class Explanation:
     def summary(self) -> tuple[str, ...]:
         """Summarises the plan in a few plain sentences."""
         if self.fallback:
-            return (f"Runs as stock, through your own object: {self.fallback}.",)
+            return (f"Runs as stock, through your own object: {self.fallback}.", *self.advice)
         graph = self.e_graph or self.p_graph
         if graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
         gains = [*_gains(graph), *(_gains_of_lowering(self.all_notes)), *self.remarks]
         own = () if self.parts else _own(graph)
-        return (*(gains or (_NOTHING,)), *own, _SAME, *_by_entry(self.stock))
+        return (*(gains or (_NOTHING,)), *self.advice, *own, _SAME, *_by_entry(self.stock))
 
     def __str__(self) -> str:
         parts = [

@@ -18,13 +18,16 @@ class Options:
     strict: raise PlanningError instead of falling back to stock when fineflow itself fails.
     assume_pure: treat every user function as pure, whatever the analysis says.
     eager: run the graph ahead even where no gain is expected (for fidelity tests).
+    trust: ``"packages"`` believes that components of installed packages, and those declared ``@fineflow.external``, do
+        no more than their interface says: models answer, retrievers and stores read, embeddings embed, compressors
+        select. ``"interfaces"`` believes it of classes of your own, too; they may be called earlier than in stock.
     max_concurrency: component calls (of models, stores, rerankers, …) that one call makes at a time; where LangChain's
         config has a ``max_concurrency``, that one counts. None: no limit, but 16 for calls inside your own functions.
     timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
         See docs/runtime.md for blocking code in threads.
 
     Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
-    positive number.
+    positive number, and for an unknown ``trust``.
     """
 
     passes: Sequence[Pass] = PASSES
@@ -33,9 +36,12 @@ class Options:
     eager: bool = False
     timeout: float | None = None
     max_concurrency: int | None = None
+    trust: str = "packages"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
+        if self.trust not in ("packages", "interfaces"):
+            raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
         most: Any = self.max_concurrency
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise ValueError(f"max_concurrency is a whole number from 1 on, or None for no limit; got {most!r}")

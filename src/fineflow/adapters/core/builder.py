@@ -64,15 +64,17 @@ def _itself(store: Any) -> Any:
 class Builder:
     """Collects the primitives of one p-graph in program order while lowering walks the user's object.
 
-    rows: recognised constructs. objects: the object planned at each path. path: of the current object in the user's
-    structure; shadows and claims look it up by that. trail: the same for display. barrier: primitives that stock
-    finishes before it would start what is added next. contents: maps a store to an identity that stores over the same
-    data share. resources: contents of the stores met so far, and their names. shared: components that several parts
-    share, in the order in which they were met. Framework-specific builders add context of the current object.
+    rows: recognised constructs. trusting: believes what interfaces of the user's own classes say. objects: the object
+    planned at each path. path: of the current object in the user's structure; shadows and claims look it up by that.
+    trail: the same for display. barrier: primitives that stock finishes before it would start what is added next.
+    contents: maps a store to an identity that stores over the same data share. resources: contents of the stores met so
+    far, and their names. shared: components that several parts share, in the order in which they were met.
+    Framework-specific builders add context of the current object.
     """
 
     rows: Sequence[Row]
     assume_pure: bool = False
+    trusting: bool = False
     primitives: list[Primitive] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fineflow.adapters.core.shadows import Site
 
 
+OWN_CLASS = "is a class of your own; see fineflow.external if it only calls out"
+
+
 class NotLowered(Exception):
     """This object cannot be lowered to primitives here; it becomes one opaque step. The message says why."""
 
@@ -145,7 +148,8 @@ def _as_written(owner: type, name: str) -> bool:
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
     """Raises NotLowered unless the component's methods can be trusted to do no more than their interface says.
 
-    Trusted are classes of fineflow and of installed packages, and classes declared ``@external``. Anything else is user
+    Trusted are classes of fineflow and of installed packages, classes declared ``@external``, and all with
+    ``trust="interfaces"``. Anything else is user
     code, which may count its calls, return varying answers, or have side effects.
     """
     kind, own = type(component), getattr(component, "__dict__", {})
@@ -153,10 +157,10 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
         if name in own:
             raise NotLowered(f"{name} was set on the {kind.__name__}")
         owner = _owner(kind, name)
-        if owner is None or b.assume_pure or declared_external(owner):
+        if owner is None or b.assume_pure or b.trusting or declared_external(owner):
             continue
         if not of_package(owner.__module__):
-            raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
+            raise NotLowered(f"{owner.__name__} {OWN_CLASS}")
         if not _as_written(owner, name):
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
 

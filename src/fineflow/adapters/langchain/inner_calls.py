@@ -43,7 +43,10 @@ class _Sequence(NamedTuple):
 
 
 class Runnables:
-    """LangChain's ``Components``."""
+    """LangChain's ``Components``. trusting: believes what interfaces of the user's own classes say."""
+
+    def __init__(self, *, trusting: bool = False) -> None:
+        self._trusting = trusting
 
     def knows(self, obj: Any) -> bool:
         return self._of_runnable(obj) or methods_of(obj) is not None
@@ -64,7 +67,7 @@ class Runnables:
 
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if not self._of_runnable(obj):
-            return _method_key(obj, name, args, named)
+            return self._method_key(obj, name, args, named)
         if name not in ENTRIES:
             raise Stop(f"calls .{name}() of a runnable")
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
@@ -74,6 +77,14 @@ class Runnables:
         if config is not None and config is not UNKNOWN and not isinstance(config, dict):
             raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
+
+    def _method_key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if name not in (methods_of(obj) or ()) or named.get("callbacks") is not None:
+            raise Stop(f"calls .{name}() of a {type(obj).__name__}")
+        believed = self._trusting or of_package(owner(type(obj), name).__module__)
+        if not believed or name in getattr(obj, "__dict__", {}):
+            raise Stop(f"calls .{name}() of a {type(obj).__name__}, a class of the user's own")
+        return (*args, *named, *named.values())
 
     def reads_only(self, part: Planned, key: Any) -> bool:
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
@@ -128,15 +139,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _method_key(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    if name not in (methods_of(obj) or ()) or named.get("callbacks") is not None:
-        raise Stop(f"calls .{name}() of a {type(obj).__name__}")
-    if not of_package(owner(type(obj), name).__module__) or name in getattr(obj, "__dict__", {}):
-        raise Stop(f"calls .{name}() of a {type(obj).__name__}, a class of the user's own")
-    return (*args, *named, *named.values())
-
-
-_RUNNABLES = Runnables()
+_RUNNABLES = {trusting: Runnables(trusting=trusting) for trusting in (False, True)}
 
 
 def looking_through(step: Any, site: Site) -> Any:
@@ -162,6 +165,7 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     hidden = {name: UNKNOWN for name in named if name == "run_manager"}  # stock's, for the callbacks of this call
     given = {**named, **hidden}
     shadows = site.shadows
+    components = _RUNNABLES[shadows.options.trust == "interfaces"]
     return InnerCalls(
-        _RUNNABLES, here, shadows.component, shadows.arguments, func, args, given, options=shadows.options
+        components, here, shadows.component, shadows.arguments, func, args, given, options=shadows.options
     )

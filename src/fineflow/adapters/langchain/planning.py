@@ -71,7 +71,7 @@ def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool) -> t
 
     text_input: the input is text or numbers, or a dict of these, which no step can change under a reader.
     """
-    b = ChainBuilder(rows(), options.assume_pure, contents=contents)
+    b = ChainBuilder(rows(), options.assume_pure, options.trust == "interfaces", contents=contents)
     value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
     output = b.whole(value)
     graph = Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes))

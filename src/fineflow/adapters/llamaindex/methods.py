@@ -20,7 +20,7 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
@@ -94,9 +94,9 @@ def believed_class(component: Any, b: Builder) -> None:
     Every class in the MRO counts: a method that is not overridden may call one that is.
     """
     for owner in type(component).__mro__:
-        if b.assume_pure or declared_external(owner) or owner.__module__.partition(".")[0] in _PACKAGES:
+        if b.assume_pure or b.trusting or declared_external(owner) or owner.__module__.partition(".")[0] in _PACKAGES:
             continue
-        raise NotLowered(f"{owner.__name__} is a class of your own; see fineflow.external if it only calls out")
+        raise NotLowered(f"{owner.__name__} {OWN_CLASS}")
 
 
 def library_class(kind: type) -> bool:

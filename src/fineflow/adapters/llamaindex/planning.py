@@ -71,7 +71,9 @@ def main_part(obj: Any) -> str:
 
 def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
     """Returns the p-graph of a part of an object, and the lowering that it came from."""
-    b = IndexBuilder(ROWS, options.assume_pure, contents=resource_of, way=way, by_sync=way.sync)
+    b = IndexBuilder(
+        ROWS, options.assume_pure, options.trust == "interfaces", contents=resource_of, way=way, by_sync=way.sync
+    )
     given = way.part == SYNTHESIZE and (is_synthesizer(obj) or RETRIEVER_ENGINE.matches(obj))
     value = asked_for(Leaf(Ref("input"), TEXT), Leaf(Ref("nodes"), DOCUMENTS) if given else None)
     output = b.whole(b.lower(obj, value))

@@ -15,7 +15,7 @@ from langchain_core.stores import BaseStore
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, held, of_package
+from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, believed, held, of_package
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
@@ -127,9 +127,10 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
         raise NotLowered("its search takes no run manager")
     believed(retriever, _FINDING, b)
     if not b.assume_pure:
-        if own := next((each for each in kind.__mro__ if _undeclared(each)), None):
-            raise NotLowered(f"{own.__name__} is a class of your own; see fineflow.external if it only calls out")
-        if of_package(kind.__module__) and (why := _own_part(retriever)):
+        own = None if b.trusting else next((each for each in kind.__mro__ if _undeclared(each)), None)
+        if own is not None:
+            raise NotLowered(f"{own.__name__} {OWN_CLASS}")
+        if (b.trusting or of_package(kind.__module__)) and (why := _own_part(retriever)):
             raise NotLowered(why)
     stores: list[Any] = [part for part in vars(retriever).values() if isinstance(part, (VectorStore, BaseStore))]
     names = [b.resource(part) for part in (stores or [retriever])]

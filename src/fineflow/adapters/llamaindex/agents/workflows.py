@@ -79,7 +79,7 @@ def flow_ways(obj: Any) -> Sequence[Way]:
 
 def lower_flow(obj: Any, options: Options, way: Way, knows: Knows) -> tuple[Graph, Lowered]:
     """Returns the graph that ``explain`` shows: one step, run by stock."""
-    b = IndexBuilder((), options.assume_pure, way=way, by_sync=way.sync)
+    b = IndexBuilder((), options.assume_pure, options.trust == "interfaces", way=way, by_sync=way.sync)
     why = (
         "stock runs it; what it calls runs ahead by itself" if flow_parts(obj, knows) else "its steps are run by stock"
     )
