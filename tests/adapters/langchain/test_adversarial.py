@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -165,6 +166,30 @@ def test_exceptions_that_are_no_errors(error: BaseException) -> None:
         b=ask("{question}") | FakeChat()
     )
     assert optimize(plain, strict=True).invoke(QUESTION)["b"].content == "ok"
+
+
+@pytest.mark.parametrize("error", [StopAsyncIteration("s"), StopIteration("s"), GeneratorExit("s"), SystemExit(3)])
+@pytest.mark.parametrize("entry", ["invoke", "stream"])
+def test_exceptions_of_a_stream_that_are_no_errors(entry: str, error: BaseException) -> None:
+    outcomes: list[tuple[Any, str]] = []
+    for optimized in (False, True):
+
+        @external
+        class Ending(FakeChat):
+            def _stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+                yield from super()._stream(*args, **kwargs)
+                raise error
+
+        first = RunnablePassthrough.assign(a=ask("{question}") | FakeChat(answers=echo) | StrOutputParser())
+        chain = first | ask("{question}") | Ending(answers=echo) | StrOutputParser()
+        mine: Any = optimize(chain, strict=True, eager=True) if optimized else chain
+        try:
+            list(mine.stream(QUESTION)) if entry == "stream" else mine.invoke(QUESTION)
+        except BaseException as found:
+            outcomes.append((type(found), str(found)))
+        else:
+            outcomes.append((None, ""))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_partial_variables_that_the_input_overrides() -> None:

@@ -20,6 +20,7 @@ from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, Stamps, Trace
 
 _STOPPED = "a component raised StopIteration"
+_ASYNC_STOPPED = "async generator raised StopAsyncIteration"  # Python's words, where a graph reads a sync stream
 
 
 class State(Enum):
@@ -214,8 +215,8 @@ class StockFailed(Exception):
 
 
 def raise_stop(error: BaseException | None) -> None:
-    """Raises the StopIteration that ``Entry.fail`` wrapped, if ``error`` wraps one."""
-    if isinstance(error, RuntimeError) and str(error) == _STOPPED and error.__cause__:
+    """Raises the StopIteration or StopAsyncIteration of a sync component that ``error`` wraps, if it wraps one."""
+    if isinstance(error, RuntimeError) and str(error) in (_STOPPED, _ASYNC_STOPPED) and error.__cause__:
         raise error.__cause__
 
 

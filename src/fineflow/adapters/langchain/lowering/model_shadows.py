@@ -22,7 +22,7 @@ from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.claims import Entry, raise_stop
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Unreachable
@@ -187,8 +187,9 @@ def _live(entry: Entry, bridge: Bridge) -> Iterator[Any]:
             raise GeneratorExit from None
         if _whole_stream(entry):
             raise
-    except BaseException:
+    except BaseException as error:
         if _whole_stream(entry):
+            raise_stop(error)
             raise
 
 
