@@ -30,7 +30,10 @@ RULES = "Answer briefly and only from what is given. Say so where it is not know
 
 @dataclass
 class Bench:
-    """The parts of one chain: ``trap`` is in the step under test, ``side`` in a later one that runs ahead."""
+    """The parts of one chain: ``trap`` is in the step under test, ``side`` in a later one that runs ahead.
+
+    late_gate: before the value that is late for a partial prefill. Tests that wait for the prefill close it.
+    """
 
     kind: str
     trap: Trap
@@ -38,6 +41,7 @@ class Bench:
     llm: GatedLLM = field(default_factory=GatedLLM)
     batches: GatedBatches = field(default_factory=GatedBatches)
     meter: Meter = field(default_factory=Meter)  # of all fakes
+    late_gate: Gate = field(default_factory=lambda: Gate(opened=True))
 
     def __post_init__(self) -> None:
         self.llm.meter = self.llm.prefills = self.batches.meter = self.meter
@@ -75,7 +79,7 @@ class Bench:
 
 def _partial_prefill(b: Bench) -> Runnable[Any, Any]:
     b.llm.prefill_gate = b.trap
-    late = RunnablePassthrough.assign(late=b.ask(b.chat("late"), "related {q}"))
+    late = RunnablePassthrough.assign(late=b.ask(b.chat("late", gate=b.late_gate), "related {q}"))
     return late | b.ask(ChatEngine(engine=b.llm), RULES + "{late} {q}")
 
 

@@ -78,7 +78,7 @@ async def stopped(bench: Bench, task: asyncio.Future[Any]) -> None:
 @pytest.mark.parametrize("entry", ASYNC)
 @pytest.mark.parametrize("kind", HANGING)
 def test_cancelled_while_it_works(kind: str, entry: str) -> None:
-    bench = Bench(kind, trap(kind), side_gate=Gate())
+    bench = Bench(kind, trap(kind), side_gate=Gate(), late_gate=Gate())
     chain = optimized(bench)
 
     async def cancelled() -> None:
@@ -113,7 +113,7 @@ def test_cancelled_before_anything_began(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", HANGING)
 def test_a_deadline(kind: str) -> None:
-    bench = Bench(kind, trap(kind))
+    bench = Bench(kind, trap(kind), late_gate=Gate())
     chain = optimized(bench)
 
     async def late() -> None:
@@ -138,13 +138,17 @@ def test_a_deadline(kind: str) -> None:
 @pytest.mark.parametrize("kind", HANGING)
 def test_a_client_that_has_gone(kind: str) -> None:
     """A stream is closed while somebody still waits in it, as web servers do: they cancel the reader, then close."""
-    bench = Bench(kind, trap(kind))
+    bench = Bench(kind, trap(kind), late_gate=Gate())
     chain = optimized(bench)
 
     async def gone() -> None:
         stream = chain.astream(QUESTION)
         first = asyncio.ensure_future(_drained(stream))
         await bench.trap.arrived(AT.get(kind, 1))
+        for _ in range(200 if kind == "partial_prefill" else 0):
+            # Until stock waits for the late value. Cancelled between its first steps, langchain-core 1.7.2 hangs by
+            # itself: peers of a tee wait for each other's lock.
+            await asyncio.sleep(0)
         first.cancel()
         with suppress(asyncio.CancelledError):
             await first
@@ -167,7 +171,7 @@ async def _drained(stream: Any) -> None:
 @pytest.mark.parametrize("kind", HANGING)
 def test_a_thread_that_hangs_for_a_while(kind: str, entry: str) -> None:
     """Nothing can interrupt it: the call goes on when it does."""
-    bench = Bench(kind, trap(kind), side_gate=Gate())
+    bench = Bench(kind, trap(kind), side_gate=Gate(), late_gate=Gate())
     chain = optimized(bench)
     expected = call(Bench(kind, Trap(at=0)).chain(), entry)
     found: list[Any] = []
@@ -176,6 +180,7 @@ def test_a_thread_that_hangs_for_a_while(kind: str, entry: str) -> None:
         caller.start()
         bench.trap.wait_arrived(AT.get(kind, 1))
         bench.side_gate.open()
+        bench.late_gate.open()
         bench.trap.open()
         caller.join(10)
         assert found, "still running"
