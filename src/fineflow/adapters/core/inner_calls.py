@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.entry_wrappers import active, claims_of
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
@@ -170,7 +171,10 @@ class InnerCalls:
                         self._begin(call)
 
     def _pays(self, component: Any, name: str) -> bool:
-        return self._options.eager or not _quick(component, name)
+        return self._options.eager or not quick(component, name)
+
+    def _observe(self, call: _Call, *, ahead: bool) -> None:
+        observe(call.component, call.name, now() - call.since, ahead=ahead)
 
     def _begin(self, call: _Call) -> None:
         loop = self._loop if call.name.startswith("a") else _engine_loop()
@@ -201,7 +205,7 @@ class InnerCalls:
         if isinstance(value, Failed):
             call.failed = True
         elif call.value is UNKNOWN:
-            _observe(call, ahead=True)
+            self._observe(call, ahead=True)
             call.value = value
         if self._blocked and not self._due and not self._over:
             self._due = True
@@ -309,7 +313,7 @@ class InnerCalls:
             if call.ahead is None:
                 call.since = now()
                 value = own(*args, **named)
-                _observe(call, ahead=False)
+                self._observe(call, ahead=False)
             else:
                 value = call.ahead.stock(partial(self._of_stock, call, args, named))
         except BaseException:
@@ -327,7 +331,7 @@ class InnerCalls:
             if call.ahead is None:
                 call.since = now()
                 value = await own(*args, **named)
-                _observe(call, ahead=False)
+                self._observe(call, ahead=False)
             else:
                 value = await call.ahead.astock(partial(self._of_stock, call, args, named))
         except BaseException:
@@ -369,27 +373,6 @@ class InnerCalls:
             left = [call.ahead for call in self._calls if call.ahead is not None and not call.taken]
             self._calls.clear()
         return left
-
-
-# Seconds that calls took lately, by the component's id, the method, and whether they ran ahead, where threads and
-# queues count as well. They only say what is worth running ahead, so an id that is used again does no harm.
-_seconds: dict[tuple[int, str, bool], float] = {}
-_MOST = 4096
-_QUICK, _PERHAPS = 0.002, 0.02
-
-
-def _observe(call: _Call, *, ahead: bool) -> None:
-    key, took = (id(call.component), call.name, ahead), now() - call.since
-    if len(_seconds) >= _MOST:
-        _seconds.clear()
-    _seconds[key] = 0.7 * _seconds.get(key, took) + 0.3 * took
-
-
-def _quick(component: Any, name: str) -> bool:
-    """Returns True if a call takes less than it costs to run it ahead, or if stock should find that out."""
-    kind = (id(component), name)
-    own = _seconds.get((*kind, False))
-    return own < _QUICK if own is not None else _seconds.get((*kind, True), _PERHAPS) < _PERHAPS
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

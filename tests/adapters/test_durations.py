@@ -1,0 +1,51 @@
+"""What component calls took lately belongs to the component, not to its address."""
+
+from fineflow.adapters.core import durations
+
+
+class Component:
+    pass
+
+
+class Slots:
+    __slots__ = ()
+
+
+def test_a_quick_component_is_left_to_stock() -> None:
+    component = Component()
+    assert not durations.quick(component, "invoke")
+    durations.observe(component, "invoke", 0.0001, ahead=False)
+    assert durations.quick(component, "invoke")
+    assert not durations.quick(component, "ainvoke")
+
+
+def test_a_new_component_at_the_same_address_is_unknown() -> None:
+    seen = set()
+    for _ in range(1000):  # Python gives an address out again at once
+        component = Component()
+        seen.add(id(component))
+        assert not durations.quick(component, "invoke")
+        durations.observe(component, "invoke", 0.0001, ahead=False)
+        del component
+    assert len(seen) < 1000
+
+
+def test_what_ran_ahead_counts_queues_as_well() -> None:
+    component = Component()
+    durations.observe(component, "invoke", 0.01, ahead=True)
+    assert durations.quick(component, "invoke")
+    durations.observe(component, "invoke", 0.003, ahead=False)
+    assert not durations.quick(component, "invoke")
+
+
+def test_components_without_weak_references() -> None:
+    component = Slots()
+    durations.observe(component, "invoke", 0.0001, ahead=False)
+    assert durations.quick(component, "invoke")
+
+
+def test_means_follow_what_changes() -> None:
+    component = Component()
+    for took in (0.1, *[0.0001] * 20):
+        durations.observe(component, "invoke", took, ahead=False)
+    assert durations.quick(component, "invoke")
