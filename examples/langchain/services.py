@@ -78,7 +78,8 @@ def vector_store(texts: Sequence[str | Document], seconds: float) -> InMemoryVec
     network = Network(answer, 0.0)
     embeddings = OpenAIEmbeddings(check_embedding_ctx_length=False, **network.clients())
     store = InMemoryVectorStore(embeddings)
-    store.add_documents([text if isinstance(text, Document) else Document(text) for text in texts])
+    documents = [text if isinstance(text, Document) else Document(text) for text in texts]
+    store.add_documents(documents, ids=[str(i) for i in range(len(documents))])
     network.seconds = seconds
     return store
 

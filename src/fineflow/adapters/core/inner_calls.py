@@ -77,6 +77,15 @@ class Components(Protocol):
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns a new component. Raises Stop if making it may do more."""
 
+    def derives(self, obj: Any, name: str) -> bool:
+        """Returns True for methods that only compute: they return a new component, or data, and change nothing."""
+
+    def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns the result of such a method. Raises Stop if it may do more with these arguments."""
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Returns True if two components are one, or were derived from one in the same way."""
+
 
 class _Call:
     """One component call that the function is going to make. met: in the current walk. taken: stock is making it."""
@@ -126,6 +135,7 @@ class InnerCalls:
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
         self._limits: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._made_before: list[tuple[Any, Any]] = []
         self._over = False
         self._due = False  # another walk is scheduled
         self._blocked = False  # a result would let the walk get further
@@ -233,6 +243,8 @@ class InnerCalls:
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
+        if self._components.derives(obj, name):
+            return self._derived(obj, name, args, named)
         key = self._components.key(obj, name, args, named)
         if type(key) is tuple:
             self._walk.own(key)
@@ -245,6 +257,20 @@ class InnerCalls:
                 given = [value, *args[1:]] if number else args
                 value = self._met(step, name, value, given, named, sure)
         return Awaited(value) if name.startswith("a") else value
+
+    def _derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if not all(map(self._walk.known, (*args, *named.values()))):
+            if self._components.knows(obj) and self._components.computes(obj):
+                return UNKNOWN
+            raise Stop(f"calls .{name}() with something that is not known yet")
+        given = [*map(self._walk.copied, args)], {key: self._walk.copied(value) for key, value in named.items()}
+        for done, value in self._made_before:
+            if done[0] is obj and done[1:] == (name, *given):
+                return value
+        value = self._components.derived(obj, name, *given)
+        if self._components.knows(value):  # each walk meets the same object, and thus its calls
+            self._made_before.append(((obj, name, *given), value))
+        return self._walk.own(value) if type(value) is list else value
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         part = self._part(obj)
@@ -293,18 +319,21 @@ class InnerCalls:
     def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
         """Returns the call that stock is about to make, if a walk has found it."""
         with self._lock:
-            if self._over or not any(call.component is component and not call.taken for call in self._calls):
+            if self._over or not any(self._same(call, component) and not call.taken for call in self._calls):
                 return None
             try:
                 wanted = self._arguments(self._components.key(component, name, args, named))
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
             for call in self._calls:
-                same = call.component is component and call.name == name and not call.taken
+                same = self._same(call, component) and call.name == name and not call.taken
                 if same and equal(call.key, wanted):
                     call.taken = True
                     return call
         return None
+
+    def _same(self, call: _Call, component: Any) -> bool:
+        return call.component is component or self._components.same(call.component, component)
 
     def stock(self, own: Callable[..., Any], call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""

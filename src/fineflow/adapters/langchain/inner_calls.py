@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy as copying
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.analysis import is_plain
@@ -26,6 +27,7 @@ from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.lowering import parsers, prompts
+from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
@@ -33,6 +35,8 @@ from fineflow.ir import Effect, Primitive
 from fineflow.ir.spec import everything
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
+_FORMATTING = frozenset({"format", "format_messages", "format_prompt"})
+_BINDING = frozenset({"bind", "with_structured_output"})
 _MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")
 
 
@@ -92,6 +96,8 @@ class Runnables:
 
     def computes(self, obj: Any) -> bool:
         kind = type(obj)
+        if kind is RunnableLambda:
+            return plain_model(_structured(obj))
         return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (
             issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None
         )
@@ -100,6 +106,8 @@ class Runnables:
         if not self.reads_only(part, key):
             return UNKNOWN
         obj: Any = part.__wrapped__
+        if isinstance(obj, RunnableLambda):
+            return obj.func(key).model_copy(deep=True)
         if isinstance(obj, BasePromptTemplate):
             return obj._format_prompt_with_error_handling(_plain(key))
         message = isinstance(key, BaseMessage)
@@ -126,10 +134,51 @@ class Runnables:
             raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
         return (getattr(kind, name) if name else kind)(*args, **named)
 
+    def derives(self, obj: Any, name: str) -> bool:
+        kind, own = type(obj), getattr(obj, "__dict__", {})
+        if issubclass(kind, BasePromptTemplate):
+            return name in _FORMATTING and name not in own and self.computes(obj)
+        believed = issubclass(kind, BaseChatModel) and of_package(owner(kind, name).__module__)
+        return believed and name in _BINDING and name not in own
+
+    def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if isinstance(obj, BasePromptTemplate):
+            return getattr(obj, name)(*map(_plain, args), **{key: _plain(value) for key, value in named.items()})
+        if not all(is_plain(each) or plain_model(each) for each in (*args, *named.values())):
+            raise Stop(f"calls .{name}() of a model with more than plain data")
+        steps = tuple(_flattened(getattr(obj, name)(*args, **named)))
+        if not all(isinstance(each, RunnableBinding) or self.computes(each) for each in steps):
+            raise Stop(f"calls .{name}() of a model, and more than the model and a parser result")
+        return steps[0] if len(steps) == 1 else _Sequence(steps)
+
+    def same(self, one: Any, other: Any) -> bool:
+        kind = type(one)
+        if not issubclass(kind, RunnableBinding) or type(other) is not kind or one.bound is not other.bound:
+            return False
+        plain = not (one.config or other.config or one.config_factories or other.config_factories)
+        return plain and bool(one.kwargs == other.kwargs)
+
+
+def _structured(step: Any) -> Any:
+    return parsers.structured_model(step.__dict__.get("func"))
+
+
+def _flattened(chain: Any) -> Iterator[Any]:
+    """Yields the steps of a sequence, without bindings that bind nothing."""
+    if isinstance(chain, RunnableSequence):
+        for step in chain.steps:
+            yield from _flattened(step)
+    elif isinstance(chain, RunnableBinding) and not (chain.kwargs or chain.config or chain.config_factories):
+        yield from _flattened(chain.bound)
+    else:
+        yield chain
+
 
 def _parses(p: Primitive) -> bool:
     """Returns True for a parser of a package, which stock runs."""
     kind = type(p.component)
+    if kind is RunnableLambda:
+        return _structured(p.component) is not None
     return issubclass(kind, BaseOutputParser) and of_package(kind.__module__)
 
 

@@ -44,6 +44,8 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
         raise LeftToStock("something that the function's purity depends on has changed")
 
     def called(given: Any) -> Any:
+        if p.meta.get("copied"):  # the message holds the value itself
+            return p.component.func(given).model_copy(deep=True)
         plain(given)
         value = p.component.func(given)
         routes = p.meta.get("routes")

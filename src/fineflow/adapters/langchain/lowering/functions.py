@@ -16,7 +16,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict, accepts_config, accepts_run_manager, is_async_generator
 
 from fineflow.adapters.analysis.keys import keys_read
-from fineflow.adapters.core.builder import MESSAGE, VALUE, Record, Symbol
+from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Record, Symbol
 from fineflow.adapters.core.nested_graphs import kind_of
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
@@ -24,9 +24,10 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
-from fineflow.adapters.langchain.lowering import history, ingest, routing
+from fineflow.adapters.langchain.lowering import history, ingest, parsers, routing
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.list_functions import judged, list_made, model_field
+from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.resources import shown
 from fineflow.adapters.langchain.run_recorder import Recorder, starts_runs
@@ -63,6 +64,8 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
         return b.pick(value, name)
     if hasattr(step, "afunc"):
         raise NotLowered("has an async function besides the sync one")
+    if (schema := parsers.structured_model(func)) is not None:
+        return _lower_structured(step, schema, value, b)
     verdict = judged(func)
     where = verdict.location
     if not (verdict.pure or b.assume_pure):
@@ -84,6 +87,16 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
             verdict=verdict if verdict.pure else None,
             **({"reads": verdict.keys, **list_made(func, value)} if verdict.pure else {}),
         )
+
+
+def _lower_structured(step: RunnableLambda[Any, Any], schema: Any, value: Symbol, b: ChainBuilder) -> Symbol:
+    """Lowers langchain-openai's function that takes a pydantic model out of a message."""
+    if not isinstance(value, Leaf) or value.kind != MESSAGE:
+        raise NotLowered("its input is not a chat model's message")
+    if not plain_model(schema):
+        raise NotLowered("its model has validators, aliases or custom types, which are user code")
+    with b.inside("", "parser"):
+        return b.add(Op.CALL, {"value": value.ref}, component=step, kind=VALUE, model=schema, copied=True)
 
 
 def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: ChainBuilder) -> Symbol:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -80,6 +81,15 @@ def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBu
         params["model"] = parser.tools[0]
     # In streaming calls it emits ever larger lists, which stock adds up for later steps.
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=VALUE, cumulative=True, **params)
+
+
+def structured_model(func: Any) -> Any:
+    """Returns the model that ``ChatOpenAI.with_structured_output`` takes out of a message by this function, if any."""
+    if type(func) is not partial or func.args or func.keywords.keys() != {"schema"}:
+        return None
+    module = sys.modules.get("langchain_openai.chat_models.base")  # as of langchain-openai 1.7.3
+    own = getattr(module, "_oai_structured_outputs_parser", None)
+    return func.keywords["schema"] if own is not None and func.func is own else None
 
 
 _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")

@@ -6,9 +6,11 @@ import types
 from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 from pydantic import BaseModel
 
 _SIMPLE = (str, int, float, bool)
+_BOUNDS = frozenset({Ge, Gt, Le, Lt, MinLen, MaxLen, MultipleOf})  # refuse a value, but never change it
 # Settings of a model that do not change what a valid value becomes.
 _HARMLESS = frozenset(
     {"title", "extra", "frozen", "json_schema_extra", "strict", "use_attribute_docstrings", "arbitrary_types_allowed"}
@@ -46,7 +48,8 @@ def _plain_model(model: type[BaseModel]) -> bool:
 
 def _plain_field(field: Any) -> bool:
     named = field.alias or field.validation_alias or field.alias_priority
-    return not named and field.default_factory is None and not field.metadata and _plain_type(field.annotation)
+    checks_only = all(type(each) in _BOUNDS for each in field.metadata)
+    return not named and field.default_factory is None and checks_only and _plain_type(field.annotation)
 
 
 def _plain_type(kind: Any) -> bool:
@@ -75,4 +78,4 @@ def stays(value: Any, kind: Any) -> bool:
 def ready(model: Any, key: str, value: Any) -> bool:
     """Returns True if the field of a plain model will hold exactly this value, whatever the rest of the JSON says."""
     field = model.model_fields.get(key)
-    return field is not None and stays(value, field.annotation)
+    return field is not None and not field.metadata and stays(value, field.annotation)
