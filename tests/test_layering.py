@@ -98,6 +98,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "llama_index_instrumentation": ("testing",),
     "numpy": ("backends", "adapters.core.batched_search"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
+    "annotated_types": ("adapters.langchain",),  # the constraints of pydantic fields
     "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
