@@ -1,8 +1,8 @@
-"""Fetches langchain-core's own tests and runs them in a subprocess.
+"""Fetches LangChain's own tests and runs them in a subprocess.
 
 The tests are not in the wheel but in the source distribution, which is downloaded once, from the package index that
 pip is configured for, into a cache folder of the checkout. Only its tests are unpacked, so that what they import is
-the installed langchain-core.
+the installed package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import fineflow
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "upstream"
-SUITE = "tests/unit_tests/runnables"
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Run:
     output: str
 
 
-def fetch(package: str = "langchain-core") -> Path:
+def fetch(package: str) -> Path:
     """The folder with the tests of the installed version of ``package``."""
     release = f"{package.replace('-', '_')}-{version(package)}"
     folder = CACHE / release
@@ -62,7 +61,7 @@ def fetch(package: str = "langchain-core") -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str, tests: tuple[str, ...] = (SUITE,), timeout: float = 900) -> Run:
+def run(folder: Path, *arguments: str, tests: tuple[str, ...], timeout: float = 900) -> Run:
     """Runs ``tests`` of the suite in ``folder``; ``arguments`` go to pytest."""
     with tempfile.TemporaryDirectory() as temporary:
         outcomes, report = Path(temporary) / "outcomes.json", Path(temporary) / "report.json"
