@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhea
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.entry_wrappers import active, claims_of
+from fineflow.adapters.core.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
@@ -75,7 +76,10 @@ class Components(Protocol):
         """Returns ``left | right``. Raises Stop."""
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns a new component. Raises Stop if making it may do more."""
+        """Returns a new component, or ``kind`` if only stock may make it. Raises Stop if making it may do more."""
+
+    def composite(self, obj: Any) -> bool:
+        """Returns True for a component that consists of several, so that one call of it may gain by itself."""
 
     def derives(self, obj: Any, name: str) -> bool:
         """Returns True for methods that only compute: they return a new component, or data, and change nothing."""
@@ -136,6 +140,7 @@ class InnerCalls:
         self._context.run(active.set, None)
         self._limits: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
         self._made_before: list[tuple[Any, Any]] = []
+        self._fresh = FreshComponents()
         self._over = False
         self._due = False  # another walk is scheduled
         self._blocked = False  # a result would let the walk get further
@@ -169,19 +174,29 @@ class InnerCalls:
             for call in self._calls:
                 call.met = False
             self._blocked = self._worth = False
+            self._fresh.restart()
             self._walk = Walk(self)
             func, args, named = self._function
             self._walk.run(func, args, named)
             self._blocked = self._blocked or bool(self._walk.reason)
             waiting = [call for call in self._calls if call.under_way and self._pays(call.component, call.name)]
-            if len(waiting) > 1:
-                for call in waiting:
-                    if not (call.begun or call.taken):
-                        call.begun = True
-                        self._begin(call)
+            waiting = [call for call in waiting if not isinstance(call.component, Fresh)]
+            for call in waiting:
+                if not (call.begun or call.taken) and (len(waiting) > 1 or self._gains(call)):
+                    call.begun = True
+                    self._begin(call)
 
     def _pays(self, component: Any, name: str) -> bool:
         return self._options.eager or not quick(component, name)
+
+    def _gains(self, call: _Call) -> bool:
+        """Returns True if a call gains by itself, as an optimized object would."""
+        part = self._part(call.component)
+        if part is None:
+            return False
+        invocation = self._components.invocation(part, call.name, call.args, call.named, asyncio.Semaphore())
+        plan = part._self_current(invocation.way)
+        return plan is not None and plan.follows_for(call.name, eager=self._options.eager)
 
     def _observe(self, call: _Call, *, ahead: bool) -> None:
         observe(call.component, call.name, now() - call.since, ahead=ahead)
@@ -239,10 +254,12 @@ class InnerCalls:
         """See ``lookahead.Host``."""
         if not all(map(self._walk.plain, (*args, *named.values()))):
             raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
-        return self._components.made(kind, name, args, named)
+        made = self._components.made(kind, name, args, named)
+        return self._fresh.next(kind) if made is kind else made
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
+        obj = self._resolved(obj)
         if self._components.derives(obj, name):
             return self._derived(obj, name, args, named)
         key = self._components.key(obj, name, args, named)
@@ -253,7 +270,7 @@ class InnerCalls:
             value = self._met(obj, name, key, args, named, sure)
         else:
             value = key
-            for number, step in enumerate(steps):
+            for number, step in enumerate(self._flat(steps)):
                 given = [value, *args[1:]] if number else args
                 value = self._met(step, name, value, given, named, sure)
         return Awaited(value) if name.startswith("a") else value
@@ -264,6 +281,11 @@ class InnerCalls:
                 return UNKNOWN
             raise Stop(f"calls .{name}() with something that is not known yet")
         given = [*map(self._walk.copied, args)], {key: self._walk.copied(value) for key, value in named.items()}
+        if isinstance(obj, Fresh):
+            return Fresh(obj.kind, obj, name, *given)
+        return self._derivation(obj, name, *given)
+
+    def _derivation(self, obj: Any, name: str, *given: Any) -> Any:
         for done, value in self._made_before:
             if done[0] is obj and done[1:] == (name, *given):
                 return value
@@ -272,8 +294,21 @@ class InnerCalls:
             self._made_before.append(((obj, name, *given), value))
         return self._walk.own(value) if type(value) is list else value
 
+    def _resolved(self, obj: Any) -> Any:
+        """Returns the component behind a fresh one if stock has called it; any other as it is."""
+        if not isinstance(obj, Fresh) or obj.made.bound is None:
+            return obj
+        if obj.parent is None:
+            return obj.bound
+        return self._derivation(self._resolved(obj.parent), obj.name, obj.args, obj.named)
+
+    def _flat(self, steps: Sequence[Any]) -> Iterator[Any]:
+        for step in map(self._resolved, steps):
+            inner = self._components.steps(step)
+            yield from (step,) if inner is None else inner
+
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
-        part = self._part(obj)
+        part = None if isinstance(obj, Fresh) else self._part(obj)
         known = self._walk.known(key)
         if part is not None and self._components.computes(obj):
             if known and (value := self._computed(part, key)) is not UNKNOWN:
@@ -305,7 +340,7 @@ class InnerCalls:
             if not call.met and call.component is obj and call.name == name and equal(call.key, wanted):
                 call.met = True
                 return call
-        claims_of(type(obj), name)
+        claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)
         made = _Call(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         self._calls.append(made)
         return made
@@ -319,18 +354,47 @@ class InnerCalls:
     def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
         """Returns the call that stock is about to make, if a walk has found it."""
         with self._lock:
-            if self._over or not any(self._same(call, component) and not call.taken for call in self._calls):
+            if self._over:
                 return None
             try:
+                if (fresh := self._first(component, name, args, named)) is not None:
+                    return fresh
                 wanted = self._arguments(self._components.key(component, name, args, named))
+                for call in self._calls:
+                    same = self._same(call, component) and call.name == name and not call.taken
+                    if same and equal(call.key, wanted):
+                        call.taken = True
+                        return call
+                return self._alone(_Call(component, name, wanted, args, named))
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
-            for call in self._calls:
-                same = self._same(call, component) and call.name == name and not call.taken
-                if same and equal(call.key, wanted):
-                    call.taken = True
-                    return call
-        return None
+
+    def _first(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
+        """Returns the call by which stock shows a component that the function has made; another walk starts from it."""
+        fresh = [c for c in self._calls if isinstance(c.component, Fresh) and c.component.kind is type(component)]
+        if not fresh:
+            return None
+        wanted = self._arguments(self._components.key(component, name, args[:2], {}))
+        found = next((c for c in fresh if c.name == name and not c.taken and equal(c.key, wanted)), None)
+        if found is None:
+            return None
+        found.component.made.bound = component
+        for call in self._calls:
+            call.component = next(self._flat([call.component]))
+            claims_of(type(call.component), call.name)
+        found.taken = True
+        self.look()
+        return found
+
+    def _alone(self, call: _Call) -> _Call | None:
+        """Runs a call that no walk has found as an optimized object would, if it gains by itself."""
+        if not (self._components.composite(call.component) and self._pays(call.component, call.name)):
+            return None
+        if not self._gains(call):
+            return None
+        call.begun = call.taken = True
+        self._begin(call)
+        return None if call.ahead is None else call
 
     def _same(self, call: _Call, component: Any) -> bool:
         return call.component is component or self._components.same(call.component, component)

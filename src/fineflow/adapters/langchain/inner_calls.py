@@ -10,7 +10,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
@@ -19,7 +19,8 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, 
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.entry_wrappers import looked_through, looks_through
+from fineflow.adapters.core.entry_wrappers import claims_of, looked_through, looks_through
+from fineflow.adapters.core.fresh_components import Fresh
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
@@ -28,7 +29,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
-from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, methods_of
+from fineflow.adapters.langchain.user_functions import ENTRIES, composite, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.ir import Effect, Primitive
@@ -56,7 +57,7 @@ class Runnables:
         return self._of_runnable(obj) or methods_of(obj) is not None
 
     def judges(self, obj: Any, name: str) -> bool:
-        if type(obj) is _Sequence:
+        if type(obj) in (_Sequence, Fresh):
             return True
         defined = inspect.getattr_static(type(obj), name, None)
         if name in getattr(obj, "__dict__", {}) or not isinstance(defined, FunctionType):
@@ -64,7 +65,10 @@ class Runnables:
         return name in ENTRIES or name in (methods_of(obj) or ()) or of_package(owner(type(obj), name).__module__)
 
     def _of_runnable(self, obj: Any) -> bool:
-        return issubclass(type(obj), Runnable) or type(obj) is _Sequence
+        return issubclass(type(obj), Runnable) or type(obj) in (_Sequence, Fresh)
+
+    def composite(self, obj: Any) -> bool:
+        return composite(obj)
 
     def steps(self, obj: Any) -> Sequence[Any] | None:
         return obj.steps if type(obj) is _Sequence else None
@@ -130,12 +134,15 @@ class Runnables:
         return _Sequence((*(self.steps(left) or (left,)), *(self.steps(right) or (right,))))
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if isinstance(kind, type) and issubclass(kind, BaseLanguageModel) and of_package(kind.__module__):
+            return kind
         if not (isinstance(kind, type) and kind.__module__.startswith(_MADE_OF)):
             raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
         return (getattr(kind, name) if name else kind)(*args, **named)
 
     def derives(self, obj: Any, name: str) -> bool:
-        kind, own = type(obj), getattr(obj, "__dict__", {})
+        kind = obj.kind if isinstance(obj, Fresh) else type(obj)
+        own = getattr(obj, "__dict__", {})
         if issubclass(kind, BasePromptTemplate):
             return name in _FORMATTING and name not in own and self.computes(obj)
         believed = issubclass(kind, BaseChatModel) and of_package(owner(kind, name).__module__)
@@ -195,12 +202,18 @@ def looking_through(step: Any, site: Site) -> Any:
     """Returns an opaque step in whose own functions component calls run ahead."""
     if not site.looked_through:
         return step
+    found = looked_through_in(step)
+    for _, each in found.values():
+        for component in each.components.values():
+            if isinstance(component, Runnable):  # one call of it may gain by itself
+                for name in ENTRIES:
+                    claims_of(type(component), name)
     if type(step) is RunnableLambda:
         copy = copying.copy(step)
         for name, func in functions_of(step).items():
             copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
         return copy
-    for obj, _ in looked_through_in(step).values():
+    for obj, _ in found.values():
         for name in functions_of(obj):  # the user's object itself must run: its identity and its state are the user's
             looks_through(type(obj), name)
         site.shadows.inside[id(obj)] = partial(_begin, site)

@@ -12,8 +12,8 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.vectorstores import VectorStore
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, RunnablePassthrough, RunnableSequence
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
 from fineflow.adapters.lookahead.scan import Found, scan
@@ -32,6 +32,8 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
         (BaseCrossEncoder, "score"),
     )
 )
+_MADE = (BaseLanguageModel, BaseRetriever, Embeddings, VectorStore)
+_SIMPLE = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser, VectorStoreRetriever, RunnablePassthrough)
 _CALLED = ENTRIES.union(*(names for _, names in _METHODS))
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
@@ -71,9 +73,8 @@ def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
         if id(obj) in seen or depth > _DEPTH:
             continue
         seen.add(id(obj))
-        each = next(
-            (f for func in functions_of(obj).values() if (f := scan(func, _is_component, _CALLED)).several), None
-        )
+        scanned = (scan(func, _is_component, _CALLED) for func in functions_of(obj).values())
+        each = next((f for f in scanned if f.several or (f.calls and any(map(composite, f.components.values())))), None)
         if each is not None:
             found[id(obj)] = obj, each
         if obj is step or isinstance(obj, (Runnable, BaseDocumentCompressor)):
@@ -83,7 +84,18 @@ def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
     return found
 
 
+def composite(obj: Any) -> bool:
+    """Returns True for a component that consists of several, so that one call of it may gain by itself."""
+    if isinstance(obj, RunnableSequence):
+        return any(map(composite, obj.steps))
+    if isinstance(obj, RunnableBinding):
+        return composite(obj.bound)
+    return isinstance(obj, Runnable) and not isinstance(obj, _SIMPLE)
+
+
 def _is_component(obj: Any) -> bool:
+    if isinstance(obj, type):  # the function makes one
+        return issubclass(obj, _MADE) and of_package(obj.__module__)
     kind = type(obj)
     if methods_of(obj) is not None:
         return True

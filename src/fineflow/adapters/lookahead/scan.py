@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.code import decoded
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
-_DEPTH = 4  # functions that call functions
+_DEPTH = 6  # functions that call functions
+_MOST = 20  # elements of a container
 
 
 @dataclass
 class Found:
-    """Components that a function refers to, by the name under which it does. several: it may call more than once."""
+    """Components that a function refers to, by the name under which it does. calls: of methods of components."""
 
     components: dict[str, Any] = field(default_factory=dict)
     calls: int = 0  # one in a loop counts twice
@@ -30,59 +30,81 @@ class Found:
 
 def scan(func: Any, is_component: Callable[[Any], bool], methods: frozenset[str]) -> Found:
     """Returns what a function, and the user's functions that it calls, refer to. Never raises."""
-    found, seen = Found(), set[int]()
+    made = _Scan(is_component, methods)
+    try:
+        made.visit(func, 0, repeated=False)
+    except Exception:  # an object that does not let itself be looked at
+        return Found()
+    return made.found
 
-    def visit(func: Any, depth: int, repeated: bool) -> None:
+
+class _Scan:
+    def __init__(self, is_component: Callable[[Any], bool], methods: frozenset[str]) -> None:
+        self.found = Found()
+        self._is_component, self._methods = is_component, methods
+        self._seen: set[tuple[int, int]] = set()  # a code object and the object that it is a method of
+
+    def visit(self, func: Any, depth: int, *, repeated: bool) -> None:
+        """Reads a function. repeated: it is called in a loop."""
         owner = None
         while isinstance(func, functools.partial):
             for name, value in (*((type(value).__name__, value) for value in func.args), *func.keywords.items()):
-                refer(name, value, depth, repeated)
+                self._refer(name, value, depth, repeated)
             func = func.func
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
-        if (
-            not isinstance(func, FunctionType)
-            or func.__code__.co_flags & _GENERATORS
-            or depth > _DEPTH
-            or id(func.__code__) in seen
-        ):
+        if not isinstance(func, FunctionType) or func.__code__.co_flags & _GENERATORS or depth > _DEPTH:
             return
+        key = (id(func.__code__), id(owner))
+        if key in self._seen:
+            return
+        self._seen.add(key)
         for value in (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()):
-            refer(type(value).__name__, value, depth, repeated)
+            self._refer(type(value).__name__, value, depth, repeated)
         cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
+        first = func.__code__.co_varnames[:1] if owner is not None else ()
         for code in _codes(func.__code__):
-            seen.add(id(code))
-            read(code, func, cells, owner, depth, repeated or code is not func.__code__)
+            again = repeated or code is not func.__code__
+            self._read(code, func.__globals__, cells, dict.fromkeys(first, owner), depth, again)
 
-    def read(code: CodeType, func: Any, cells: dict[str, Any], owner: Any, depth: int, repeated: bool) -> None:
-        instructions, loops = decoded(code).instructions, _loops(code)
-        for number, ins in enumerate(instructions):
-            again = repeated or any(number in loop for loop in loops)
+    def _read(
+        self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
+    ) -> None:
+        loops, value = _loops(code), None
+        for number, ins in enumerate(decoded(code).instructions):
+            again, name = repeated or any(number in loop for loop in loops), str(ins.value)
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
-                found.calls += (1 + again) * (ins.value in methods)
-                if owner is not None:
-                    refer(str(ins.value), _attribute(owner, str(ins.value)), depth, again)
+                self.found.calls += (1 + again) * (name in self._methods)
+                value = None if value is None else _attribute(value, name)
             elif ins.name in ("LOAD_GLOBAL", "LOAD_NAME"):
-                refer(ins.value, func.__globals__.get(ins.value), depth, again, instructions[number + 1])
-            elif ins.name in ("LOAD_DEREF", "LOAD_FAST") and ins.value in cells:
-                refer(ins.value, _content(cells[ins.value]), depth, again, instructions[number + 1])
+                value = names.get(name)
+            elif ins.name in ("LOAD_DEREF", "LOAD_FAST", "LOAD_CLOSURE"):
+                value = own[name] if name in own else _content(cells[name]) if name in cells else None
+            else:
+                value = None
+            if value is not None:
+                self._refer(name, value, depth, again)
+                self._choose(value, code, depth, again)
 
-    def refer(name: str, value: Any, depth: int, repeated: bool, following: Instruction | None = None) -> None:
-        if is_component(value):
-            found.components[name] = value
-        elif isinstance(value, FunctionType | MethodType):
-            if not of_package(getattr(value, "__module__", None) or ""):
-                visit(value, depth + 1, repeated)
-        elif following and following.name in ("LOAD_ATTR", "LOAD_METHOD"):  # of a module, or of the user's object
-            name = str(following.value)
-            if isinstance(value, ModuleType) or not of_package(type(value).__module__ or ""):
-                refer(name, _attribute(value, name), depth, repeated)
+    def _refer(self, name: str, value: Any, depth: int, repeated: bool) -> None:
+        if self._is_component(value):
+            self.found.components[name] = value
+        elif isinstance(value, FunctionType | MethodType) and not of_package(getattr(value, "__module__", None) or ""):
+            self.visit(value, depth + 1, repeated=repeated)
 
-    try:
-        visit(func, 0, False)
-    except Exception:  # an object that does not let itself be looked at
-        return Found()
-    return found
+    def _choose(self, value: Any, code: CodeType, depth: int, repeated: bool) -> None:
+        """Reads what the function may call of the objects in a container: ``self.strategies[kind].retrieve(query)``."""
+        if type(value) not in (dict, list, tuple):
+            return
+        parts = list(value.values() if type(value) is dict else value)[:_MOST]
+        for part in parts:
+            if self._is_component(part):
+                self.found.components[type(part).__name__] = part
+            elif isinstance(part, FunctionType | MethodType):
+                self._refer("", part, depth, repeated)
+            elif not of_package(type(part).__module__ or ""):
+                for name in code.co_names:
+                    self._refer(name, _attribute(part, name), depth, repeated)
 
 
 def _loops(code: CodeType) -> list[range]:
@@ -100,11 +122,18 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _attribute(obj: Any, name: str) -> Any:
-    """Returns an attribute without running code; a function of the class bound to the object; None if there is none."""
+    """Returns an attribute of a module or of the user's object, without running code; None if there is none.
+
+    A function of the class is bound to the object.
+    """
+    if not isinstance(obj, ModuleType) and of_package(type(obj).__module__ or ""):
+        return None
     own = getattr(obj, "__dict__", {})
     if name in own:
         return own[name]
     value = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
+    if isinstance(value, staticmethod | classmethod):
+        return MethodType(value.__func__, type(obj)) if isinstance(value, classmethod) else value.__func__
     return MethodType(value, obj) if isinstance(value, FunctionType) else None
 
 
