@@ -76,7 +76,10 @@ class Components(Protocol):
         """Returns ``left | right``. Raises Stop."""
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns a new component, or ``kind`` if only stock may make it. Raises Stop if making it may do more."""
+        """Returns a new component. Raises Stop if making it may do more."""
+
+    def fresh(self, kind: Any) -> bool:
+        """Returns True for classes of components that only stock makes, as that may open connections."""
 
     def composite(self, obj: Any) -> bool:
         """Returns True for a component that consists of several, so that one call of it may gain by itself."""
@@ -179,7 +182,9 @@ class InnerCalls:
             func, args, named = self._function
             self._walk.run(func, args, named)
             self._blocked = self._blocked or bool(self._walk.reason)
-            waiting = [call for call in self._calls if call.under_way and self._pays(call.component, call.name)]
+            waiting = [
+                call for call in self._calls if call.met and call.under_way and self._pays(call.component, call.name)
+            ]
             waiting = [call for call in waiting if not isinstance(call.component, Fresh)]
             for call in waiting:
                 if not (call.begun or call.taken) and (len(waiting) > 1 or self._gains(call)):
@@ -252,10 +257,11 @@ class InnerCalls:
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """See ``lookahead.Host``."""
+        if not name and self._components.fresh(kind):
+            return self._fresh.next(kind)
         if not all(map(self._walk.plain, (*args, *named.values()))):
             raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
-        made = self._components.made(kind, name, args, named)
-        return self._fresh.next(kind) if made is kind else made
+        return self._components.made(kind, name, args, named)
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
@@ -281,17 +287,16 @@ class InnerCalls:
                 return UNKNOWN
             raise Stop(f"calls .{name}() with something that is not known yet")
         given = [*map(self._walk.copied, args)], {key: self._walk.copied(value) for key, value in named.items()}
-        if isinstance(obj, Fresh):
-            return Fresh(obj.kind, obj, name, *given)
         return self._derivation(obj, name, *given)
 
-    def _derivation(self, obj: Any, name: str, *given: Any) -> Any:
+    def _derivation(self, obj: Any, name: str, args: Any, named: Any) -> Any:
         for done, value in self._made_before:
-            if done[0] is obj and done[1:] == (name, *given):
+            if done[0] is obj and done[1:] == (name, args, named):
                 return value
-        value = self._components.derived(obj, name, *given)
+        fresh = isinstance(obj, Fresh)
+        value = Fresh(obj.kind, obj, name, args, named) if fresh else self._components.derived(obj, name, args, named)
         if self._components.knows(value):  # each walk meets the same object, and thus its calls
-            self._made_before.append(((obj, name, *given), value))
+            self._made_before.append(((obj, name, args, named), value))
         return self._walk.own(value) if type(value) is list else value
 
     def _resolved(self, obj: Any) -> Any:

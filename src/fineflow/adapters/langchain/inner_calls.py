@@ -134,11 +134,12 @@ class Runnables:
         return _Sequence((*(self.steps(left) or (left,)), *(self.steps(right) or (right,))))
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        if isinstance(kind, type) and issubclass(kind, BaseLanguageModel) and of_package(kind.__module__):
-            return kind
         if not (isinstance(kind, type) and kind.__module__.startswith(_MADE_OF)):
             raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
         return (getattr(kind, name) if name else kind)(*args, **named)
+
+    def fresh(self, kind: Any) -> bool:
+        return isinstance(kind, type) and issubclass(kind, BaseLanguageModel) and of_package(kind.__module__)
 
     def derives(self, obj: Any, name: str) -> bool:
         kind = obj.kind if isinstance(obj, Fresh) else type(obj)

@@ -1,0 +1,210 @@
+"""Components that a user function reaches by objects of its own, or makes itself: their calls run ahead."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from pydantic import BaseModel, Field
+
+import fineflow
+from benchmarks import apps
+from fineflow.testing import virtual_threads
+from fineflow.testing.differential import assert_same
+from fineflow.testing.gates import Meter
+from fineflow.testing.langchain import FakeChat, FakeVectorStore
+
+needs_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+
+TEXTS = ["one", "two", "three", "four"]
+
+
+class Grade(BaseModel):
+    score: int = Field(ge=0, le=10, description="relevance")
+
+
+def took(func: Any, value: Any, **options: Any) -> tuple[Any, float, float]:
+    """Returns the answer, and the virtual seconds of stock and of the optimized function."""
+    stock = virtual_threads.run(lambda: RunnableLambda(func).invoke(value))
+    fast = fineflow.optimize(RunnableLambda(func), strict=True, **options)
+    ours = virtual_threads.run(lambda: fast.invoke(value))
+    assert ours.value == stock.value
+    return ours.value, stock.seconds, ours.seconds
+
+
+# --- reached through objects ----------------------------------------------------------------------------------------
+
+
+class Grader:
+    def __init__(self, model: Any) -> None:
+        self.chain = ChatPromptTemplate.from_template("grade {text}") | model | StrOutputParser()
+
+    def grade(self, texts: list[str]) -> list[str]:
+        return [self.chain.invoke({"text": text}) for text in texts]
+
+
+class Pipeline:
+    def __init__(self, model: Any) -> None:
+        self.grader = Grader(model)
+        self.strategies = {"grade": Grader(model), "none": None}
+
+    def nested(self, texts: list[str]) -> list[str]:
+        return self.grader.grade(texts)
+
+    def chosen(self, texts: list[str]) -> list[str]:
+        strategy = self.strategies["grade" if texts else "none"]
+        return strategy.grade(texts) if strategy is not None else []
+
+
+@needs_threads
+@pytest.mark.parametrize("name", ["nested", "chosen"])
+def test_objects_inside_objects(name: str) -> None:
+    model = FakeChat(prefill=1)
+    assert took(getattr(Pipeline(model), name), TEXTS)[1:] == (4, 1)
+
+
+@needs_threads
+def test_a_single_call_of_a_chain_with_something_to_gain() -> None:
+    model = FakeChat(prefill=1)
+    say = ChatPromptTemplate.from_template("{text}") | model | StrOutputParser()
+    chain = RunnablePassthrough.assign(a=say) | RunnablePassthrough.assign(b=say)
+
+    def ask(text: str) -> str:
+        return chain.invoke({"text": text})["b"].strip()
+
+    assert took(ask, "x")[1:] == (2, 1)
+
+
+@needs_threads
+def test_a_chain_behind_side_effects_still_gains_by_itself() -> None:
+    model = FakeChat(prefill=1)
+    say = ChatPromptTemplate.from_template("{text}") | model | StrOutputParser()
+    chain = RunnablePassthrough.assign(a=say) | RunnablePassthrough.assign(b=say)
+    written: list[str] = []
+
+    def ask(texts: list[str]) -> list[Any]:
+        answers = []
+        for text in texts:
+            written.append(text)  # may change what follows
+            answers.append(chain.invoke({"text": text}))
+        return answers
+
+    assert took(ask, TEXTS[:2])[1:] == (4, 2)
+    assert written == TEXTS[:2] * 2
+
+
+# --- made in the function -------------------------------------------------------------------------------------------
+
+
+@needs_threads
+def test_prompts_are_formatted() -> None:
+    model = FakeChat(prefill=1)
+    prompt = PromptTemplate.from_template("grade {text}")
+
+    def ask(texts: list[str]) -> list[str]:
+        chat = ChatPromptTemplate.from_messages([("system", "grade"), ("human", "{text}")])
+        answers = [model.invoke(prompt.format(text=text)).text for text in texts]
+        answers += [model.invoke(chat.format_messages(text=text)).text for text in texts]
+        return answers + [model.invoke(chat.format_prompt(text=text).to_messages()).text for text in texts]
+
+    assert took(ask, TEXTS)[1:] == (12, 1)
+
+
+@needs_threads
+def test_bound_models() -> None:
+    model = FakeChat(answers=lambda messages: "a b stop c", prefill=1)
+
+    def ask(texts: list[str]) -> list[str]:
+        held = model.bind(stop=["stop"])
+        return [(ChatPromptTemplate.from_template("{text}") | held).invoke({"text": text}).text for text in texts]
+
+    answer, stock, ours = took(ask, TEXTS)
+    assert (stock, ours) == (4, 1)
+    assert answer == ["a b "] * 4
+
+
+@needs_threads
+def test_structured_output_made_in_the_function() -> None:
+    services = apps.load("services")
+    model = services.chat_model(lambda prompt: json.dumps({"score": len(prompt) % 10}), 1)
+
+    def ask(texts: list[str]) -> list[int]:
+        scores = []
+        for text in texts:
+            chain = PromptTemplate.from_template("score {text}") | model.with_structured_output(Grade)
+            scores.append(chain.invoke({"text": text}).score)
+        return sorted(scores)
+
+    assert took(ask, TEXTS)[1:] == (4, 1)
+
+
+@needs_threads
+def test_models_made_in_the_function() -> None:
+    meters = Meter(), Meter()
+
+    def ask(texts: list[str]) -> list[str]:
+        model = FakeChat(prefill=1, meter=meters[0])
+        other = FakeChat(prefill=1, meter=meters[1], default="other")
+        answers = []
+        for text in texts:
+            answers.append((ChatPromptTemplate.from_template("say {text}") | model).invoke({"text": text}).text)
+            answers.append(other.bind(stop=["x"]).invoke(text).text)
+        return answers
+
+    answer, stock, ours = took(ask, TEXTS)
+    assert answer == ["ok", "other"] * 4
+    assert stock == 8
+    assert ours == 2  # the first call of each model shows which one it is
+    assert [meter.calls for meter in meters] == [8, 8]
+
+
+@needs_threads
+def test_models_of_which_only_one_is_made() -> None:
+    meter = Meter()
+
+    def ask(texts: list[str]) -> list[str]:
+        if len(texts) > 2:
+            model = FakeChat(prefill=1, meter=meter)
+        else:
+            model = FakeChat(prefill=1, meter=meter, default="few")
+        return [model.invoke(text).text for text in texts]
+
+    assert took(ask, TEXTS)[1:] == (4, 1)
+    assert took(ask, TEXTS[:2])[0] == ["few", "few"]
+    assert meter.calls == 12
+
+
+def _app() -> tuple[Any, list[Any]]:
+    store = FakeVectorStore.from_texts(TEXTS, FakeVectorStore().embedding)
+    log: list[Any] = []
+
+    def rerank(query: str) -> list[Document]:
+        model = FakeChat(answers=lambda messages: str(len(messages[-1].text)), prefill=0.003)
+        scored = []
+        for doc in store.similarity_search(query, k=4):
+            log.append(doc.page_content)
+            prompt = PromptTemplate.from_template("{query} {doc}").format(query=query, doc=doc.page_content)
+            scored.append((doc, int(model.invoke(prompt).text)))
+        return [doc for doc, _ in sorted(scored, key=lambda pair: pair[1])]
+
+    return RunnableLambda(rerank) | (lambda docs: [doc.page_content for doc in docs]), log
+
+
+def test_is_stock() -> None:
+    assert_same(_app, "two", strict=True)
+
+
+def test_a_model_that_fails() -> None:
+    def made() -> Any:
+        def ask(texts: list[str]) -> list[str]:
+            model = FakeChat(answers={"three": ValueError("no")}, prefill=0.003)
+            return [model.invoke(text).text for text in texts]
+
+        return RunnableLambda(ask)
+
+    assert_same(made, TEXTS, entries=("invoke", "ainvoke", "stream", "astream"), strict=True)
