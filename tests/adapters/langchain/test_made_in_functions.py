@@ -168,10 +168,8 @@ def test_models_of_which_only_one_is_made() -> None:
     meter = Meter()
 
     def ask(texts: list[str]) -> list[str]:
-        if len(texts) > 2:
-            model = FakeChat(prefill=1, meter=meter)
-        else:
-            model = FakeChat(prefill=1, meter=meter, default="few")
+        many = len(texts) > 2
+        model = FakeChat(prefill=1, meter=meter) if many else FakeChat(prefill=1, meter=meter, default="few")
         return [model.invoke(text).text for text in texts]
 
     assert took(ask, TEXTS)[1:] == (4, 1)

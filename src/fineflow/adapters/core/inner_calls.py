@@ -15,103 +15,26 @@ import asyncio
 import contextvars
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from fineflow.adapters.core.call_finder import CallFinder, Components, FoundCall
 from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.durations import observe, quick
-from fineflow.adapters.core.entry_wrappers import active, claims_of
-from fineflow.adapters.core.fresh_components import Fresh, FreshComponents
+from fineflow.adapters.core.durations import observe
+from fineflow.adapters.core.entry_wrappers import active
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
-from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
-
-
-class Components(Protocol):
-    """A framework's side: its components, and their methods that may run ahead."""
-
-    def knows(self, obj: Any) -> bool:
-        """Returns True for a component, or for something that ``joined`` or ``made`` has returned."""
-
-    def judges(self, obj: Any, name: str) -> bool:
-        """Returns True if calls of this method of a component are calls of the component, not of the user's code."""
-
-    def steps(self, obj: Any) -> Sequence[Any] | None:
-        """Returns the steps of a sequence that the function makes itself; None for anything else."""
-
-    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns what two calls must have in common to be the same: a tuple of arguments, or the only one that counts.
-
-        Raises Stop for a method that is not known to change nothing.
-        """
-
-    def reads_only(self, part: Planned, key: Any) -> bool:
-        """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
-
-    def computes(self, obj: Any) -> bool:
-        """Returns True for a component that only computes: a prompt, a parser."""
-
-    def computed(self, part: Planned, key: Any) -> Any:
-        """Returns the value of such a component; UNKNOWN if it may do more. Raises what it raises."""
-
-    def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
-        """Returns the call of a component."""
-
-    def limit(self) -> int | None:
-        """Returns the ``max_concurrency`` in force."""
-
-    def joined(self, left: Any, right: Any) -> Any:
-        """Returns ``left | right``. Raises Stop."""
-
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns a new component. Raises Stop if making it may do more."""
-
-    def fresh(self, kind: Any) -> bool:
-        """Returns True for classes of components that only stock makes, as that may open connections."""
-
-    def composite(self, obj: Any) -> bool:
-        """Returns True for a component that consists of several, so that one call of it may gain by itself."""
-
-    def derives(self, obj: Any, name: str) -> bool:
-        """Returns True for methods that only compute: they return a new component, or data, and change nothing."""
-
-    def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns the result of such a method. Raises Stop if it may do more with these arguments."""
-
-    def same(self, one: Any, other: Any) -> bool:
-        """Returns True if two components are one, or were derived from one in the same way."""
-
-
-class _Call:
-    """One component call that the function is going to make. met: in the current walk. taken: stock is making it."""
-
-    __slots__ = (
-        *("ahead", "args", "begun", "component", "failed", "key", "met", "name", "named", "since", "taken", "value"),
-    )
-
-    def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
-        self.value: Any = UNKNOWN
-        self.ahead: CallAhead | None = None
-        self.met = True
-        self.begun = self.taken = self.failed = False
-        self.since = 0.0  # when it began
-
-    @property
-    def under_way(self) -> bool:
-        return self.value is UNKNOWN and not self.failed
 
 
 class InnerCalls:
@@ -135,20 +58,15 @@ class InnerCalls:
     ) -> None:
         self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
-        self._function = (func, args, named)
-        self._calls: list[_Call] = []
+        self._finder = CallFinder(components, part, arguments, (func, args, named), eager=options.eager)
+        self._func = func
         self._lock = threading.RLock()
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
         self._limits: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
-        self._made_before: list[tuple[Any, Any]] = []
-        self._fresh = FreshComponents()
         self._over = False
         self._due = False  # another walk is scheduled
-        self._blocked = False  # a result would let the walk get further
-        self._worth = False  # the walk has met a call that may be worth running ahead
-        self._walk: Walk = Walk(self)
 
     # --- walks ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +81,7 @@ class InnerCalls:
             self._over = True
         except Exception as error:
             self._over = True
-            name = getattr(self._function[0], "__name__", "a function")
+            name = getattr(self._func, "__name__", "a function")
             text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
             if self._options.strict:
                 raise PlanningError(f"{text}; without strict=True this is a warning") from error
@@ -174,39 +92,16 @@ class InnerCalls:
             self._due = False
             if self._over or self._claiming.call.claims.closed:
                 return
-            for call in self._calls:
-                call.met = False
-            self._blocked = self._worth = False
-            self._fresh.restart()
-            self._walk = Walk(self)
-            func, args, named = self._function
-            self._walk.run(func, args, named)
-            self._blocked = self._blocked or bool(self._walk.reason)
-            waiting = [
-                call for call in self._calls if call.met and call.under_way and self._pays(call.component, call.name)
-            ]
-            waiting = [call for call in waiting if not isinstance(call.component, Fresh)]
+            waiting = self._finder.look()
             for call in waiting:
                 if not (call.begun or call.taken) and (len(waiting) > 1 or self._gains(call)):
                     call.begun = True
                     self._begin(call)
 
-    def _pays(self, component: Any, name: str) -> bool:
-        return self._options.eager or not quick(component, name)
-
-    def _gains(self, call: _Call) -> bool:
-        """Returns True if a call gains by itself, as an optimized object would."""
-        part = self._part(call.component)
-        if part is None:
-            return False
-        invocation = self._components.invocation(part, call.name, call.args, call.named, asyncio.Semaphore())
-        plan = part._self_current(invocation.way)
-        return plan is not None and plan.follows_for(call.name, eager=self._options.eager)
-
-    def _observe(self, call: _Call, *, ahead: bool) -> None:
+    def _observe(self, call: FoundCall, *, ahead: bool) -> None:
         observe(call.component, call.name, now() - call.since, ahead=ahead)
 
-    def _begin(self, call: _Call) -> None:
+    def _begin(self, call: FoundCall) -> None:
         loop = self._loop if call.name.startswith("a") else _engine_loop()
         if loop is None:
             return
@@ -220,7 +115,7 @@ class InnerCalls:
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead
 
-    def _ahead(self, call: _Call, limit: asyncio.Semaphore) -> CallAhead | None:
+    def _ahead(self, call: FoundCall, limit: asyncio.Semaphore) -> CallAhead | None:
         part = self._part(call.component)
         if part is None:
             return MethodAhead(getattr(call.component, call.name), call.args, call.named, limit)
@@ -230,170 +125,37 @@ class InnerCalls:
             return None
         return GraphAhead(part, part._self_framework.bounded(plan), invocation)
 
-    def _finished(self, call: _Call, value: Any) -> None:
+    def _finished(self, call: FoundCall, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
         if isinstance(value, Failed):
             call.failed = True
         elif call.value is UNKNOWN:
             self._observe(call, ahead=True)
             call.value = value
-        if self._blocked and not self._due and not self._over:
+        if self._finder.blocked and not self._due and not self._over:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
 
-    # --- what the walk meets ----------------------------------------------------------------------------------------
-
-    def knows(self, obj: Any) -> bool:
-        """See ``lookahead.Host``."""
-        return self._components.knows(obj)
-
-    def judges(self, obj: Any, name: str) -> bool:
-        """See ``lookahead.Host``."""
-        return self._components.judges(obj, name)
-
-    def joined(self, left: Any, right: Any) -> Any:
-        """See ``lookahead.Host``."""
-        return self._components.joined(left, right)
-
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """See ``lookahead.Host``."""
-        if not name and self._components.fresh(kind):
-            return self._fresh.next(kind)
-        if not all(map(self._walk.plain, (*args, *named.values()))):
-            raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
-        return self._components.made(kind, name, args, named)
-
-    def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
-        """See ``lookahead.Host``."""
-        obj = self._resolved(obj)
-        if self._components.derives(obj, name):
-            return self._derived(obj, name, args, named)
-        key = self._components.key(obj, name, args, named)
-        if type(key) is tuple:
-            self._walk.own(key)
-        steps = self._components.steps(obj)
-        if steps is None:
-            value = self._met(obj, name, key, args, named, sure)
-        else:
-            value = key
-            for number, step in enumerate(self._flat(steps)):
-                given = [value, *args[1:]] if number else args
-                value = self._met(step, name, value, given, named, sure)
-        return Awaited(value) if name.startswith("a") else value
-
-    def _derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        if not all(map(self._walk.known, (*args, *named.values()))):
-            if self._components.knows(obj) and self._components.computes(obj):
-                return UNKNOWN
-            raise Stop(f"calls .{name}() with something that is not known yet")
-        given = [*map(self._walk.copied, args)], {key: self._walk.copied(value) for key, value in named.items()}
-        return self._derivation(obj, name, *given)
-
-    def _derivation(self, obj: Any, name: str, args: Any, named: Any) -> Any:
-        for done, value in self._made_before:
-            if done[0] is obj and done[1:] == (name, args, named):
-                return value
-        fresh = isinstance(obj, Fresh)
-        value = Fresh(obj.kind, obj, name, args, named) if fresh else self._components.derived(obj, name, args, named)
-        if self._components.knows(value):  # each walk meets the same object, and thus its calls
-            self._made_before.append(((obj, name, args, named), value))
-        return self._walk.own(value) if type(value) is list else value
-
-    def _resolved(self, obj: Any) -> Any:
-        """Returns the component behind a fresh one if stock has called it; any other as it is."""
-        if not isinstance(obj, Fresh) or obj.made.bound is None:
-            return obj
-        if obj.parent is None:
-            return obj.bound
-        return self._derivation(self._resolved(obj.parent), obj.name, obj.args, obj.named)
-
-    def _flat(self, steps: Sequence[Any]) -> Iterator[Any]:
-        for step in map(self._resolved, steps):
-            inner = self._components.steps(step)
-            yield from (step,) if inner is None else inner
-
-    def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
-        part = None if isinstance(obj, Fresh) else self._part(obj)
-        known = self._walk.known(key)
-        if part is not None and self._components.computes(obj):
-            if known and (value := self._computed(part, key)) is not UNKNOWN:
-                return value
-        else:
-            self._worth = self._worth or self._pays(obj, name)
-        reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
-        if not (sure and known):
-            self._blocked = True
-            if not reads_only:
-                raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")
-            return UNKNOWN
-        call = self._matching(obj, name, self._walk.copied(key), args, named)
-        if call.failed:
-            raise Stop(f"its call of a {type(obj).__name__} failed")
-        if call.value is UNKNOWN and not reads_only:
-            raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
-        return call.value
-
-    def _computed(self, part: Planned, key: Any) -> Any:
-        try:
-            return self._components.computed(part, self._walk.copied(key))
-        except Exception as error:
-            raise Stop(f"a {type(part.__wrapped__).__name__} raises {type(error).__name__}") from None
-
-    def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> _Call:
-        wanted = self._arguments(key)
-        for call in self._calls:
-            if not call.met and call.component is obj and call.name == name and equal(call.key, wanted):
-                call.met = True
-                return call
-        claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)
-        made = _Call(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
-        self._calls.append(made)
-        return made
-
-    def _given(self, arg: Any) -> Any:
-        # Only what the key leaves out, such as a config with callbacks of stock, can be unknown.
-        return self._walk.copied(arg) if self._walk.known(arg) else None
-
     # --- what stock does --------------------------------------------------------------------------------------------
 
-    def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
-        """Returns the call that stock is about to make, if a walk has found it."""
+    def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
+        """Returns the call that stock is about to make, if a walk has found it, or if it gains by itself."""
         with self._lock:
             if self._over:
                 return None
             try:
-                if (fresh := self._first(component, name, args, named)) is not None:
-                    return fresh
+                if (first := self._finder.first(component, name, args)) is not None:
+                    self.look()
+                    return first
                 wanted = self._arguments(self._components.key(component, name, args, named))
-                for call in self._calls:
-                    same = self._same(call, component) and call.name == name and not call.taken
-                    if same and equal(call.key, wanted):
-                        call.taken = True
-                        return call
-                return self._alone(_Call(component, name, wanted, args, named))
+                found = self._finder.matching(component, name, wanted)
+                return found or self._alone(FoundCall(component, name, wanted, args, named))
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
 
-    def _first(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
-        """Returns the call by which stock shows a component that the function has made; another walk starts from it."""
-        fresh = [c for c in self._calls if isinstance(c.component, Fresh) and c.component.kind is type(component)]
-        if not fresh:
-            return None
-        wanted = self._arguments(self._components.key(component, name, args[:2], {}))
-        found = next((c for c in fresh if c.name == name and not c.taken and equal(c.key, wanted)), None)
-        if found is None:
-            return None
-        found.component.made.bound = component
-        for call in self._calls:
-            call.component = next(self._flat([call.component]))
-            claims_of(type(call.component), call.name)
-        found.taken = True
-        self.look()
-        return found
-
-    def _alone(self, call: _Call) -> _Call | None:
+    def _alone(self, call: FoundCall) -> FoundCall | None:
         """Runs a call that no walk has found as an optimized object would, if it gains by itself."""
-        if not (self._components.composite(call.component) and self._pays(call.component, call.name)):
+        if not (self._components.composite(call.component) and self._finder.pays(call.component, call.name)):
             return None
         if not self._gains(call):
             return None
@@ -401,10 +163,16 @@ class InnerCalls:
         self._begin(call)
         return None if call.ahead is None else call
 
-    def _same(self, call: _Call, component: Any) -> bool:
-        return call.component is component or self._components.same(call.component, component)
+    def _gains(self, call: FoundCall) -> bool:
+        """Returns True if a call gains by itself, as an optimized object would."""
+        part = self._part(call.component)
+        if part is None:
+            return False
+        invocation = self._components.invocation(part, call.name, call.args, call.named, asyncio.Semaphore())
+        plan = part._self_current(invocation.way)
+        return plan is not None and plan.follows_for(call.name, eager=self._options.eager)
 
-    def stock(self, own: Callable[..., Any], call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
         before = active.set(None)
         try:
@@ -422,7 +190,9 @@ class InnerCalls:
         self._made(call, value)
         return value
 
-    async def astock(self, own: Callable[..., Any], call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    async def astock(
+        self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
         """``stock`` for async methods."""
         before = active.set(None)
         try:
@@ -441,16 +211,16 @@ class InnerCalls:
         self._made(call, value)
         return value
 
-    def _of_stock(self, call: _Call, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
+    def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)
         assert part is not None
         return self._components.invocation(part, call.name, args, named, asyncio.Semaphore())
 
-    def _made(self, call: _Call, value: Any) -> None:
+    def _made(self, call: FoundCall, value: Any) -> None:
         call.failed = False  # of what ran ahead, perhaps
         if call.value is UNKNOWN:
             call.value = value
-            if self._blocked and self._worth:
+            if self._finder.blocked and self._finder.worth:
                 self.look()
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -468,8 +238,8 @@ class InnerCalls:
     def _left(self) -> list[CallAhead]:
         with self._lock:
             self._over = True
-            left = [call.ahead for call in self._calls if call.ahead is not None and not call.taken]
-            self._calls.clear()
+            left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]
+            self._finder.calls.clear()
         return left
 
 

@@ -1,0 +1,126 @@
+"""Containers: making them, their items, and changes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.values import UNKNOWN, Stop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
+
+_COPIES = frozenset({list, tuple, dict, set, frozenset, str, range})
+
+
+@rule("BUILD_LIST BUILD_TUPLE BUILD_SET")
+def _build(f: Frame, ins: Instruction) -> None:
+    kind = {"BUILD_LIST": list, "BUILD_TUPLE": tuple, "BUILD_SET": set}[ins.name]
+    parts = f.pops(ins.arg)
+    if kind is set and not all(map(f.walk.plain, parts)):
+        raise Stop("makes a set of something that is not plain data")
+    f.push(f.walk.own(kind(parts)))
+
+
+@rule("BUILD_MAP")
+def _build_dict(f: Frame, ins: Instruction) -> None:
+    parts = f.pops(2 * ins.arg)
+    _push_dict(f, parts[::2], parts[1::2])
+
+
+@rule("BUILD_CONST_KEY_MAP")
+def _build_constant_dict(f: Frame, ins: Instruction) -> None:
+    keys = f.pop()
+    _push_dict(f, keys, f.pops(ins.arg))
+
+
+def _push_dict(f: Frame, keys: Any, values: list[Any]) -> None:
+    if not all(map(f.walk.plain, keys)):
+        raise Stop("makes a dict with keys that are not plain data")
+    f.push(f.walk.own(dict(zip(keys, values, strict=True))))
+
+
+@rule("BUILD_SLICE")
+def _build_slice(f: Frame, ins: Instruction) -> None:
+    parts = f.pops(ins.arg)
+    f.push(slice(*parts) if UNKNOWN not in parts else UNKNOWN)
+
+
+@rule("LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE")
+def _add(f: Frame, ins: Instruction) -> None:
+    name = {"LIST_APPEND": "append", "SET_ADD": "add", "LIST_EXTEND": "extend"}.get(ins.name, "update")
+    value = f.pop()
+    calls.change(f.walk, f.stack[-ins.arg], name, [value], {})
+
+
+@rule("MAP_ADD")
+def _add_item(f: Frame, ins: Instruction) -> None:
+    key, value = f.pops(2)
+    _store(f, f.stack[-ins.arg], key, value)
+
+
+@rule("STORE_SUBSCR")
+def _store_item(f: Frame, ins: Instruction) -> None:
+    value, container, key = f.pops(3)
+    _store(f, container, key, value)
+
+
+def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
+    walk = f.walk
+    if container is UNKNOWN:
+        return  # part of a result, which the walk reads no more
+    if type(container) not in (list, dict):
+        raise Stop(f"stores into a {type(container).__name__}")
+    if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
+        walk.taint(container)
+    elif not walk.plain(key):
+        raise Stop("stores under a key that is not plain data")
+    else:
+        container[key] = value
+
+
+@rule("LIST_TO_TUPLE")
+def _to_tuple(f: Frame, ins: Instruction) -> None:
+    f.push(f.walk.own(tuple(f.pop())))
+
+
+@rule("CALL_INTRINSIC_1")
+def _intrinsic(f: Frame, ins: Instruction) -> None:
+    if ins.arg != 6:
+        raise Stop("uses an unusual instruction")
+    _to_tuple(f, ins)
+
+
+@rule("BINARY_SUBSCR")
+def _subscript(f: Frame, ins: Instruction) -> None:
+    container, key = f.pops(2)
+    f.push(_item(f, container, key))
+
+
+@rule("BINARY_SLICE")
+def _slice(f: Frame, ins: Instruction) -> None:
+    container, start, stop = f.pops(3)
+    f.push(_item(f, container, UNKNOWN if UNKNOWN in (start, stop) else slice(start, stop)))
+
+
+def _item(f: Frame, container: Any, key: Any) -> Any:
+    walk = f.walk
+    if container is UNKNOWN or not walk.known(key) or not walk.whole(container):
+        return UNKNOWN
+    if type(container) not in _COPIES or not (walk.plain(key) or type(key) is slice):
+        raise Stop(f"reads an item of a {type(container).__name__}")
+    found = container[key]
+    return walk.own(found) if type(key) is slice else found
+
+
+@rule("UNPACK_SEQUENCE")
+def _unpack(f: Frame, ins: Instruction) -> None:
+    parts = calls.elements(f.walk, f.pop())
+    if parts is None:
+        f.stack += [UNKNOWN] * ins.arg
+        return
+    if len(parts) != ins.arg:
+        raise Stop("may raise an exception")
+    f.stack += reversed(parts)

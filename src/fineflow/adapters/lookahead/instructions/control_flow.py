@@ -1,0 +1,125 @@
+"""Jumps, loops, returns, coroutines and generator expressions."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Stop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
+
+
+@rule("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT")
+def _jump(f: Frame, ins: Instruction) -> None:
+    f.jump()
+
+
+@rule(
+    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
+    "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE "
+    "POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"
+)
+def _pop_jump(f: Frame, ins: Instruction) -> None:
+    value = f.pop()
+    holds = _holds(f, ins.name, value)
+    if holds is None:
+        f.split((f.at, f.stack), (f.target, f.stack))
+    elif holds:
+        f.jump()
+
+
+@rule("JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP")
+def _jump_or_pop(f: Frame, ins: Instruction) -> None:
+    value = f.stack[-1]
+    holds = _holds(f, ins.name.removesuffix("_OR_POP"), value)
+    if holds is None:
+        f.split((f.at, f.stack[:-1]), (f.target, f.stack))
+    elif holds:
+        f.jump()
+    else:
+        f.pop()
+
+
+def _holds(f: Frame, name: str, value: Any) -> bool | None:
+    """Returns True if a conditional jump is taken, None if that is not known."""
+    if value is UNKNOWN or not f.walk.whole(value):
+        return None
+    if name.endswith("NOT_NONE"):
+        return value is not None
+    if name.endswith("NONE"):
+        return value is None
+    return f.walk.truth(value) is name.endswith("TRUE")
+
+
+@rule("GET_ITER")
+def _iterate(f: Frame, ins: Instruction) -> None:
+    f.push(calls.iterator(f.walk, f.pop()))
+
+
+@rule("FOR_ITER")
+def _next(f: Frame, ins: Instruction) -> None:
+    source = f.stack[-1]
+    if source is UNKNOWN:
+        f.split((f.at, [*f.stack, UNKNOWN]), (f.target, f.stack[:-1]))
+        return
+    try:
+        f.push(next(source))
+    except StopIteration:
+        f.pop()
+        f.jump()
+
+
+@rule("RETURN_VALUE")
+def _return(f: Frame, ins: Instruction) -> None:
+    f.leave(f.pop())
+
+
+@rule("RETURN_CONST")
+def _return_constant(f: Frame, ins: Instruction) -> None:
+    f.leave(ins.value)
+
+
+@rule("RAISE_VARARGS RERAISE")
+def _raise(f: Frame, ins: Instruction) -> None:
+    raise Stop("may raise an exception")
+
+
+@rule("RETURN_GENERATOR")
+def _return_generator(f: Frame, ins: Instruction) -> None:
+    f.push(None)
+
+
+@rule("GET_AWAITABLE")
+def _awaitable(f: Frame, ins: Instruction) -> None:
+    value = f.pop()
+    if value is not UNKNOWN and not isinstance(value, Awaited):
+        raise Stop(f"awaits a {type(value).__name__}")
+    f.push(value)
+
+
+@rule("SEND")
+def _send(f: Frame, ins: Instruction) -> None:
+    f.pop()
+    value = f.stack[-1] if sys.version_info >= (3, 12) else f.pop()
+    f.push(value.value if isinstance(value, Awaited) else value)
+    f.jump()
+
+
+@rule("END_SEND")
+def _end_send(f: Frame, ins: Instruction) -> None:
+    del f.stack[-2]
+
+
+@rule("YIELD_VALUE")
+def _yield(f: Frame, ins: Instruction) -> None:
+    if f.yielded is None:
+        raise Stop("yields")
+    if f.walk.unsure:
+        f.walk.taint(f.yielded)
+    f.yielded.append(f.pop())
+    f.push(None)

@@ -1,0 +1,86 @@
+"""Attributes, functions and calls."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.values import NULL, Local, Stop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
+
+
+@rule("LOAD_ATTR LOAD_METHOD")
+def _attribute(f: Frame, ins: Instruction) -> None:
+    method = ins.name == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(ins.arg & 1))
+    value = calls.attribute(f.walk, f.pop(), ins.value, method=method)
+    f.stack += [NULL, value] if method else [value]
+
+
+@rule("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_SUBSCR")
+def _refused(f: Frame, ins: Instruction) -> None:
+    raise Stop("may change an object that it was given")
+
+
+@rule("MAKE_FUNCTION")
+def _make_function(f: Frame, ins: Instruction) -> None:
+    code = f.pop()
+    if not isinstance(code, CodeType):
+        raise Stop("makes an unusual function")
+    cells: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    defaults: tuple[Any, ...] = ()
+    if sys.version_info < (3, 13):
+        cells = f.pop() if ins.arg & 8 else ()
+        if ins.arg & 4:
+            f.pop()  # annotations
+        named = f.pop() if ins.arg & 2 else {}
+        defaults = f.pop() if ins.arg & 1 else ()
+    f.push(Local(code, f.owner, defaults, named, cells))
+
+
+@rule("SET_FUNCTION_ATTRIBUTE")
+def _set_function_attribute(f: Frame, ins: Instruction) -> None:
+    func, value = f.pop(), f.pop()
+    field = {1: "defaults", 2: "named_defaults", 8: "cells"}.get(ins.arg)
+    f.push(func._replace(**{field: value}) if field else func)
+
+
+@rule("KW_NAMES")
+def _keyword_names(f: Frame, ins: Instruction) -> None:
+    f.keywords = f.code.co_consts[ins.arg]
+
+
+@rule("CALL CALL_KW")
+def _call(f: Frame, ins: Instruction) -> None:
+    names = f.pop() if ins.name == "CALL_KW" else f.keywords
+    f.keywords = ()
+    args = f.pops(ins.arg)
+    first, second = f.pops(2)
+    # Python 3.13 swapped the marker and the function; without a marker that slot holds the first argument.
+    if first is NULL or second is NULL:
+        func = second if first is NULL else first
+    else:
+        func, args = first, [second, *args]
+    count = len(args) - len(names)
+    f.push(calls.call(f.walk, func, args[:count], dict(zip(names, args[count:], strict=True))))
+
+
+@rule("CALL_FUNCTION_EX")
+def _call_unpacked(f: Frame, ins: Instruction) -> None:
+    named = f.pop() if ins.arg & 1 else {}
+    args = calls.elements(f.walk, f.pop())
+    first, second = f.pops(2)
+    if args is None or type(named) is not dict or not f.walk.whole(named):
+        raise Stop("calls a function with arguments that are not known one by one")
+    f.push(calls.call(f.walk, second if first is NULL else first, list(args), dict(named)))
+
+
+@rule("LOAD_ASSERTION_ERROR")
+def _assertion(f: Frame, ins: Instruction) -> None:
+    f.push(AssertionError)

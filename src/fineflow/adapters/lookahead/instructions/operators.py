@@ -1,0 +1,140 @@
+"""Operators, comparisons and formatting."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.values import UNKNOWN, Stop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
+
+_BIG = 100_000  # elements of a repeated text or list that a walk makes
+_OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
+    operator.add,
+    operator.and_,
+    operator.floordiv,
+    operator.lshift,
+    operator.matmul,
+    operator.mul,
+    operator.mod,
+    operator.or_,
+    operator.pow,
+    operator.rshift,
+    operator.sub,
+    operator.truediv,
+    operator.xor,
+)
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@rule("BINARY_OP")
+def _binary(f: Frame, ins: Instruction) -> None:
+    walk = f.walk
+    left, right = f.pops(2)
+    operate = _OPERATORS[ins.arg % 13]
+    if walk.host.knows(left) or walk.host.knows(right):
+        if operate is not operator.or_:
+            raise Stop("uses an operator on a component")
+        f.push(walk.host.joined(left, right))
+        return
+    if ins.arg >= 13 and type(left) in (list, set, dict):  # in place
+        f.push(calls.changed(walk, left, operate, right))
+        return
+    if not walk.known(left) or not walk.known(right):
+        if operate is operator.add and type(left) is type(right) is list and walk.whole(left) and walk.whole(right):
+            f.push(walk.own(left + right))
+        else:
+            f.push(UNKNOWN)
+        return
+    joins = operate is operator.add and type(left) is type(right) and type(left) in (list, tuple)
+    if not joins and not (walk.plain(left) and walk.plain(right)):
+        raise Stop(f"uses an operator on a {type(left if walk.plain(right) else right).__name__}")
+    if operate in (operator.pow, operator.lshift) or (operate is operator.mul and _is_big(left, right)):
+        raise Stop("computes something large")
+    f.push(walk.own(operate(left, right)))
+
+
+def _is_big(left: Any, right: Any) -> bool:
+    sizes = [len(each) if hasattr(each, "__len__") else abs(each) for each in (left, right)]
+    return any(hasattr(each, "__len__") for each in (left, right)) and sizes[0] * sizes[1] > _BIG
+
+
+@rule("COMPARE_OP")
+def _compare(f: Frame, ins: Instruction) -> None:
+    left, right = f.pops(2)
+    if not f.walk.known(left) or not f.walk.known(right):
+        f.push(UNKNOWN)
+    elif f.walk.plain(left) and f.walk.plain(right):
+        f.push(_COMPARISONS[ins.value](left, right))
+    else:
+        raise Stop(f"compares a {type(left).__name__} with a {type(right).__name__}")
+
+
+@rule("CONTAINS_OP")
+def _contains(f: Frame, ins: Instruction) -> None:
+    part, container = f.pops(2)
+    if not f.walk.known(part) or not f.walk.known(container):
+        f.push(UNKNOWN)
+    elif f.walk.plain(part) and (f.walk.plain(container) or type(container) is dict):
+        f.push((part in container) is not bool(ins.arg))
+    else:
+        raise Stop(f"looks for something in a {type(container).__name__}")
+
+
+@rule("IS_OP")
+def _is(f: Frame, ins: Instruction) -> None:
+    left, right = f.pops(2)
+    unknown = left is UNKNOWN or right is UNKNOWN
+    f.push(UNKNOWN if unknown else (left is right) is not bool(ins.arg))
+
+
+@rule("UNARY_NOT TO_BOOL")
+def _not(f: Frame, ins: Instruction) -> None:
+    value = f.pop()
+    if value is UNKNOWN or not f.walk.whole(value):
+        f.push(UNKNOWN)
+    else:
+        f.push(f.walk.truth(value) is (ins.name == "TO_BOOL"))
+
+
+@rule("UNARY_NEGATIVE")
+def _negative(f: Frame, ins: Instruction) -> None:
+    value = f.pop()
+    if value is not UNKNOWN and type(value) not in (int, float):
+        raise Stop(f"negates a {type(value).__name__}")
+    f.push(UNKNOWN if value is UNKNOWN else -value)
+
+
+@rule("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE")
+def _format(f: Frame, ins: Instruction) -> None:
+    has_spec = ins.name == "FORMAT_WITH_SPEC" or (ins.name == "FORMAT_VALUE" and bool(ins.arg & 4))
+    spec = f.pop() if has_spec else ""
+    value = f.pop()
+    if not f.walk.known(value) or spec is UNKNOWN:
+        f.push(UNKNOWN)
+        return
+    if not f.walk.plain(value):
+        raise Stop(f"formats a {type(value).__name__}")
+    conversion = ins.arg & 3 if ins.name in ("FORMAT_VALUE", "CONVERT_VALUE") else 0
+    if conversion:
+        value = (str, repr, ascii)[conversion - 1](value)
+    f.push(value if ins.name == "CONVERT_VALUE" else format(value, spec))
+
+
+@rule("BUILD_STRING")
+def _build_text(f: Frame, ins: Instruction) -> None:
+    parts = f.pops(ins.arg)
+    f.push("".join(parts) if all(type(part) is str for part in parts) else UNKNOWN)

@@ -1,0 +1,123 @@
+"""Variables, constants, imports and the stack."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Stop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
+
+
+@rule("NOP RESUME PRECALL EXTENDED_ARG CACHE COPY_FREE_VARS")
+def _nothing(f: Frame, ins: Instruction) -> None:
+    pass
+
+
+@rule("LOAD_CONST")
+def _constant(f: Frame, ins: Instruction) -> None:
+    f.push(ins.value)
+
+
+@rule("LOAD_FAST LOAD_FAST_CHECK LOAD_CLOSURE")
+def _load_local(f: Frame, ins: Instruction) -> None:
+    f.push(f.cells[ins.value] if ins.name == "LOAD_CLOSURE" else f.local(ins.value))
+
+
+@rule("LOAD_FAST_LOAD_FAST")
+def _load_two(f: Frame, ins: Instruction) -> None:
+    f.stack += map(f.local, ins.value)
+
+
+@rule("LOAD_FAST_AND_CLEAR")
+def _load_and_clear(f: Frame, ins: Instruction) -> None:
+    f.push(f.names.pop(ins.value, NULL))
+
+
+@rule("STORE_FAST")
+def _store_local(f: Frame, ins: Instruction) -> None:
+    f.names[ins.value] = f.pop()
+
+
+@rule("STORE_FAST_STORE_FAST")
+def _store_two(f: Frame, ins: Instruction) -> None:
+    for name in ins.value:
+        f.names[name] = f.pop()
+
+
+@rule("STORE_FAST_LOAD_FAST")
+def _store_and_load(f: Frame, ins: Instruction) -> None:
+    f.names[ins.value[0]] = f.pop()
+    f.push(f.local(ins.value[1]))
+
+
+@rule("DELETE_FAST")
+def _delete_local(f: Frame, ins: Instruction) -> None:
+    f.names.pop(ins.value, None)
+
+
+@rule("MAKE_CELL")
+def _make_cell(f: Frame, ins: Instruction) -> None:
+    f.cells[ins.value] = Cell(f.names.pop(ins.value, NULL))
+
+
+@rule("LOAD_DEREF LOAD_CLASSDEREF")
+def _load_cell(f: Frame, ins: Instruction) -> None:
+    cell = f.cells[ins.value]
+    value = cell.value if isinstance(cell, Cell) else cell.cell_contents
+    if value is NULL:
+        raise Stop(f"reads {ins.value} before it is assigned")
+    f.push(value)
+
+
+@rule("STORE_DEREF")
+def _store_cell(f: Frame, ins: Instruction) -> None:
+    cell = f.cells[ins.value]
+    if not isinstance(cell, Cell):
+        raise Stop(f"assigns {ins.value} of the enclosing function")
+    cell.value = UNKNOWN if f.walk.unsure and ins.value in f.code.co_freevars else f.pop()
+
+
+@rule("LOAD_GLOBAL LOAD_NAME")
+def _load_global(f: Frame, ins: Instruction) -> None:
+    value = f.outer(ins.value)
+    f.stack += [NULL, value] if ins.arg & 1 and ins.name == "LOAD_GLOBAL" else [value]
+
+
+@rule("IMPORT_NAME")
+def _import(f: Frame, ins: Instruction) -> None:
+    names, level = f.pop(), f.pop()
+    module = sys.modules.get(ins.value)
+    if level or module is None:
+        raise Stop(f"imports {ins.value}")
+    f.push(module if names else sys.modules[ins.value.partition(".")[0]])
+
+
+@rule("IMPORT_FROM")
+def _import_from(f: Frame, ins: Instruction) -> None:
+    f.push(calls.attribute(f.walk, f.stack[-1], ins.value, method=False))
+
+
+@rule("POP_TOP")
+def _drop(f: Frame, ins: Instruction) -> None:
+    f.pop()
+
+
+@rule("PUSH_NULL")
+def _push_null(f: Frame, ins: Instruction) -> None:
+    f.push(NULL)
+
+
+@rule("COPY")
+def _copy(f: Frame, ins: Instruction) -> None:
+    f.push(f.stack[-ins.arg])
+
+
+@rule("SWAP")
+def _swap(f: Frame, ins: Instruction) -> None:
+    f.stack[-1], f.stack[-ins.arg] = f.stack[-ins.arg], f.stack[-1]
