@@ -85,7 +85,7 @@ def _held(retriever: VectorStoreRetriever) -> Iterator[Any]:
     return held(retriever, _HELD)
 
 
-def _shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
+def shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
     # Tracing, too, reads the settings from the user's object when stock gets there.
     copy = _shadow_any(retriever, site)
     copy.__dict__["_get_ls_params"] = retriever._get_ls_params
@@ -247,7 +247,7 @@ ROWS = (
         VectorStoreRetriever,
         (*RUN, *_FINDING),
         _lower_vectorstore,
-        _shadow_vectorstore,
+        shadow_vectorstore,
         "retriever",
         ("vectorstore",),
         components=_held,
