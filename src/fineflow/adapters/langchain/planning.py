@@ -29,6 +29,7 @@ from fineflow.adapters.langchain.lowering import (
     retrievers,
     structure,
     tools,
+    whole_parsers,
 )
 from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
@@ -58,6 +59,9 @@ def rows() -> tuple[Row, ...]:
         *models.ROWS,
         *parsers.ROWS,
         *parsers.classic_rows(),
+        *whole_parsers.ROWS,
+        *whole_parsers.CLASSIC,
+        *whole_parsers.LAST,
         *retrievers.ROWS,
         *retrievers.classic_rows(),
         *retriever_lists.classic_rows(),
