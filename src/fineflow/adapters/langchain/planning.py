@@ -18,6 +18,7 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering import (
     branches,
     compressors,
+    example_selectors,
     functions,
     history,
     indexing,
@@ -56,6 +57,7 @@ def rows() -> tuple[Row, ...]:
         *tools.ROWS,
         *branches.ROWS,
         *prompts.ROWS,
+        *example_selectors.ROWS,
         *models.ROWS,
         *parsers.ROWS,
         *parsers.classic_rows(),
