@@ -1,4 +1,4 @@
-"""LangChain components on engines in this process: ``from fineflow.langchain import ChatEngine, EngineEmbeddings``.
+"""LangChain components of fineflow: ``from fineflow.langchain import ChatEngine, EngineEmbeddings``.
 
 They are ordinary components of LangChain; the engines come from ``fineflow.engines``. Without LangChain, a name raises
 an ImportError that says what to install.
@@ -14,10 +14,20 @@ if TYPE_CHECKING:
     from fineflow.adapters.langchain.components.chat import ChatEngine
     from fineflow.adapters.langchain.components.completion import EngineLLM
     from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+    from fineflow.adapters.langchain.components.indexing import IndexDocuments, SearchIndex
     from fineflow.adapters.langchain.components.rerank import EngineCrossEncoder, EngineReranker
     from fineflow.adapters.langchain.models.local import local_engine
 
-__all__ = ["ChatEngine", "EngineCrossEncoder", "EngineEmbeddings", "EngineLLM", "EngineReranker", "local_engine"]
+__all__ = [
+    "ChatEngine",
+    "EngineCrossEncoder",
+    "EngineEmbeddings",
+    "EngineLLM",
+    "EngineReranker",
+    "IndexDocuments",
+    "SearchIndex",
+    "local_engine",
+]
 
 _HERE, _EXTRA, _NEEDS = "fineflow.adapters.langchain", "langchain", ("langchain_core",)
 
@@ -29,6 +39,8 @@ __getattr__, __dir__ = lazily(
         "EngineEmbeddings": Lazy(f"{_HERE}.components.embeddings", _EXTRA, _NEEDS),
         "EngineLLM": Lazy(f"{_HERE}.components.completion", _EXTRA, _NEEDS),
         "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
+        "IndexDocuments": Lazy(f"{_HERE}.components.indexing", _EXTRA, _NEEDS),
+        "SearchIndex": Lazy(f"{_HERE}.components.indexing", _EXTRA, _NEEDS),
         "local_engine": Lazy(f"{_HERE}.models.local", _EXTRA, _NEEDS),
     },
 )

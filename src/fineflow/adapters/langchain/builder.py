@@ -15,11 +15,13 @@ class ChainBuilder(Builder):
     """A builder for runnables.
 
     options: keyword arguments bound on the path to the current step. configured: True if something on the path changes
-    what a config makes configurable. invoked: True if stock calls ``invoke`` here even when the whole chain streams.
+    what a config makes configurable. configurable: the configurable values there; None: not known. invoked: True if
+    stock calls ``invoke`` here even when the whole chain streams.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     configured: bool = False
+    configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False
 
     def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:

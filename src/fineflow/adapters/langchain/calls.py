@@ -25,7 +25,7 @@ class Facts(NamedTuple):
 
 
 class ChainCall(Invocation):
-    """One call of a runnable. limit: the bound of its batch."""
+    """One call of a runnable. limit: the bound of its batch. way: if it depends on more than the input."""
 
     __slots__ = ("_config", "_input", "_limit", "_runnable", "_streams_models")
 
@@ -43,10 +43,10 @@ class ChainCall(Invocation):
         method: str = "",
         limit: asyncio.Semaphore | None = None,
         plannable: bool = True,
+        way: Any = None,
     ) -> None:
-        super().__init__(
-            entry, is_constant(input), stock, sync=sync, streaming=streaming, method=method, plannable=plannable
-        )
+        way = is_constant(input) if way is None else way
+        super().__init__(entry, way, stock, sync=sync, streaming=streaming, method=method, plannable=plannable)
         self._runnable = runnable
         self._input = input
         self._config = config

@@ -29,7 +29,10 @@ from fineflow.runtime.queues.component_calls import LimitedComponent
 
 
 class LangChain(Framework):
-    """LangChain. A way is a bool: True if the input is text or numbers, which no step can change."""
+    """LangChain. A way is a bool: True if the input is text or numbers, which no step can change.
+
+    In a call whose config sets configurable values that steps read, it is a ``Way``.
+    """
 
     package = "langchain_core"
     kernels = KERNELS

@@ -18,8 +18,11 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering import (
     branches,
     compressors,
+    configurable,
+    example_selectors,
     functions,
     history,
+    indexing,
     models,
     parsers,
     prompts,
@@ -28,7 +31,9 @@ from fineflow.adapters.langchain.lowering import (
     retrievers,
     structure,
     tools,
+    whole_parsers,
 )
+from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way
 from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
 from fineflow.ir import Graph, Op, Primitive, Ref
@@ -48,14 +53,20 @@ def rows() -> tuple[Row, ...]:
     return (
         *structure.ROWS,
         *recovery.ROWS,
+        *configurable.ROWS,
         *functions.ROWS,
         *history.ROWS,
+        *indexing.ROWS,
         *tools.ROWS,
         *branches.ROWS,
         *prompts.ROWS,
+        *example_selectors.ROWS,
         *models.ROWS,
         *parsers.ROWS,
         *parsers.classic_rows(),
+        *whole_parsers.ROWS,
+        *whole_parsers.CLASSIC,
+        *whole_parsers.LAST,
         *retrievers.ROWS,
         *retrievers.classic_rows(),
         *retriever_lists.classic_rows(),
@@ -66,13 +77,16 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool) -> tuple[Graph, Lowered]:
+def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool | Way) -> tuple[Graph, Lowered]:
     """Returns the p-graph of a runnable, and what lowering read.
 
-    text_input: the input is text or numbers, or a dict of these, which no step can change under a reader.
+    text_input: the input is text or numbers, or a dict of these, which no step can change under a reader; with
+    configurable values a ``Way``.
     """
+    constant, configured = text_input if isinstance(text_input, Way) else (text_input, NOTHING)
     b = ChainBuilder(rows(), options.assume_pure, options.trust == "interfaces", contents=contents)
-    value = b.lower(runnable, Leaf(Ref("input"), TEXT if text_input else UNKNOWN))
+    b.configurable = configured.values
+    value = b.lower(runnable, Leaf(Ref("input"), TEXT if constant else UNKNOWN))
     output = b.whole(value)
     graph = Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes))
     return graph, Lowered(runnable, text_input, options, b)

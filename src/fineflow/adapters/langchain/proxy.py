@@ -15,10 +15,13 @@ from wrapt import wrap_function_wrapper
 
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.langchain.batch_calls import Batch, abatch
-from fineflow.adapters.langchain.calls import ChainCall, identity
+from fineflow.adapters.langchain.calls import ChainCall, identity, is_constant
+from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way, configured
 from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
+
+_CONFIGURATIONS = 64  # that are kept planned, of a runnable with configurable fields
 
 
 class Optimized(Planned):
@@ -93,7 +96,21 @@ class Optimized(Planned):
             streaming=streaming,
             limit=limit,
             plannable=not kwargs,  # kwargs go to the first step, which treats them in its own way
+            way=self._self_way(input, config),
         )
+
+    def _self_way(self, input: Any, config: Any) -> Any:
+        """Returns the way of a call: with the configurable values that steps of the runnable read, if there are any."""
+        constant, plans = is_constant(input), self._self_plans
+        plan = plans[constant] if constant in plans else self._self_current(constant)
+        found = NOTHING if plan is None else configured(plan.objects, config)
+        if not found.values:
+            return constant
+        way = Way(constant, found)
+        if way not in plans and len(plans) > _CONFIGURATIONS:
+            for other in [each for each in plans if isinstance(each, Way)]:
+                plans.pop(other, None)
+        return way
 
     def _self_events(self, method: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
         call = ChainCall(
@@ -107,6 +124,7 @@ class Optimized(Planned):
             streams_models=True,
             method=method,
             plannable=kwargs.get("version") != "v3",
+            way=self._self_way(input, config),
         )
         if not call.plannable:
             return call.stock(self.__wrapped__)

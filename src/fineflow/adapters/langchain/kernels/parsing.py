@@ -33,7 +33,12 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
         message = isinstance(whole, BaseMessage)
         return p.component.parse_result([ChatGeneration(message=whole) if message else Generation(text=whole)])
 
-    return pieces(p, args["text"], parsed, run)
+    try:
+        return pieces(p, args["text"], parsed, run)
+    except Exception as error:  # the parser's own: stock meets it when it parses, and may have a fallback
+        failed = run.call.loop.create_future()
+        failed.set_exception(error)
+        return failed
 
 
 def pieces(p: Primitive, source: Any, parsed: Parse, run: Execution) -> Any:

@@ -17,6 +17,7 @@ from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import Ended
+from fineflow.runtime.loop.workers import in_thread
 
 
 def embed(p: Primitive, args: Args, run: Execution) -> Any:
@@ -29,6 +30,28 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
         return _vectors_to_write(p, texts_of(args["texts"]), run)
     vectors = DocumentVectors(p, args["texts"], run)
     return run.spawn(vectors.get(), p) if p.params.get("stage") else vectors
+
+
+class Direct:
+    """Embeddings that are called by their own methods, of the kind that stock uses."""
+
+    def __init__(self, component: Any, *, sync: bool) -> None:
+        self.component = component
+        self._sync = sync
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Returns the vector of a query. Raises what the component raises."""
+        if self._sync:
+            return await in_thread(lambda: self.component.embed_query(text))
+        vector: list[float] = await self.component.aembed_query(text)
+        return vector
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Returns the vectors of documents. Raises what the component raises."""
+        if self._sync:
+            return await in_thread(lambda: self.component.embed_documents(texts))
+        vectors: list[list[float]] = await self.component.aembed_documents(texts)
+        return vectors
 
 
 class Tables(defaultdict[Any, dict[Any, Any]]):
@@ -59,7 +82,7 @@ class QueryVector:
     def embeddings(self) -> Any:
         """The embeddings of the store that is searched."""
         encoder = self._p.component
-        return encoder.component if isinstance(encoder, LocalEmbeddings) else encoder
+        return encoder.component if isinstance(encoder, (LocalEmbeddings, Direct)) else encoder
 
     def _table(self) -> dict[Any, Any]:
         return self._run.call.memory(QueryVectors)[id(self.embeddings)]

@@ -30,9 +30,9 @@ from fineflow.adapters.langchain.stores.known_stores import KNOWN, Known
 from fineflow.ir import Effect, Effects, Op
 from fineflow.runtime.loop.workers import in_thread
 
-_STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
+STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
 """Stores whose writing methods call the embeddings once, for all documents, and touch nothing but the store."""
-_WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
+WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
 _VECTORS = "vectors"
 
 
@@ -58,15 +58,22 @@ def write_of(step: RunnableLambda[Any, Any]) -> Write | None:
     if not methods or not all(type(method) is MethodType for method in methods):
         return None
     store: Any = methods[0].__self__
-    for row in _STORES:
+    row = row_of_writes(store)
+    if row is None or not all(method.__self__ is store for method in methods):
+        return None
+    own = [m for method in methods for m in WRITES if method.__func__ is getattr(row.base, m)]
+    return Write(cast(VectorStore, store), row) if len(own) == len(methods) else None
+
+
+def row_of_writes(store: Any) -> Known | None:
+    """Returns the row of a store whose writing methods are those that were read; None for any other object."""
+    for row in STORES:
         base = row.base
         if base is None or not isinstance(store, base) or not row.able(store):
             continue
-        called = (*_WRITES, *row.inner)
-        known = all(getattr(type(store), m) is getattr(base, m) and m not in vars(store) for m in called)
-        own = [m for method in methods for m in _WRITES if method.__func__ is getattr(base, m)]
-        if known and len(own) == len(methods) and all(method.__self__ is store for method in methods):
-            return Write(cast(VectorStore, store), row)
+        called = (*WRITES, *row.inner)
+        if all(getattr(type(store), m) is getattr(base, m) and m not in vars(store) for m in called):
+            return row
     return None
 
 
@@ -110,7 +117,7 @@ def shadow_write(step: RunnableLambda[Any, Any], site: Site) -> Any:
     planned = vectors.planned
     if planned is None or write is None or write.embeddings is not planned or not write.copied(step):
         return None
-    store = write.row.with_embeddings(write.store, _Claiming(planned, vectors))
+    store = write.row.with_embeddings(write.store, ClaimingEmbeddings(planned, vectors))
     copy = copying.copy(step)
     site.reads(write.store)
     for name in {"func", "afunc"} & step.__dict__.keys():
@@ -118,7 +125,7 @@ def shadow_write(step: RunnableLambda[Any, Any], site: Site) -> Any:
     return copy
 
 
-class _Claiming(Embeddings):
+class ClaimingEmbeddings(Embeddings):
     """Embeddings of a store that is written to: they claim vectors that were made ahead."""
 
     def __init__(self, behind: Embeddings, site: Site) -> None:

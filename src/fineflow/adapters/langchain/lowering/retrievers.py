@@ -49,7 +49,7 @@ def query_of(value: Symbol, b: ChainBuilder) -> Leaf:
     return value
 
 
-def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBuilder) -> Symbol:
+def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBuilder) -> Symbol:
     query = query_of(value, b)
     if starts_runs(retriever):
         raise NotLowered("its search started a run of its own, which only stock can place")
@@ -81,11 +81,11 @@ def _lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainB
     )
 
 
-def _held(retriever: VectorStoreRetriever) -> Iterator[Any]:
+def held_by(retriever: Any) -> Iterator[Any]:
     return held(retriever, _HELD)
 
 
-def _shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
+def shadow_vectorstore(retriever: VectorStoreRetriever, site: Site) -> Any:
     # Tracing, too, reads the settings from the user's object when stock gets there.
     copy = _shadow_any(retriever, site)
     copy.__dict__["_get_ls_params"] = retriever._get_ls_params
@@ -246,11 +246,11 @@ ROWS = (
     Row(
         VectorStoreRetriever,
         (*RUN, *_FINDING),
-        _lower_vectorstore,
-        _shadow_vectorstore,
+        lower_vectorstore,
+        shadow_vectorstore,
         "retriever",
         ("vectorstore",),
-        components=_held,
+        components=held_by,
         calls=(*_FINDING, *SEARCHES, *EMBEDS),
     ),
 )

@@ -104,13 +104,16 @@ def _shadow_passthrough(step: RunnablePassthrough[Any], site: Site) -> Any:
 def lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     """Lowers what arguments or a config are bound to."""
     options, b.options = b.options, {**binding.kwargs, **b.options}
-    configured = b.configured
+    configured, configurable = b.configured, b.configurable
     b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
+    if b.configurable is not None:  # what the call sets goes before what is bound
+        bound = {**(binding.config.get("configurable") or {}), **b.configurable}
+        b.configurable = None if binding.config_factories else bound
     try:
         with b.inside("bound", ""):
             return b.lower(binding.bound, value)
     finally:
-        b.options, b.configured = options, configured
+        b.options, b.configured, b.configurable = options, configured, configurable
 
 
 def shadow_binding(binding: RunnableBindingBase[Any, Any], site: Site) -> Any:
