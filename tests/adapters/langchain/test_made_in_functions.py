@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from fineflow.testing.langchain import FakeChat, FakeVectorStore
 
 needs_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 
+ONE = ("invoke", "ainvoke", "stream", "astream")
 TEXTS = ["one", "two", "three", "four"]
 
 
@@ -177,6 +179,61 @@ def test_models_of_which_only_one_is_made() -> None:
     assert meter.calls == 12
 
 
+@needs_threads
+def test_helpers_that_make_a_model_in_each_call() -> None:
+    def summarize(text: str) -> str:
+        model = FakeChat(prefill=1, default="fine")
+        return (ChatPromptTemplate.from_template("say {text}") | model.bind(stop=["x"])).invoke({"text": text}).text
+
+    def ask(texts: list[str]) -> list[str]:
+        return [summarize(text) for text in texts]
+
+    assert took(ask, TEXTS) == (["fine"] * 4, 4, 1)
+
+
+def test_models_that_are_changed_after_they_were_made_are_not_one() -> None:
+    def summarize(text: str) -> str:
+        model = FakeChat(prefill=0.003)
+        if len(text) > 3:
+            model.default = "long"
+        return model.invoke(text).text
+
+    def ask(texts: list[str]) -> list[str]:
+        return [summarize(text) for text in texts]
+
+    assert_same(lambda: RunnableLambda(ask), TEXTS, entries=ONE, strict=True)
+    assert ask(TEXTS) == ["ok", "ok", "long", "long"]
+
+
+@needs_threads
+def test_filters_that_the_function_defines_are_left_to_stock() -> None:
+    store = FakeVectorStore.from_texts(TEXTS, FakeVectorStore().embedding, latency=1)
+
+    def find(texts: list[str]) -> list[str]:
+        found = []
+        for text in texts:
+            found += store.similarity_search(text, k=1, filter=lambda doc, text=text: doc.page_content != text)
+        return [doc.page_content for doc in found]
+
+    assert took(find, TEXTS)[1:] == (4, 4)
+    assert store.meter.calls == 8
+
+
+class Level(Enum):
+    DOCUMENT = 1
+    FRAGMENT = 2
+
+
+@needs_threads
+def test_enums_are_compared() -> None:
+    model, level = FakeChat(prefill=1), Level.DOCUMENT
+
+    def ask(texts: list[str]) -> list[str]:
+        return [model.invoke(text).text for text in texts if level == Level.DOCUMENT and level != Level.FRAGMENT]
+
+    assert took(ask, TEXTS)[1:] == (4, 1)
+
+
 def _app() -> tuple[Any, list[Any]]:
     store = FakeVectorStore.from_texts(TEXTS, FakeVectorStore().embedding)
     log: list[Any] = []
@@ -194,7 +251,8 @@ def _app() -> tuple[Any, list[Any]]:
 
 
 def test_is_stock() -> None:
-    assert_same(_app, "two", strict=True)
+    assert_same(_app, "two", entries=ONE, strict=True)
+    assert_same(_app, "two", entries=("batch", "abatch"), ordered_log=False, strict=True)
 
 
 def test_a_model_that_fails() -> None:
@@ -205,4 +263,4 @@ def test_a_model_that_fails() -> None:
 
         return RunnableLambda(ask)
 
-    assert_same(made, TEXTS, entries=("invoke", "ainvoke", "stream", "astream"), strict=True)
+    assert_same(made, TEXTS, entries=ONE, strict=True)

@@ -68,8 +68,11 @@ class Components(Protocol):
     def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns the result of such a method. Raises Stop if it may do more with these arguments."""
 
-    def same(self, one: Any, other: Any) -> bool:
-        """Returns True if two components are one, or were derived from one in the same way."""
+    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
+        """Returns True if two components were derived from one in the same way.
+
+        made: components that stand for others made of the same arguments, as long as these are configured alike.
+        """
 
 
 class FoundCall:
@@ -141,8 +144,9 @@ class CallFinder:
 
         wanted: its arguments, wrapped.
         """
+        made = self._fresh.shared()
         for call in self.calls:
-            own = call.component is component or self._components.same(call.component, component)
+            own = call.component is component or self._components.same(call.component, component, made)
             if own and call.name == name and not call.taken and equal(call.key, wanted):
                 call.taken = True
                 return call
@@ -179,7 +183,8 @@ class CallFinder:
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """See ``lookahead.Host``."""
         if not name and self._components.fresh(kind):
-            return self._fresh.next(kind)
+            plain = all(map(self._walk.plain, (*args, *named.values())))
+            return self._fresh.next(kind, args, named, plain=plain)
         if not all(map(self._walk.plain, (*args, *named.values()))):
             raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
         return self._components.made(kind, name, args, named)
@@ -215,17 +220,21 @@ class CallFinder:
             if done[0] is obj and done[1:] == (name, args, named):
                 return value
         fresh = isinstance(obj, Fresh)
-        value = Fresh(obj.kind, obj, name, args, named) if fresh else self._components.derived(obj, name, args, named)
+        value = (
+            Fresh(obj.kind, args, named, parent=obj, name=name)
+            if fresh
+            else self._components.derived(obj, name, args, named)
+        )
         if self._components.knows(value):  # each walk meets the same object, and thus its calls
             self._derivations.append(((obj, name, args, named), value))
         return self._walk.own(value) if type(value) is list else value
 
     def _resolved(self, obj: Any) -> Any:
         """Returns the component behind a fresh one if stock has called it; any other as it is."""
-        if not isinstance(obj, Fresh) or obj.made.bound is None:
+        if not isinstance(obj, Fresh) or (bound := self._fresh.bound(obj.made)) is None:
             return obj
         if obj.parent is None:
-            return obj.bound
+            return bound
         return self._derivation(self._resolved(obj.parent), obj.name, obj.args, obj.named)
 
     def _flat(self, steps: Sequence[Any]) -> Iterator[Any]:
@@ -242,7 +251,7 @@ class CallFinder:
         else:
             self.worth = self.worth or self.pays(obj, name)
         reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
-        if not (sure and known):
+        if not (sure and known and self._walk.real(key)):
             self.blocked = True
             if not reads_only:
                 raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")

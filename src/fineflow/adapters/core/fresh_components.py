@@ -9,21 +9,24 @@ from typing import Any
 class Fresh:
     """A component that a walk has met as ``kind(...)``, or that is derived from one by a method.
 
-    A walk makes no component, as that may open connections; stock does. bound: stock's own, once it has called it.
+    A walk makes no component, as that may open connections; stock does. args, named: what it is made of, or derived
+    with. plain: they are plain data. bound: stock's own, once it has called it.
     """
 
-    __slots__ = ("args", "bound", "kind", "name", "named", "parent")
+    __slots__ = ("args", "bound", "kind", "name", "named", "parent", "plain")
 
     def __init__(
         self,
         kind: type,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        *,
+        plain: bool = False,
         parent: Fresh | None = None,
         name: str = "",
-        args: Sequence[Any] = (),
-        named: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind, self.parent = kind, parent
-        self.name, self.args, self.named = name, list(args), dict(named or {})
+        self.name, self.args, self.named, self.plain = name, list(args), dict(named), plain
         self.bound: Any = None
 
     @property
@@ -43,11 +46,25 @@ class FreshComponents:
         """Begins another walk, which meets the same components in the same order."""
         self._met = 0
 
-    def next(self, kind: type) -> Fresh:
-        """Returns the component that a walk meets now."""
+    def next(self, kind: type, args: Sequence[Any], named: Mapping[str, Any], *, plain: bool) -> Fresh:
+        """Returns the component that a walk meets now. plain: its arguments are plain data."""
         if self._met < len(self._known) and self._known[self._met].kind is not kind:
             del self._known[self._met :]  # results have led this walk elsewhere
         if self._met == len(self._known):
-            self._known.append(Fresh(kind))
+            self._known.append(Fresh(kind, args, named, plain=plain))
         self._met += 1
         return self._known[self._met - 1]
+
+    def bound(self, made: Fresh) -> Any:
+        """Returns stock's component, or one that it has made of the same arguments before; None if it has made none."""
+        if made.bound is not None or not made.plain:
+            return made.bound
+        for each in self._known:
+            same = each.bound is not None and each.plain and each.kind is made.kind
+            if same and (each.args, each.named) == (made.args, made.named):
+                return each.bound
+        return None
+
+    def shared(self) -> list[Any]:
+        """Returns stock's components that may stand for others made of the same arguments."""
+        return [each.bound for each in self._known if each.bound is not None and each.plain]

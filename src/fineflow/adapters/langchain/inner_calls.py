@@ -17,6 +17,7 @@ from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
+from pydantic import SecretStr
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.entry_wrappers import claims_of, looked_through, looks_through
@@ -159,12 +160,27 @@ class Runnables:
             raise Stop(f"calls .{name}() of a model, and more than the model and a parser result")
         return steps[0] if len(steps) == 1 else _Sequence(steps)
 
-    def same(self, one: Any, other: Any) -> bool:
+    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
         kind = type(one)
-        if not issubclass(kind, RunnableBinding) or type(other) is not kind or one.bound is not other.bound:
+        if type(other) is not kind:
+            return False
+        if not issubclass(kind, RunnableBinding):
+            return any(one is each for each in made) and _alike(one, other)
+        if one.bound is not other.bound and not self.same(one.bound, other.bound, made):
             return False
         plain = not (one.config or other.config or one.config_factories or other.config_factories)
         return plain and bool(one.kwargs == other.kwargs)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Returns True if two models have equal settings. What is no data, such as a client, comes from the settings."""
+    for name in type(one).model_fields:
+        left, right = getattr(one, name), getattr(other, name)
+        if type(left) is not type(right):
+            return False
+        if left is not right and (is_plain(left) or isinstance(left, SecretStr)) and left != right:
+            return False
+    return True
 
 
 def _structured(step: Any) -> Any:

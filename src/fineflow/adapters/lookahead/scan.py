@@ -42,7 +42,7 @@ class _Scan:
     def __init__(self, is_component: Callable[[Any], bool], methods: frozenset[str]) -> None:
         self.found = Found()
         self._is_component, self._methods = is_component, methods
-        self._seen: set[tuple[int, int]] = set()  # a code object and the object that it is a method of
+        self._seen: set[tuple[int, int, bool]] = set()  # a code object, what it is a method of, and if it is repeated
 
     def visit(self, func: Any, depth: int, *, repeated: bool) -> None:
         """Reads a function. repeated: it is called in a loop."""
@@ -55,7 +55,7 @@ class _Scan:
             owner, func = func.__self__, func.__func__
         if not isinstance(func, FunctionType) or func.__code__.co_flags & _GENERATORS or depth > _DEPTH:
             return
-        key = (id(func.__code__), id(owner))
+        key = (id(func.__code__), id(owner), repeated)
         if key in self._seen:
             return
         self._seen.add(key)
@@ -78,7 +78,7 @@ class _Scan:
                 value = None if value is None else _attribute(value, name)
             elif ins.name in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = names.get(name)
-            elif ins.name in ("LOAD_DEREF", "LOAD_FAST", "LOAD_CLOSURE"):
+            elif ins.name in ("LOAD_DEREF", "LOAD_FAST"):
                 value = own[name] if name in own else _content(cells[name]) if name in cells else None
             else:
                 value = None

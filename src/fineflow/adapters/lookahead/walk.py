@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain
-from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Host, Local, Stop
+from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Cell, Host, Local, Method, Stop
 
 _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
@@ -132,6 +132,14 @@ class Walk:
             elif type(part) not in _SCALARS and isinstance(getattr(part, "__dict__", None), dict):
                 todo += vars(part).values()
         return False
+
+    def real(self, value: Any) -> bool:
+        """Returns True if stock can meet an equal value: it contains no function that only this walk has defined."""
+        if isinstance(value, Local | Method | Awaited | Cell):
+            return False
+        if type(value) is dict:
+            return all(map(self.real, value.values()))
+        return type(value) not in _CONTAINERS or not self.owns(value) or all(map(self.real, value))
 
     def whole(self, value: Any) -> bool:
         """Returns True if a container's length and order are known, if not its elements."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction
@@ -72,6 +73,11 @@ def _is_big(left: Any, right: Any) -> bool:
     return any(hasattr(each, "__len__") for each in (left, right)) and sizes[0] * sizes[1] > _BIG
 
 
+def _by_identity(value: Any) -> bool:
+    """Returns True for members of enums that equal only themselves."""
+    return isinstance(value, Enum) and type(value).__eq__ is object.__eq__
+
+
 @rule("COMPARE_OP")
 def _compare(f: Frame, ins: Instruction) -> None:
     left, right = f.pops(2)
@@ -79,6 +85,8 @@ def _compare(f: Frame, ins: Instruction) -> None:
         f.push(UNKNOWN)
     elif f.walk.plain(left) and f.walk.plain(right):
         f.push(_COMPARISONS[ins.value](left, right))
+    elif ins.value in ("==", "!=") and _by_identity(left) and _by_identity(right):
+        f.push((left is right) is (ins.value == "=="))
     else:
         raise Stop(f"compares a {type(left).__name__} with a {type(right).__name__}")
 
