@@ -39,6 +39,18 @@ def test_takes_its_critical_path(name: str) -> None:
     assert took <= stock * 1.02
 
 
+@needs_virtual_threads
+@pytest.mark.parametrize("name", APPS)
+def test_batch_takes_its_critical_path(name: str) -> None:
+    app = APPS[name]
+    inputs = [app.value] * 3
+    value, stock = virtual_threads.run(lambda: app.make(1).batch(inputs))
+    fast = fineflow.optimize(app.make(1), strict=True)
+    found, took = virtual_threads.run(lambda: fast.batch(inputs))
+    assert found == value
+    assert took <= min(1.15 * app.path, 1.02 * stock), (took, app.path)
+
+
 @pytest.mark.parametrize("name", APPS)
 def test_same(name: str) -> None:
     app = APPS[name]
@@ -52,6 +64,14 @@ def test_async_takes_its_critical_path(name: str) -> None:
     assert stock == pytest.approx(app.stock)
     found, took = virtual.run(fineflow.optimize(app.make(1), strict=True).ainvoke(app.value))
     assert found == value
+    assert took <= 1.02 * app.path, (took, app.path)
+
+
+@pytest.mark.parametrize("name", ASYNC_APPS)
+def test_async_batch_takes_its_critical_path(name: str) -> None:
+    app = ASYNC_APPS[name]
+    found, took = virtual.run(fineflow.optimize(app.make(1), strict=True).abatch([app.value] * 3))
+    assert found == [asyncio.run(app.make(0).ainvoke(app.value))] * 3
     assert took <= 1.02 * app.path, (took, app.path)
 
 
@@ -92,6 +112,63 @@ def test_bounds_calls_under_way(config: Any, option: int | None, peak: int) -> N
     assert model.meter.peak == peak
     assert took == -(-40 // peak)
     assert model.meter.calls == 40
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_batch_shares_one_bound(steps: int) -> None:
+    model = FakeChat(prefill=1)
+    made = asummaries(model)
+    fast = fineflow.optimize(made if steps == 1 else made | RunnableLambda(sorted), strict=True)
+    value, took = virtual.run(fast.abatch([MANY[:6]] * 4, {"max_concurrency": 3}))
+    assert value == [["ok"] * 6] * 4
+    assert model.meter.peak == 3
+    assert took == 8
+
+
+def test_a_batch_that_stock_runs_step_by_step() -> None:
+    """Two functions with side effects: the first runs for all inputs before the second runs for any."""
+    order: list[str] = []
+
+    def app(model: FakeChat) -> Any:
+        def first(texts: list[str]) -> list[str]:
+            found = [model.invoke(text).text for text in texts]
+            order.append("first")
+            return found
+
+        def second(texts: list[str]) -> list[str]:
+            order.append("second")
+            return [model.invoke(text).text for text in texts]
+
+        return RunnableLambda(first) | second
+
+    model = FakeChat(prefill=1, answers=lambda messages: messages[-1].text + "!")
+    fast = fineflow.optimize(app(model), strict=True)
+    inputs, configs = [["a", "b"], ["c", "d"]], [{"tags": ["one"]}, {"tags": ["two"]}]
+    expected = app(FakeChat(answers=model.answers)).batch(inputs, configs)
+    assert order == ["first", "first", "second", "second"]
+    for run in (lambda: fast.batch(inputs, configs), lambda: asyncio.run(fast.abatch(inputs, configs))):
+        order.clear()
+        assert run() == expected
+        assert order == ["first", "first", "second", "second"]
+
+
+@pytest.mark.parametrize("entry", ["batch", "abatch"])
+def test_a_batch_returns_exceptions(entry: str) -> None:
+    def app() -> Any:
+        model = FakeChat(answers=lambda m: ValueError("no") if m[-1].text == "b" else m[-1].text)
+        return summaries_of(model) | RunnableLambda(sorted)
+
+    def summaries_of(model: FakeChat) -> Any:
+        return RunnableLambda(lambda texts: [model.invoke(text).text for text in texts])
+
+    def run(app: Any, **more: Any) -> Any:
+        inputs = [["a", "c"], ["a", "b"], ["d"]]
+        return app.batch(inputs, **more) if entry == "batch" else asyncio.run(app.abatch(inputs, **more))
+
+    fast = fineflow.optimize(app(), strict=True, eager=True)
+    assert repr(run(fast, return_exceptions=True)) == repr(run(app(), return_exceptions=True))
+    with pytest.raises(ValueError, match=r"^no$"):
+        run(fast)
 
 
 def test_starts_before_stock_gets_there() -> None:

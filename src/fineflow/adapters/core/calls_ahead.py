@@ -9,6 +9,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Protocol
 
+from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
@@ -93,6 +94,7 @@ class MethodAhead:
             finished(value)
             return value
 
+        context.run(under_way.set, None)  # it holds a slot, so functions inside it may not wait for one
         self._work = Submission(work, loop, context)
         try:
             self._work.start()

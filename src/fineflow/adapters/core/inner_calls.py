@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fineflow.adapters.core.call_finder import CallFinder, Components, FoundCall
 from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
@@ -33,6 +34,10 @@ from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
+
+_Limits = dict[asyncio.AbstractEventLoop, asyncio.Semaphore]
+_elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
+"""Twins of a call's bound for loops other than that of the call: a semaphore belongs to one loop."""
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
 
@@ -64,7 +69,7 @@ class InnerCalls:
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
-        self._limits: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._limits: _Limits = {}
         self._over = False
         self._due = False  # another walk is scheduled
 
@@ -105,15 +110,23 @@ class InnerCalls:
         loop = self._loop if call.name.startswith("a") else _engine_loop()
         if loop is None:
             return
-        limit = self._limits.get(loop)
-        if limit is None:
-            limit = self._limits[loop] = asyncio.Semaphore(
-                self._components.limit() or self._options.max_concurrency or _AT_ONCE
-            )
-        ahead = self._ahead(call, limit)
+        ahead = self._ahead(call, self._limit(loop))
         call.since = now()
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead
+
+    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+        """Returns the bound on calls that run ahead on a loop.
+
+        A bound of the call around the function holds for all functions of this call, and for all inputs of a batch.
+        """
+        bound = self._claiming.call.limit
+        if bound is not None and self._claiming.call.loop is loop:
+            return bound
+        limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
+        if loop not in limits:
+            limits[loop] = asyncio.Semaphore(self._components.limit() or self._options.max_concurrency or _AT_ONCE)
+        return limits[loop]
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore) -> CallAhead | None:
         part = self._part(call.component)

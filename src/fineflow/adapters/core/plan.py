@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.snapshot import Snapshot
@@ -25,8 +26,8 @@ class Plan:
     shared: components that several parts share, in the order in which lowering met them. touched: the paths that the
     shadow copies; None: all. leaves: the paths at which the graph may have a result for stock, or waits for a value.
     tapped: opaque steps among them. looked_through: user functions among these whose component calls run ahead.
-    per_call: True if a shadow serves one call only. batched: True if a batch may run
-    as one call per input. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
+    per_call: True if a shadow serves one call only. batched: True if a batch may run as one call per input; if not,
+    ``stepwise`` is its plan. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
     """
 
     way: Any
@@ -48,6 +49,18 @@ class Plan:
     shadows: dict[tuple[bool, bool], Shadows] = field(default_factory=dict, compare=False, repr=False)
     bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
 
+    @cached_property
+    def stepwise(self) -> Plan:
+        """The plan of a batch that the framework itself runs, step by step for all inputs.
+
+        No graph runs ahead, only component calls inside user functions.
+        """
+        nothing = Graph((), self.e_graph.output)
+        touched = with_containers(self.looked_through) & self.objects.keys()
+        return replace(
+            self, e_graph=nothing, touched=touched, leaves=touched, tapped=self.looked_through, shadows={}, bounded={}
+        )
+
     def ahead(self, *, eager: bool = False) -> tuple[str, ...]:
         """Returns the methods whose calls follow the plan; the others run as stock on the user's object."""
         return tuple(entry for entry in self.entries if self.follows_for(entry, eager=eager))
@@ -68,7 +81,9 @@ class Plan:
             opaque = {p.leaf for p in running(self.e_graph) if p.op in FED and p.by_stock}
             touched = self.touched | (with_containers(leaves) & self.objects.keys())
             tapped = self.tapped | (leaves & opaque)
-            pays = frozenset(entry for entry in self.entries if self.batched or not entry.endswith("batch"))
+            pays = frozenset(
+                entry for entry in self.entries if self.batched or not entry.endswith("batch") or entry in self.pays
+            )
             found = replace(self, pays=pays, touched=touched, leaves=touched, tapped=tapped, shadows={}, bounded={})
             self.bounded[leaves] = found
         return found

@@ -151,7 +151,7 @@ class Session:
             return False
         admission.mark(under_way, claiming)
         self._call, self._claiming, self.runs = call, claiming, shadows.shadow
-        if ahead:
+        if ahead and plan.e_graph.primitives:
             self._execution = Execution(plan.e_graph, call, invocation.inputs(), finished)
             self._waits = invocation.method in shadows.opens
             if self._waits:

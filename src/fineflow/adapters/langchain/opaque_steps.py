@@ -41,6 +41,12 @@ class First(Runnable[Any, Any]):
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return await self._opened.ainvoke(input, config, **kwargs)
 
+    def batch(self, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        return self._opened.batch(inputs, config, **kwargs)
+
+    async def abatch(self, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        return await self._opened.abatch(inputs, config, **kwargs)
+
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         return self._opened.transform(input, config, **kwargs)
 
@@ -92,6 +98,14 @@ class Tap(Runnable[Any, Any]):
         value = await here.call.opaque(work())
         self._ended(watch, here, value)
         return value
+
+    # In a batch that stock runs step by step, no graph waits for values.
+
+    def batch(self, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        return self.step.batch(inputs, config, **kwargs)
+
+    async def abatch(self, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        return await self.step.abatch(inputs, config, **kwargs)
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         watch = Watch()

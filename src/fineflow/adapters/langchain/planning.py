@@ -129,7 +129,7 @@ def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
     shorter = critical_path(e_graph)[0] < critical_path(p_graph)[0] or any(
         p.op is Op.PARTIAL_PREFILL for p in running(e_graph)
     )
-    inside = any(p.meta.get("inside") for p in running(e_graph))  # stock's batch runs functions for all inputs at once
+    inside = any(p.meta.get("inside") for p in running(e_graph))
     written = [p for p in running(e_graph) if p.op is Op.PARTIAL_DECODE]  # consumed meanwhile, if the model streams
     shorter = shorter or any(not p.meta.get("only_streamed") for p in written) or asked(e_graph) < asked(p_graph)
     serial = any(_one_by_one(p) for p in running(e_graph))
@@ -138,7 +138,7 @@ def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
     for prefix, gain in (("", shorter or serial), ("a", shorter)):
         found |= {f"{prefix}invoke"} if gain or inside else set()
         found |= {f"{prefix}stream"} if gain or streamed or inside else set()
-        found |= {f"{prefix}batch"} if gain and batched else set()
+        found |= {f"{prefix}batch"} if (gain and batched) or inside else set()
     return frozenset(found)
 
 

@@ -13,11 +13,11 @@ from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
 from wrapt import wrap_function_wrapper
 
+from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.langchain.batch_calls import Batch, abatch
-from fineflow.adapters.langchain.calls import ChainCall, identity, is_constant
+from fineflow.adapters.langchain.calls import ChainCall, is_constant
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way, configured
-from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 
@@ -50,19 +50,19 @@ class Optimized(Planned):
         return self._self_events("astream_log", input, config, kwargs)
 
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        batches = self._self_batches(inputs, kwargs, sync=True)
-        if not batches and not self._self_governed:
+        plan = self._self_batch_plan(inputs, kwargs, sync=True)
+        if plan is None and not self._self_governed:
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         timeout = self._self_options.timeout
-        call = partial(self._self_batch, batches, inputs, config, return_exceptions, kwargs)
+        call = partial(self._self_batch, plan, inputs, config, return_exceptions, kwargs)
         return call() if timeout is None else deadline.run(call, timeout)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        batches = self._self_batches(inputs, kwargs, sync=False)
-        if not batches and not self._self_governed:
+        plan = self._self_batch_plan(inputs, kwargs, sync=False)
+        if plan is None and not self._self_governed:
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         timeout = self._self_options.timeout
-        call = partial(self._self_abatch, batches, inputs, config, return_exceptions, kwargs)
+        call = partial(self._self_abatch, plan, inputs, config, return_exceptions, kwargs)
         return await (call() if timeout is None else deadline.arun(call, timeout))
 
     def __or__(self, other: Any) -> Any:
@@ -134,36 +134,48 @@ class Optimized(Planned):
         # A sync call with a timeout runs ahead so that it can be stopped.
         return self._self_options.eager or (invocation.sync and self._self_options.timeout is not None)
 
-    def _self_batches(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> bool:
-        """Returns True if a batch runs as one call per input rather than by stock's own batch."""
+    def _self_batch_plan(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Plan | None:
+        """Returns the plan that a batch follows; None if it goes to the user's object."""
         if not inputs or kwargs:
-            return False
+            return None
         entry = "batch" if sync else "abatch"
-        call = ChainCall(entry, self.__wrapped__, inputs[0], None, lambda runs: None, sync=sync)
-        plan = self._self_plan(call)
-        return plan is not None and entry in plan.pays
+        plan = self._self_plan(ChainCall(entry, self.__wrapped__, inputs[0], None, lambda runs: None, sync=sync))
+        return plan if plan is not None and entry in plan.pays else None
 
     def _self_batch(
-        self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
+        self, plan: Plan | None, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
-        if not batches:
-            with InThread(Admission(*identity(config, self.__wrapped__))) as admission, admission:
-                return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        if plan is None or not plan.batched:
+            call = self._self_whole("batch", inputs, config, return_exceptions, kwargs, sync=True)
+            return self._self_run(None if plan is None else plan.stepwise, call)
         configs = get_config_list(config, len(inputs))
         batch: Any = Batch(self, configs[0].get("max_concurrency"))
         with silent_at_exit:
             return Runnable.batch(batch, inputs, configs, return_exceptions=return_exceptions)
 
     async def _self_abatch(
-        self, batches: bool, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
+        self, plan: Plan | None, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
     ) -> Any:
-        if not batches:
-            async with Admission(*identity(config, self.__wrapped__)) as admission:
-                with admission:
-                    return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        if plan is None or not plan.batched:
+            call = self._self_whole("abatch", inputs, config, return_exceptions, kwargs, sync=False)
+            return await self._self_arun(None if plan is None else plan.stepwise, call)
         configs = get_config_list(config, len(inputs))
         batch = Batch(self, configs[0].get("max_concurrency"))
         return await abatch(batch, inputs, configs, return_exceptions)
+
+    def _self_whole(
+        self, entry: str, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any], *, sync: bool
+    ) -> ChainCall:
+        """Returns the call of stock's own batch."""
+        first = config[0] if isinstance(config, list | tuple) and config else config
+        return ChainCall(
+            entry,
+            self.__wrapped__,
+            inputs,
+            first,
+            lambda runs: getattr(runs, entry)(inputs, config, return_exceptions=return_exceptions, **kwargs),
+            sync=sync,
+        )
 
 
 def _own(obj: Any) -> Any:
