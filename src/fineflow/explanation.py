@@ -157,15 +157,30 @@ def _gains(graph: Graph) -> Iterator[str]:
         what = _count(len(working), "step") + " that take time (models, searches, reranking)"
         wait, them = ("waits", "it") if early == 1 else ("wait", "them")
         yield f"Of {what}, {early} no longer {wait} for everything before {them}."
-    if streams:
-        start = "starts" if len(streams) == 1 else "start"
-        yield f"{_listed(streams)} {start} on each item while the rest of the list is still being written."
+    for names, when in _by_streaming(graph, streams):
+        start = "starts" if len(names) == 1 else "start"
+        yield f"{_listed(names)} {start} on each item while the rest of the list is still being written{when}."
     fields = [p.name for p in graph if any(ref.stream and ref.key is not None for ref in p.args.values())]
-    if fields:
-        start, reads = ("starts", "it reads") if len(fields) == 1 else ("start", "they read")
-        yield f"{_listed(fields)} {start} when the fields that {reads} are written, while the rest still comes."
+    for names, when in _by_streaming(graph, fields):
+        start, reads = ("starts", "it reads") if len(names) == 1 else ("start", "they read")
+        yield f"{_listed(names)} {start} when the fields that {reads} are written, while the rest still comes{when}."
     if prefills := [p.name for p in graph if p.op is Op.PARTIAL_PREFILL]:
         yield f"The beginning of {_count(len(prefills), 'prompt')} is prefilled while the rest is being computed."
+
+
+def _by_streaming(graph: Graph, names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    """Groups consumers of what a model writes by the calls in which that happens."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(", in calls that stream" if _only_streamed(graph, name) else "", []).append(name)
+    for when, group in groups.items():
+        yield group, when
+
+
+def _only_streamed(graph: Graph, name: str) -> bool:
+    """Returns True if the model whose text a primitive consumes is read in pieces only in calls that stream."""
+    sources = [graph[ref.name] for ref in graph[name].args.values() if ref.stream and ref.name in graph]
+    return any(bool(p.meta.get("only_streamed")) or _only_streamed(graph, p.name) for p in sources)
 
 
 def _own(graph: Graph) -> Iterator[str]:

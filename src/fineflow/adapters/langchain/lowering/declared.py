@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.analysis.bytecode import location
@@ -13,12 +13,13 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Effects
 
-Step = RunnableLambda[Any, Any] | RunnablePassthrough[Any]
+Step = RunnableLambda[Any, Any] | RunnablePassthrough[Any] | RunnableGenerator[Any, Any]
+_FUNCTIONS = ("func", "afunc", "_transform", "_atransform")
 
 
 def functions_of(step: Step) -> list[Any]:
     """Returns the functions of a step: its sync one, its async one, or both."""
-    return [func for name in ("func", "afunc") if (func := step.__dict__.get(name)) is not None]
+    return [func for name in _FUNCTIONS if (func := step.__dict__.get(name)) is not None]
 
 
 def promised(step: Step) -> Declaration | None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from operator import itemgetter
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableGenerator, RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict, accepts_config, accepts_run_manager, is_async_generator
 
@@ -126,6 +126,14 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
             counted=shown(step),
             leaf=leaf,
         )
+
+
+def _lower_generator(step: RunnableGenerator[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
+    """Lowers a step over a declared generator: only stock calls it, but what it does not touch need not wait."""
+    promise = promised(step)
+    if promise is None or b.options:
+        raise NotLowered("yields: runs through its own methods")
+    return b.by_stock(step, value, declared_effects(promise, b), where=place(functions_of(step)[0]))
 
 
 def _stays(step: RunnableLambda[Any, Any], b: ChainBuilder) -> str:
@@ -259,4 +267,5 @@ ROWS = (
         _shadow_lambda,
         reads=("func", "afunc"),
     ),
+    Row(RunnableGenerator, RUN, _lower_generator, reads=("_transform", "_atransform")),
 )

@@ -19,6 +19,7 @@ from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
+from fineflow.adapters.langchain.models.aggregating import aggregating, aresult_of, result_of
 from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean
@@ -29,6 +30,11 @@ from fineflow.runtime.loop.submission import Unreachable
 
 
 def assembles(model: Any) -> bool:
+    """Returns True if what the model generates without streaming is known from its stream."""
+    return _promises(model) or aggregating(model) is not None
+
+
+def _promises(model: Any) -> bool:
     """Returns True if ``model.assemble(chunks)`` equals what the model generates without streaming."""
     return keeps_promise(model, "assemble", ("_generate", "_agenerate", "_stream", "_astream"))
 
@@ -36,7 +42,7 @@ def assembles(model: Any) -> bool:
 def assembled(model: Any, entry: Entry, pieces: Sequence[Any]) -> Any:
     """Returns the result made of an entry's pieces: one object, which stock and the graph share."""
     if entry.whole is None:
-        entry.whole = model.assemble(list(pieces))
+        entry.whole = model.assemble(list(pieces)) if _promises(model) else result_of(model, pieces)
     return entry.whole
 
 
@@ -85,6 +91,8 @@ class _ChatShadow:
         entry, result = claim(self._site, call_of(model, messages, stop, kwargs), own, self.claimable)
         if entry.reports is not None:
             entry.reports.replay(run_manager)
+        if entry.in_pieces and run_manager is not None and not _promises(model):
+            result_of(model, result, run_manager)  # reports the tokens, as the model does when it generates
         return assembled(model, entry, result) if entry.in_pieces else result
 
     async def agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
@@ -96,6 +104,8 @@ class _ChatShadow:
         entry, result = await aclaim(self._site, call_of(model, messages, stop, kwargs), own, self.claimable)
         if entry.reports is not None:
             await entry.reports.areplay(run_manager)
+        if entry.in_pieces and run_manager is not None and not _promises(model):
+            await aresult_of(model, result, run_manager)
         return assembled(model, entry, result) if entry.in_pieces else result
 
     def stream(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:

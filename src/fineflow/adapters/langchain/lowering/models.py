@@ -99,7 +99,7 @@ def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         invoked=inside,
         foreign=not (ours or queued),
         **_order(model, options),
-        only_streamed=_only_streamed(model),
+        only_streamed=_only_streamed(model, options),
         pieces=isinstance(model, BaseChatModel),
     )
 
@@ -126,12 +126,18 @@ def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"block": server.server.block_size, "cache": id(server.server), "remote": True, "options": options}
 
 
-def _only_streamed(model: Any) -> str:
-    """Returns why a decode can be consumed in pieces only if stock streams it; "" if it always can."""
-    if not assembles(model):
-        name = type(model).__name__
-        return f"the message that {name} generates may differ from the sum of its stream"
-    return ""
+def _only_streamed(model: Any, options: Mapping[str, Any]) -> str:
+    """Returns why a decode can be consumed in pieces only if stock streams it; "" if it always can.
+
+    LangChain streams a model with ``streaming=True`` in all calls. For any other one a stream ahead of stock would be
+    a second request, unless the whole answer is known from the stream.
+    """
+    if not isinstance(model, BaseChatModel) or assembles(model):
+        return ""
+    if all(model._should_stream(async_api=on, **options) for on in (True, False)):
+        return ""
+    why = f"the message that {type(model).__name__} generates may differ from the sum of its stream"
+    return f"{why}; in all calls with streaming=True" if "streaming" in type(model).model_fields else why
 
 
 _CHAT = (
@@ -145,8 +151,9 @@ _CHAT = (
     "_convert_input",
 )
 _LLM = (*RUN, "generate", "agenerate", "generate_prompt", "agenerate_prompt", "_generate_helper", "_agenerate_helper")
+_READ = ("rate_limiter", "engine", "streaming", "disable_streaming")
 
 ROWS = (
-    Row(BaseChatModel, _CHAT, _lower_model, shadow_chat, "llm", ("rate_limiter", "engine"), calls=_INNER),
+    Row(BaseChatModel, _CHAT, _lower_model, shadow_chat, "llm", _READ, calls=_INNER),
     Row(BaseLLM, _LLM, _lower_model, shadow_llm, "llm", ("rate_limiter", "engine"), calls=_INNER),
 )

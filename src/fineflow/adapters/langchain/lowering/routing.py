@@ -1,4 +1,4 @@
-"""Lowers functions that return one of the runnables they know, which LangChain then runs, to a CONDITION."""
+"""Lowers functions that return one of the runnables they know, and ``RouterRunnable``, to a CONDITION."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import inspect
 from types import CellType, FunctionType
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import RouterRunnable, Runnable, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.core.builder import OUTER, VALUE, Leaf, Symbol
 from fineflow.adapters.core.nested_graphs import Part, condition, outside, part
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.ir import PURE, Effects, Op, Ref
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, is_text
+from fineflow.adapters.langchain.lowering.structure import RUN
+from fineflow.ir import PURE, Effects, Op, Primitive, Ref
+from fineflow.runtime.call.executor import Execution
 
 OTHER = "value"
 """Key of the result of a routing function that returns no runnable; other keys are the numbers of the runnables."""
@@ -111,3 +114,46 @@ def shadow_routing(step: RunnableLambda[Any, Any], site: Site) -> Any:
     made = copy.copy(step)
     made.func = route
     return made
+
+
+def _lower_router(router: RouterRunnable[Any], value: Symbol, b: ChainBuilder) -> Symbol:
+    if b.options:
+        raise NotLowered("keyword arguments are bound to a router")
+    names = tuple(router.runnables)
+    if len(names) < 2:
+        raise NotLowered("has nothing to choose from")
+    key, given = b.whole(b.pick(value, "key")), b.pick(value, "input")
+    route = b.add(
+        Op.CALL,
+        {"key": key.ref},
+        name="route",
+        effects=Effects(PURE.kind, "", f"looks up one of {len(names)} runnables"),
+        component=router,
+        kind=VALUE,
+        kernel=_chosen_by_key,
+    )
+    parts = {}
+    for label, (name, arm) in zip(_labels(names), router.runnables.items(), strict=True):
+        if label != "else":
+            parts[f"if {label[5:]}"] = _key(route, name, b)
+        parts[label] = part(arm, label, outside(given), b)
+    return condition(parts, given, b, name="router", component=router)
+
+
+def _labels(names: tuple[str, ...]) -> list[str]:
+    return [*(f"then {number}" for number in range(1, len(names))), "else"]
+
+
+def _chosen_by_key(p: Primitive, args: Args, run: Execution) -> dict[str, bool]:
+    key, names = args["key"], p.component.runnables
+    if not is_text(key) or key not in names:
+        raise LeftToStock("its key is that of no runnable")
+    return {name: name == key for name in names}
+
+
+def _shadow_router(router: RouterRunnable[Any], site: Site) -> Any:
+    arms = zip(_labels(tuple(router.runnables)), router.runnables.items(), strict=True)
+    return router.model_copy(update={"runnables": {name: site.of(arm, label) for label, (name, arm) in arms}})
+
+
+ROWS = (Row(RouterRunnable, RUN, _lower_router, _shadow_router, reads=("runnables",)),)
