@@ -95,7 +95,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
     "llama_index": ("adapters.llamaindex", "testing", "demo", "checking"),
-    "llama_index_instrumentation": ("testing",),
+    "llama_index_instrumentation": ("adapters.llamaindex", "testing"),
     "numpy": ("backends", "adapters.core.batched_search"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models

@@ -11,6 +11,8 @@ pytest.importorskip("llama_index.core")
 
 from benchmarks.llamaindex_apps import QUESTION, TABLES, Kit, document_summaries, nodes, table_engines, two_levels
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.indices.keyword_table import KeywordTableIndex
+from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.retrievers import RecursiveRetriever
 from llama_index.core.schema import IndexNode
@@ -19,7 +21,7 @@ import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate, Meter
 from fineflow.testing.llamaindex.differential import assert_same_index
-from fineflow.testing.llamaindex.fakes import FakeLLM
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
 needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
 
@@ -95,16 +97,27 @@ def test_answers_that_stream_are_left_to_stock() -> None:
     assert_same_index(make, QUESTION)
 
 
-def test_embedding_models_that_differ() -> None:
+class OtherEmbedding(FakeEmbedding):
+    """Another model: its vectors are not those of the others."""
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return super()._get_query_embedding(query)[::-1]
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return super()._get_text_embedding(text)[::-1]
+
+
+OtherEmbedding.__module__ = FakeEmbedding.__module__  # believed, as the fakes are
+
+
+@pytest.mark.parametrize("other", TABLES)
+def test_embedding_models_that_differ(other: str) -> None:
     """The first sync search stores its vector, and stock's later ones search by it, whatever their model is."""
 
     def make(manager: CallbackManager) -> Any:
-        from llama_index.core.indices.keyword_table import KeywordTableIndex
-        from llama_index.core.llms import MockLLM
-
         kit = Kit(0, manager)
         parts: dict[str, Any] = {key: kit.engine(nodes(key)) for key in TABLES}
-        parts["cities"].retriever._embed_model.dimensions = 32
+        parts[other].retriever._embed_model = OtherEmbedding(callback_manager=manager)
         found = [IndexNode(id_=f"link {key}", index_id=key, text=f"capital of {key}") for key in TABLES]
         table = KeywordTableIndex(found, llm=MockLLM(), callback_manager=manager)
         root = table.as_retriever(retriever_mode="simple")
@@ -114,7 +127,7 @@ def test_embedding_models_that_differ() -> None:
         return made
 
     seen = assert_same_index(make, QUESTION)
-    assert len(seen["retrieve"].nodes) == 3
+    assert len(seen["retrieve"].nodes) == 3 and seen["retrieve"].embedding is not None
 
 
 class OwnEngine(CustomQueryEngine):
