@@ -30,6 +30,7 @@ active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", defau
 Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | None"]
 """Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
 
+_OWN = "__fineflow_own__"  # attribute of a wrapper: the method in it
 _wrapped: dict[tuple[type, str], set[Any]] = {}
 _wrapping = threading.Lock()
 
@@ -55,9 +56,23 @@ def _wrap(kind: type, name: str, sync: Any, awaiting: Any) -> None:
         return
     with _wrapping:
         done, own = _wrapped.setdefault((owner, name), set()), vars(owner)[name]
-        if sync not in done and isinstance(own, FunctionType):
+        if sync not in done and isinstance(own, FunctionType | wrapt.FunctionWrapper):
             done.add(sync)
-            setattr(owner, name, wraps(own)((awaiting if inspect.iscoroutinefunction(own) else sync)(own, name)))
+            put(owner, name, own, (awaiting if inspect.iscoroutinefunction(own) else sync)(own, name))
+
+
+def put(owner: type, name: str, own: Any, wrapper: Any) -> None:
+    """Puts a wrapper of a method into its class; ``own_function`` finds the method again."""
+    made = wraps(own)(wrapper)
+    made.__dict__[_OWN] = own
+    setattr(owner, name, made)
+
+
+def own_function(found: Any) -> Any:
+    """Returns a method without the wrappers of this module."""
+    while type(found) is FunctionType and _OWN in found.__dict__:
+        found = found.__dict__[_OWN]
+    return found
 
 
 def _claimed(own: Any, name: str) -> Any:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
+from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.entry_wrappers import active, claims_of
@@ -67,6 +67,11 @@ class Components(Protocol):
 
     def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
         """Returns the call of a component."""
+
+    def method(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+    ) -> CallAhead:
+        """Returns the call of a method of a component that has no graph."""
 
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""
@@ -193,7 +198,7 @@ class InnerCalls:
     def _ahead(self, call: _Call, limit: asyncio.Semaphore) -> CallAhead | None:
         part = self._part(call.component)
         if part is None:
-            return MethodAhead(getattr(call.component, call.name), call.args, call.named, limit)
+            return self._components.method(call.component, call.name, call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
         plan = part._self_current(invocation.way)
         if plan is None or not plan.touched:
@@ -303,6 +308,9 @@ class InnerCalls:
                 same = call.component is component and call.name == name and not call.taken
                 if same and equal(call.key, wanted):
                     call.taken = True
+                    if call.ahead is not None and not call.ahead.fits(args, named):
+                        call.ahead.drop()
+                        call.ahead = None
                     return call
         return None
 

@@ -21,6 +21,7 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.entry_wrappers import own_function
 from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, of_package
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
@@ -62,7 +63,7 @@ class Method:
 
 def method(kind: type, name: str) -> Method | None:
     """Returns a method of a class; None if there is none, or it is not a function."""
-    found = inspect.getattr_static(kind, name, None)
+    found = own_function(inspect.getattr_static(kind, name, None))
     spans, wrappers = [], []
     while isinstance(found, wrapt.FunctionWrapper):
         spans.append(found)

@@ -20,11 +20,13 @@ from typing import Any
 
 from llama_index.core.callbacks.base import CallbackManager, global_stack_trace
 from llama_index.core.callbacks.schema import LEAF_EVENTS
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.dispatcher import Dispatcher, active_instrument_tags
 from llama_index_instrumentation.span import active_span_id
 
 from fineflow.adapters.core.calls_ahead import Finished, MethodAhead
+from fineflow.adapters.core.entry_wrappers import put
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.runtime.loop.scopes import Scope
 
@@ -39,7 +41,7 @@ _MANAGED = ("on_event_start", "on_event_end", "start_trace", "end_trace")
 class Recording:
     """What one call reports. Thread-safe.
 
-    then: called after each report with what the call has reported so far, until the call ends.
+    then: called whenever the call has got further, until stock makes it.
     """
 
     def __init__(self, then: Callable[[], None] | None = None) -> None:
@@ -70,7 +72,11 @@ class Recording:
             report()
             return
         self._reports.append(report)
-        if self._then is not None:
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Notes that the call has got further: a search has its vector, or something has been reported."""
+        if self._then is not None and not self._sent:
             self._then()
 
     # --- dispatchers ------------------------------------------------------------------------------------------------
@@ -145,6 +151,8 @@ def _install() -> None:
             for name in _DISPATCHED:
                 setattr(Dispatcher, name, _keeping(getattr(Dispatcher, name), Recording.dispatched))
             Dispatcher.aevent = _akeeping(Dispatcher.aevent, Dispatcher.__dict__["event"].__wrapped__)  # type: ignore[method-assign]
+            search, own = "_get_nodes_with_embeddings", VectorIndexRetriever._get_nodes_with_embeddings
+            put(VectorIndexRetriever, search, own, _searching(own))
             for name in _MANAGED:
                 setattr(CallbackManager, name, _keeping(getattr(CallbackManager, name), Recording.managed))
             _installed.append(True)
@@ -155,6 +163,15 @@ def _keeping(own: Any, keep: Callable[..., Any]) -> Any:
     def method(self: Any, *args: Any, **named: Any) -> Any:
         recording = _recording.get()
         return own(self, *args, **named) if recording is None else keep(recording, own, self, args, named)
+
+    return method
+
+
+def _searching(own: Any) -> Any:
+    def method(self: Any, *args: Any, **named: Any) -> Any:
+        if (recording := _recording.get()) is not None:
+            recording.progressed()
+        return own(self, *args, **named)
 
     return method
 
@@ -173,7 +190,7 @@ def _akeeping(own: Any, event: Any) -> Any:
 class RecordedAhead(MethodAhead):
     """A call of a component's method that opens spans and sends events, ahead of stock.
 
-    then: called after each report of the call, on any thread.
+    then: called whenever the call has got further, on any thread.
     """
 
     def __init__(

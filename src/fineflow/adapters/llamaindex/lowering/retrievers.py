@@ -16,6 +16,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for
+from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import (
     choice_retrievers,
     containers,
@@ -67,6 +68,7 @@ def _lower_other(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def _shadow_other(retriever: Any, site: Site) -> Any:
+    looking_through(retriever, site)
     return retriever if site.sync or stays(retriever) else off_loop(retriever, "_aretrieve")
 
 
