@@ -27,6 +27,7 @@ from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngin
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import RecursiveRetriever
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
@@ -349,7 +350,115 @@ def graded(kit: Kit) -> Any:
     return engine
 
 
+# --- workflows --------------------------------------------------------------------------------------------------------
+
+RELEVANCY_PROMPT = PromptTemplate("Relevant to {query_str}? DOC {context_str}")
+
+
+class RetrieveEvent(Event):
+    retrieved_nodes: list[NodeWithScore]
+
+
+class RelevanceEvalEvent(Event):
+    relevant_results: list[str]
+
+
+class TextExtractEvent(Event):
+    relevant_text: str
+
+
+class CorrectiveRAG(Workflow):
+    """Grades what was retrieved in a loop (LlamaIndex's examples: corrective RAG workflow)."""
+
+    def __init__(self, retriever: Any, llm: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.retriever = retriever
+        self.llm = llm
+
+    @step
+    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieveEvent | None:
+        query_str = ev.get("query_str")
+        if query_str is None:
+            return None
+        await ctx.store.set("query_str", query_str)
+        result = self.retriever.retrieve(query_str)
+        await ctx.store.set("retrieved_nodes", result)
+        return RetrieveEvent(retrieved_nodes=result)
+
+    @step
+    async def eval_relevance(self, ctx: Context, ev: RetrieveEvent) -> RelevanceEvalEvent:
+        retrieved_nodes = ev.retrieved_nodes
+        query_str = await ctx.store.get("query_str")
+        relevancy_results = []
+        for node in retrieved_nodes:
+            prompt = RELEVANCY_PROMPT.format(context_str=node.text, query_str=query_str)
+            relevancy = self.llm.complete(prompt)
+            relevancy_results.append(relevancy.text.lower().strip())
+        await ctx.store.set("relevancy_results", relevancy_results)
+        return RelevanceEvalEvent(relevant_results=relevancy_results)
+
+    @step
+    async def extract_relevant_texts(self, ctx: Context, ev: RelevanceEvalEvent) -> TextExtractEvent:
+        retrieved_nodes = await ctx.store.get("retrieved_nodes")
+        relevancy_results = ev.relevant_results
+        relevant_texts = [retrieved_nodes[i].text for i, result in enumerate(relevancy_results) if result == "yes"]
+        return TextExtractEvent(relevant_text="\n".join(relevant_texts))
+
+    @step
+    async def query_result(self, ctx: Context, ev: TextExtractEvent) -> StopEvent:
+        query_str = await ctx.store.get("query_str")
+        response = self.llm.complete(f"Answer {query_str} from {ev.relevant_text}")
+        return StopEvent(result=str(response))
+
+
+def corrective_rag(kit: Kit) -> Any:
+    return CorrectiveRAG(kit.retriever(nodes()), kit.llm(), timeout=None)
+
+
+class AsyncCorrectiveRAG(CorrectiveRAG):
+    """The same with the model's async methods, and progress sent to the caller."""
+
+    @step
+    async def eval_relevance(self, ctx: Context, ev: RetrieveEvent) -> RelevanceEvalEvent:
+        query_str = await ctx.store.get("query_str")
+        results = []
+        for number, node in enumerate(ev.retrieved_nodes, start=1):
+            ctx.write_event_to_stream(Event(msg=f"grading {number}"))
+            response = await self.llm.apredict(RELEVANCY_PROMPT, context_str=node.text, query_str=query_str)
+            results.append(response.strip().lower())
+        return RelevanceEvalEvent(relevant_results=results)
+
+
+def async_corrective_rag(kit: Kit) -> Any:
+    return AsyncCorrectiveRAG(kit.retriever(nodes()), kit.llm(), timeout=None)
+
+
+class SubQuestionFlow(Workflow):
+    """Sub-questions that a model writes, each asked of an engine, in one step."""
+
+    def __init__(self, engine: Any, llm: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.engine, self.llm = engine, llm
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        response = await self.llm.acomplete(f"List sub-questions of {ev.query_str}")
+        answers = []
+        for question in response.text.split("\n"):
+            answer = await self.engine.aquery(question)
+            answers.append(f"{question}: {answer}")
+        final = await self.llm.achat([ChatMessage(role="user", content="Combine " + "\n".join(answers))])
+        return StopEvent(result=str(final.message.content))
+
+
+def sub_question_flow(kit: Kit) -> Any:
+    return SubQuestionFlow(kit.engine(nodes()), kit.llm(), timeout=None)
+
+
 APPS: dict[str, App] = {
+    "corrective RAG workflow": App(corrective_rag, 0.25 + 1 + 1, entry="run"),
+    "corrective RAG workflow, async": App(async_corrective_rag, 0.25 + 1 + 1, entry="run"),
+    "sub-question workflow": App(sub_question_flow, 1 + 1.25 + 1, entry="run"),
     "hybrid": App(hybrid, 0.25 + 1),
     "hybrid, async": App(hybrid, 0.25 + 1, entry="aquery"),
     "fusion by hand": App(fusion_by_hand, 1 + 0.25 + 1),
@@ -382,7 +491,12 @@ def answered(app: App, *, optimized: bool) -> tuple[Any, float]:
     if optimized:
         made = fineflow.optimize(made, strict=True)
 
+    async def run() -> Any:
+        return await made.run(query_str=app.value)
+
     def call() -> Any:
+        if app.entry == "run":
+            return asyncio.run(run())
         value = getattr(made, app.entry)(app.value)
         return asyncio.run(value) if app.entry.startswith("a") else value
 

@@ -51,7 +51,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_rerank"),
-        *("adapters.core", "adapters.analysis", "adapters.text"),
+        *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
     "observe": ("ir", "runtime", "cost_model", *LEAVES),

@@ -31,7 +31,7 @@ from fineflow.adapters.llamaindex.reading import Reading, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.user_functions import (
     FORMATTING,
-    calls_components,
+    called_by,
     defines,
     functions_of,
     is_prompt,
@@ -223,9 +223,12 @@ def _compared(value: Any) -> Any:
 
 def looking_through(obj: Any, site: Site) -> None:
     """Makes the component calls inside the methods of the user's own object run ahead, in calls of the shadow."""
-    if not calls_components(obj):
+    functions = functions_of(obj)
+    if not (components := called_by(*functions.values())):
         return
-    for name in functions_of(obj):
+    for each in components:
+        reading_of(each, site.shadows.options)  # the first look at a class takes longer than a walk may
+    for name in functions:
         looks_through(type(obj), name)
     site.shadows.inside[id(obj)] = partial(_begin, site)
 

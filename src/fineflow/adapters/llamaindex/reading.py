@@ -6,6 +6,7 @@ is asked (memories, chat engines, caches), print, or stream.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -78,6 +79,12 @@ def reading_of(obj: Any, options: Options) -> Reading:
     return Reading("", embeds)
 
 
+def packaged_function(function: Any) -> bool:
+    """Returns True for a function or a class of an installed package or of Python."""
+    module = getattr(function, "__module__", None) or "builtins"
+    return module.partition(".")[0] in sys.stdlib_module_names or of_package(module)
+
+
 def _checked(obj: Any, b: IndexBuilder) -> Iterable[Any]:
     """Returns the components that an object is made of. Raises NotLowered if it may do more than read."""
     kind = type(obj)
@@ -86,7 +93,7 @@ def _checked(obj: Any, b: IndexBuilder) -> Iterable[Any]:
     if kind is dict:
         return islice(obj.values(), MOST)
     if isinstance(obj, _FUNCTIONS):
-        if not (b.assume_pure or b.trusting or of_package(getattr(obj, "__module__", None) or "builtins")):
+        if not (b.assume_pure or b.trusting or packaged_function(obj)):
             raise NotLowered(f"{getattr(obj, '__name__', 'a function')} is a function of your own")
         return ()
     if isinstance(obj, _KEEPING) or (

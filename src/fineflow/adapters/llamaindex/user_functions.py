@@ -57,14 +57,15 @@ def functions_of(obj: Any) -> dict[str, Any]:
     return {name: MethodType(func, obj) for name, func in found.items() if isinstance(func, FunctionType)}
 
 
-def several(func: Any) -> bool:
-    """Returns True if a function may call components more than once."""
-    return scan(func, lambda obj: methods_of(obj) is not None, CALLED).several
+def called_by(*functions: Any) -> list[Any]:
+    """Returns the components that functions refer to, if one of these may call several times; else none."""
+    found = [scan(func, lambda obj: methods_of(obj) is not None, CALLED) for func in functions]
+    return [each for one in found for each in one.components.values()] if any(one.several for one in found) else []
 
 
 def calls_components(obj: Any) -> bool:
     """Returns True if methods of the user's own class call several components."""
-    return any(map(several, functions_of(obj).values()))
+    return bool(called_by(*functions_of(obj).values()))
 
 
 def is_prompt(obj: Any) -> bool:
