@@ -48,6 +48,7 @@ class Recording:
         self._outside = f"outside-{uuid.uuid4()}"  # in place of the span and of the event around the call
         self._reports: deque[Callable[[], None]] = deque()
         self._sent = False
+        self._open: list[str] = []
         self._base: list[str] = []  # of the sender: its open events, and its span
         self._span: str | None = None
         self._then = then
@@ -59,13 +60,17 @@ class Recording:
         active_span_id.set(self._outside)
         global_stack_trace.set([self._outside])
 
+    def ended(self) -> None:
+        """Notes which events the call leaves open: LlamaIndex ends none of a model that raises. In its context."""
+        self._open = global_stack_trace.get()[1:]
+
     def send(self) -> None:
         """Sends the reports from the current context; later ones go straight on."""
         self._base, self._span = global_stack_trace.get(), active_span_id.get()
         while self._reports:
             self._reports.popleft()()
         self._sent = True
-        global_stack_trace.set(self._base)
+        global_stack_trace.set([*self._base, *self._open])
 
     def _keep(self, report: Callable[[], None]) -> None:
         if self._sent:  # of a task that has outlived its call
@@ -203,12 +208,20 @@ class RecordedAhead(MethodAhead):
     ) -> None:
         super().__init__(method, args, named, limit)
         self._recording, self._scope = Recording(then), Scope()
-        if not self._awaits:
-            self._call = partial(self._in_scope, self._call)
+        self._call = partial(self._arecorded if self._awaits else self._recorded, self._call)
 
-    def _in_scope(self, call: Callable[[], Any]) -> Any:
+    def _recorded(self, call: Callable[[], Any]) -> Any:
         with self._scope.inside():
-            return call()
+            try:
+                return call()
+            finally:
+                self._recording.ended()
+
+    async def _arecorded(self, call: Callable[[], Any]) -> Any:
+        try:
+            return await call()
+        finally:
+            self._recording.ended()
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         context.run(self._recording.begin)
