@@ -51,7 +51,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_rerank"),
-        *("adapters.core", "adapters.analysis", "adapters.text"),
+        *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
     "observe": ("ir", "runtime", "cost_model", *LEAVES),
@@ -95,7 +95,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
     "llama_index": ("adapters.llamaindex", "testing", "demo", "checking"),
-    "llama_index_instrumentation": ("testing",),
+    "llama_index_instrumentation": ("adapters.llamaindex", "testing"),
     "numpy": ("backends", "adapters.core.batched_search"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "annotated_types": ("adapters.langchain",),  # the constraints of pydantic fields

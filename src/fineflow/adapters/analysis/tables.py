@@ -17,6 +17,7 @@ import operator
 import re
 import sys
 from dataclasses import dataclass
+from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -192,14 +193,18 @@ def is_model(cls: Any) -> bool:
 
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+_DATA = (
+    *("langchain_core.documents.", "langchain_core.messages."),
+    *("llama_index.core.schema", "llama_index.core.base.llms.types", "llama_index.core.base.response.schema"),
+)
 _EXTRA = "__pydantic_extra__"
 
 
 def is_plain(value: Any, limit: int = 10_000) -> bool:
-    """Returns True for plain data: builtin scalars and containers, documents and messages, of exact types.
+    """Returns True for plain data: builtin scalars and containers, and data of the frameworks, of exact types.
 
-    For such arguments all assumptions about names hold. Looks at no more than ``limit`` parts; larger values count as
-    not plain.
+    The latter are documents, nodes, messages and responses. For such arguments all assumptions about names hold. Looks
+    at no more than ``limit`` parts; larger values count as not plain.
     """
     parts = [value]
     while parts:
@@ -212,9 +217,11 @@ def is_plain(value: Any, limit: int = 10_000) -> bool:
             held: list[Any] = list(part)
         elif kind is dict:
             held = [*part, *part.values()]
-        elif kind.__module__.startswith(("langchain_core.documents.", "langchain_core.messages.")):
+        elif kind.__module__.startswith(_DATA):
             if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
                 return False  # a class that only claims to be from there
+            if isinstance(kind, EnumMeta):
+                continue
             held = [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
         elif immutable(part):
             continue

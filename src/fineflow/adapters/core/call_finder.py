@@ -47,6 +47,11 @@ class Components(Protocol):
     def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
         """Returns the call of a component."""
 
+    def method(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+    ) -> CallAhead:
+        """Returns the call of a method of a component that has no graph."""
+
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""
 

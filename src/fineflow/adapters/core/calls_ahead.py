@@ -30,6 +30,9 @@ class CallAhead(Protocol):
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         """Starts the call. Returns False if nothing of it can run ahead."""
 
+    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Returns False if stock's arguments have changed in a way that the keys of calls leave out."""
+
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         """Returns what stock's call returns, or raises what it raises."""
 
@@ -52,6 +55,9 @@ class GraphAhead:
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         return context.run(self._session.start_ahead, loop, finished)
+
+    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        return True
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         return self._part._self_run(self._plan, invocation(), self._session)
@@ -86,6 +92,7 @@ class MethodAhead:
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         async def work() -> Any:
             try:
+                await self.ready()
                 async with self._limit:
                     value = await (self._call() if self._awaits else in_thread(self._call))
             except Exception as error:
@@ -101,6 +108,12 @@ class MethodAhead:
         except Unreachable:
             self._work = None
         return self._work is not None
+
+    async def ready(self) -> None:
+        """Returns when the call may begin."""
+
+    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        return True
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -30,6 +30,7 @@ active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", defau
 Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | None"]
 """Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
 
+_OWN = "__fineflow_own__"  # attribute of a wrapper: the method in it
 _wrapped: dict[tuple[type, str], set[Any]] = {}
 _wrapping = threading.Lock()
 
@@ -55,33 +56,54 @@ def _wrap(kind: type, name: str, sync: Any, awaiting: Any) -> None:
         return
     with _wrapping:
         done, own = _wrapped.setdefault((owner, name), set()), vars(owner)[name]
-        if sync not in done and isinstance(own, FunctionType):
+        if sync not in done and isinstance(own, FunctionType | wrapt.FunctionWrapper):
             done.add(sync)
-            setattr(owner, name, wraps(own)((awaiting if inspect.iscoroutinefunction(own) else sync)(own, name)))
+            put(owner, name, own, (awaiting if inspect.iscoroutinefunction(own) else sync)(own, name))
+
+
+def put(owner: type, name: str, own: Any, wrapper: Any) -> None:
+    """Puts a wrapper of a method into its class; ``own_function`` finds the method again."""
+    made = wraps(own)(wrapper)
+    made.__dict__[_OWN] = own
+    setattr(owner, name, made)
+
+
+def own_function(found: Any) -> Any:
+    """Returns a method without the wrappers of this module."""
+    while type(found) is FunctionType and _OWN in found.__dict__:
+        found = found.__dict__[_OWN]
+    return found
 
 
 def _claimed(own: Any, name: str) -> Any:
     def method(component: Any, /, *args: Any, **named: Any) -> Any:
-        calls = active.get()
-        call = None if calls is None else calls.take(component, name, args, named)
         bound = own.__get__(component, type(component))  # ``own`` may be a wrapper of instrumentation
-        if calls is None or call is None:
-            return bound(*args, **named)
-        return calls.stock(bound, call, args, named)
+        return claimed(component, name, bound, args, named)
 
     return method
 
 
 def _aclaimed(own: Any, name: str) -> Any:
     async def method(component: Any, /, *args: Any, **named: Any) -> Any:
-        calls = active.get()
-        call = None if calls is None else calls.take(component, name, args, named)
-        bound = own.__get__(component, type(component))
-        if calls is None or call is None:
-            return await bound(*args, **named)
-        return await calls.astock(bound, call, args, named)
+        return await aclaimed(component, name, own.__get__(component, type(component)), args, named)
 
     return method
+
+
+def claimed(component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call."""
+    calls = active.get()
+    call = None if calls is None else calls.take(component, name, args, named)
+    return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
+
+
+async def aclaimed(
+    component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+) -> Any:
+    """``claimed`` for async methods."""
+    calls = active.get()
+    call = None if calls is None else calls.take(component, name, args, named)
+    return await (own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named))
 
 
 def _looking(own: Any, name: str) -> Any:

@@ -18,11 +18,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from fineflow.adapters.core.call_finder import CallFinder, Components, FoundCall
-from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
+from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe
 from fineflow.adapters.core.entry_wrappers import active
@@ -45,14 +45,16 @@ _AT_ONCE = 16  # component calls of one function that run ahead at a time, if th
 class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
-    arguments: wraps a key so that calls can be compared (``Framework.arguments``). part: returns the proxy of a
-    component that may run ahead.
+    claiming: the call that the function is a part of; None for none. arguments: wraps a key so that calls can be
+    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead.
     """
+
+    finder: ClassVar[type[CallFinder]] = CallFinder
 
     def __init__(
         self,
         components: Components,
-        claiming: Claiming,
+        claiming: Claiming | None,
         part: Callable[[Any], Planned | None],
         arguments: Callable[[Any], Any],
         func: Any,
@@ -63,7 +65,7 @@ class InnerCalls:
     ) -> None:
         self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
-        self._finder = CallFinder(components, part, arguments, (func, args, named), eager=options.eager)
+        self._finder = self.finder(components, part, arguments, (func, args, named), eager=options.eager)
         self._func = func
         self._lock = threading.RLock()
         self._loop = asyncio._get_running_loop()  # of async calls of components
@@ -95,7 +97,7 @@ class InnerCalls:
     def _look(self) -> None:
         with self._lock:
             self._due = False
-            if self._over or self._claiming.call.claims.closed:
+            if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
             waiting = self._finder.look()
             for call in waiting:
@@ -120,8 +122,9 @@ class InnerCalls:
 
         A bound of the call around the function holds for all functions of this call, and for all inputs of a batch.
         """
-        bound = self._claiming.call.limit
-        if bound is not None and self._claiming.call.loop is loop:
+        call = None if self._claiming is None else self._claiming.call
+        bound = None if call is None else call.limit
+        if call is not None and bound is not None and call.loop is loop:
             return bound
         limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
         if loop not in limits:
@@ -131,7 +134,7 @@ class InnerCalls:
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore) -> CallAhead | None:
         part = self._part(call.component)
         if part is None:
-            return MethodAhead(getattr(call.component, call.name), call.args, call.named, limit)
+            return self._components.method(call.component, call.name, call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
         plan = part._self_current(invocation.way)
         if plan is None or not plan.touched:
@@ -162,6 +165,9 @@ class InnerCalls:
                     return first
                 wanted = self._arguments(self._components.key(component, name, args, named))
                 found = self._finder.matching(component, name, wanted)
+                if found is not None and found.ahead is not None and not found.ahead.fits(args, named):
+                    found.ahead.drop()
+                    found.ahead = None
                 return found or self._alone(FoundCall(component, name, wanted, args, named))
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
@@ -179,7 +185,7 @@ class InnerCalls:
     def _gains(self, call: FoundCall) -> bool:
         """Returns True if a call gains by itself, as an optimized object would."""
         part = self._part(call.component)
-        if part is None:
+        if part is None or self._components.computes(call.component):
             return False
         invocation = self._components.invocation(part, call.name, call.args, call.named, asyncio.Semaphore())
         plan = part._self_current(invocation.way)

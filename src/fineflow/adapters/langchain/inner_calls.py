@@ -20,6 +20,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import SecretStr
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.core.entry_wrappers import claims_of, looked_through, looks_through
 from fineflow.adapters.core.fresh_components import Fresh
 from fineflow.adapters.core.inner_calls import InnerCalls
@@ -125,6 +126,9 @@ class Runnables:
             name, given["input"], given.get("config"), {}, sync=name == "invoke", limit=limit
         )
         return made
+
+    def method(self, obj: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> CallAhead:
+        return MethodAhead(getattr(obj, name), args, named, limit)
 
     def limit(self) -> int | None:
         return (var_child_runnable_config.get() or {}).get("max_concurrency")

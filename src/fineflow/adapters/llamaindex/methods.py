@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dis
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,16 +21,14 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered
+from fineflow.adapters.core.entry_wrappers import own_function
+from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, of_package
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.loop.workers import in_thread
 
-_PACKAGES = frozenset(
-    {"fineflow", "llama_index", "llama_index_instrumentation", "pydantic", "abc", "builtins", "typing"}
-)
 _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _CLIENTS = frozenset({"_client", "_aclient"})  # integrations create these on first use
@@ -64,7 +63,7 @@ class Method:
 
 def method(kind: type, name: str) -> Method | None:
     """Returns a method of a class; None if there is none, or it is not a function."""
-    found = inspect.getattr_static(kind, name, None)
+    found = own_function(inspect.getattr_static(kind, name, None))
     spans, wrappers = [], []
     while isinstance(found, wrapt.FunctionWrapper):
         spans.append(found)
@@ -89,19 +88,23 @@ def same(kind: type, base: type, *names: str) -> bool:
 
 
 def believed_class(component: Any, b: Builder) -> None:
-    """Raises NotLowered unless all code of a component is LlamaIndex's, fineflow's or declared @external.
+    """Raises NotLowered unless all code of a component is that of installed packages or declared @external.
 
     Every class in the MRO counts: a method that is not overridden may call one that is.
     """
     for owner in type(component).__mro__:
-        if b.assume_pure or b.trusting or declared_external(owner) or owner.__module__.partition(".")[0] in _PACKAGES:
-            continue
-        raise NotLowered(f"{owner.__name__} {OWN_CLASS}")
+        if not (b.assume_pure or b.trusting or declared_external(owner) or packaged(owner)):
+            raise NotLowered(f"{owner.__name__} {OWN_CLASS}")
+
+
+def packaged(kind: type) -> bool:
+    """Returns True if a class is defined in an installed package or in Python, not in the user's application."""
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
 
 
 def library_class(kind: type) -> bool:
-    """Returns True if a class and all its bases are defined in LlamaIndex or in fineflow."""
-    return all(owner.__module__.partition(".")[0] in _PACKAGES for owner in kind.__mro__)
+    """Returns True if a class and all its bases are defined in installed packages."""
+    return all(map(packaged, kind.__mro__))
 
 
 def quiet(kind: type, name: str) -> bool:

@@ -27,6 +27,7 @@ from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, is_sy
 from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
 from fineflow.adapters.llamaindex.stores.searches import resource_of
+from fineflow.adapters.llamaindex.user_functions import calls_components
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
@@ -54,6 +55,7 @@ _REMARKS = {
     "parts": "Stock calls its parts in its own order, and each of them runs ahead by itself.",
     "threads": "Work with which stock's {entry} would block the event loop is done in threads.",
     "queues": "Cross-encoders score nodes in engines, one call at a time over all queries.",
+    "inside": "Calls of components inside methods of your own run ahead.",
     "limits": "Requests to servers that have a limit, and calls of components that have one, wait for their turn.",
 }
 
@@ -91,6 +93,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         "parts": parts or any(map(parts_run_ahead, objects)),
         "threads": not way.sync and _blocking(obj, used),
         "queues": any(map(queued, used)),
+        "inside": any(map(calls_components, used)),
         "limits": any(map(has_limit, used)),
     }
     rows = [find(ROWS, each) for each in objects]

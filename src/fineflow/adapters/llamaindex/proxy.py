@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from llama_index.core.schema import QueryBundle
 
+from fineflow.adapters.core.entry_wrappers import aclaimed, claimed
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
@@ -57,15 +58,23 @@ class Optimized(Planned):
 
     def _self_part_call(self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls a sync method of a part of the object."""
-        stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
-        return self._self_call(IndexCall(Way(part, True), method, query, stock))
+
+        def own(*args: Any, **kwargs: Any) -> Any:
+            stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
+            return self._self_call(IndexCall(Way(part, True), method, query, stock))
+
+        return claimed(self.__wrapped__, method, own, args, kwargs)
 
     async def _self_part_acall(
         self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Calls an async method of a part of the object."""
-        stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
-        return await self._self_acall(IndexCall(Way(part, False), method, query, stock))
+
+        async def own(*args: Any, **kwargs: Any) -> Any:
+            stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
+            return await self._self_acall(IndexCall(Way(part, False), method, query, stock))
+
+        return await aclaimed(self.__wrapped__, method, own, args, kwargs)
 
 
 class OptimizedRetriever(Optimized):

@@ -26,6 +26,7 @@ _SILENT: tuple[Any, ...] = (print, pprint.pprint)  # stock prints in its own tim
 _CLOCKS: tuple[Any, ...] = (time.time, time.perf_counter, time.monotonic)
 # Methods of messages, models and run managers that only read.
 _OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
+_OF_RESULTS |= {"get_content", "get_text"}
 _CHARACTERS = 256  # of a text that count as one instruction
 _LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log", "isEnabledFor"})
 _ITERATOR = type(iter(list[Any]()))
@@ -310,6 +311,14 @@ def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
     return isinstance(value, kinds)
 
 
+def _text(walk: Walk, args: list[Any], named: Named) -> Any:
+    """Walks through the ``__str__`` of a package's class, unless the object is plain data."""
+    own: Any = getattr(type(args[0]), "__str__", None) if len(args) == 1 and not named else None
+    if isinstance(own, FunctionType) and of_package(own.__module__) and not is_plain(args[0]):
+        return call(walk, own, args, {})
+    return _builtin(walk, str, args, dict(named))
+
+
 def _get_attribute(walk: Walk, args: list[Any], named: Named) -> Any:
     obj, name, *default = args
     if obj is UNKNOWN or name is UNKNOWN:
@@ -335,5 +344,6 @@ _SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(builtins.filter): _filtered,
     id(builtins.sorted): _sorted,
     id(builtins.isinstance): _is_instance,
+    id(builtins.str): _text,
     id(builtins.getattr): _get_attribute,
 }

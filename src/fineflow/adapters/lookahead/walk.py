@@ -29,7 +29,7 @@ class Walk:
         self.unsure = 0  # branches entered that the function may not take
         self._steps = _STEPS
         self._depth = 0
-        self._until = time.thread_time() + _SECONDS
+        self._until = 0.0
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
         self._given: dict[int, Any] = {}  # containers of data that the function was given
         self._tainted: dict[int, Any] = {}  # containers that the function may have changed by now
@@ -37,8 +37,10 @@ class Walk:
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
+        from fineflow.adapters.lookahead import frame  # noqa: F401  (imported before the clock starts)
         from fineflow.adapters.lookahead.calls import call
 
+        self._until = time.thread_time() + _SECONDS
         for each in (*args, *named.values()):
             self.given(each)
         try:

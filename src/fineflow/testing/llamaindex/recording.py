@@ -86,10 +86,15 @@ class Recorder:
             found = self.spans[id_]
             inside = [node(each) for each in found["inside"]]
             if not ordered:
-                inside.sort(key=lambda each: json.dumps(each, default=repr))
+                inside.sort(key=_without_ids)
             return {"span": found["span"], "end": found["end"], "events": found["events"], "inside": inside}
 
         return [node(root) for root in self.roots]
+
+
+def _without_ids(record: Any) -> str:
+    """Returns a key to sort records by: nodes made in a call get random ids, which would change the order."""
+    return _UUID.sub("", json.dumps(record, default=repr))
 
 
 def _fields(event: BaseEvent) -> dict[str, Any]:
@@ -202,13 +207,13 @@ class Legacy(BaseCallbackHandler):
             found = self._events[id_]
             inside = [node(each) for each, event in self._events.items() if event["parent"] == id_]
             if not ordered:
-                inside.sort(key=lambda each: json.dumps(each, default=repr))
+                inside.sort(key=_without_ids)
             return {"event": found["event"], "start": found["start"], "end": found["end"], "inside": inside}
 
         roots = [id_ for id_, event in self._events.items() if event["parent"] not in self._events]
         trees = list(map(node, roots))
         if not ordered:
-            trees.sort(key=lambda each: json.dumps(each, default=repr))
+            trees.sort(key=_without_ids)
         return [self._traces if ordered else sorted(self._traces), *trees]
 
 

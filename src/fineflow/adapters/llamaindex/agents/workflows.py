@@ -12,6 +12,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent, ReActAgent
@@ -24,6 +25,7 @@ from workflows.runtime.verbose import VerboseDecorator
 from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.shadows import unclaimed
 from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.llamaindex.agents.steps import looking
 from fineflow.adapters.llamaindex.builder import IndexBuilder, Way
 from fineflow.adapters.llamaindex.methods import as_written, blocks, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
@@ -149,10 +151,10 @@ class OptimizedWorkflow(Optimized):
         if obj._num_concurrent_runs is not None or not _in_this_process(obj):
             return obj
         if _twinned(obj):
-            if self._self_twin is None and any(
-                _optimizable(value, self._self_framework.knows) for value in vars(obj).values()
-            ):
-                self._self_twin = twin(obj, self._self_attribute, self._self_own)
+            if self._self_twin is None:
+                steps = looking(obj, self._self_options, self._self_part)
+                if steps or any(_optimizable(value, self._self_framework.knows) for value in vars(obj).values()):
+                    self._self_twin = twin(obj, self._self_attribute, self._self_own, steps)
             return obj if self._self_twin is None else self._self_twin
         if type(obj) is not AgentWorkflow and type(obj) not in _AGENTS:
             return obj
@@ -234,10 +236,16 @@ def _twinned(obj: Any) -> bool:
     return all(unusual.isdisjoint(vars(each)) for each in own)
 
 
-def twin(workflow: Any, attribute: Callable[[str, Any], Any], own: Callable[[Any], Any]) -> Any:
+def twin(
+    workflow: Any,
+    attribute: Callable[[str, Any], Any],
+    own: Callable[[Any], Any],
+    steps: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     """Returns an object that shares the ``__dict__`` of a workflow.
 
-    attribute: maps a name and value to what reading returns. own: maps an assigned value to what is stored.
+    attribute: maps a name and value to what reading returns. own: maps an assigned value to what is stored. steps: that
+    replace the workflow's.
     """
     kind = type(workflow)
     state = vars(workflow)
@@ -250,6 +258,7 @@ def twin(workflow: Any, attribute: Callable[[str, Any], Any], own: Callable[[Any
         object.__setattr__(self, name, own(value))
 
     names = {
+        **steps,
         "__getattribute__": get,
         "__setattr__": put,
         "__module__": kind.__module__,

@@ -37,6 +37,7 @@ from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.lowering.index_nodes import recursing
 from fineflow.adapters.llamaindex.lowering.nonblocking import AHEAD, replace
 from fineflow.adapters.llamaindex.lowering.postprocessors import shadow_postprocessors
 from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING
@@ -109,6 +110,8 @@ def shadow_container(obj: Any, site: Site) -> Any:
             made.__dict__[name] = site.of(held, name)
     if row.base is ToolRetrieverRouterQueryEngine:
         made.__dict__[AHEAD] = site.nested
+    if row.base is RecursiveRetriever:
+        recursing(made, obj, site)
     if "_node_postprocessors" in vars(obj):
         made._node_postprocessors = shadow_postprocessors(obj._node_postprocessors, site)
     if site.sync:

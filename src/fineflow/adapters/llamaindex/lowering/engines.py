@@ -21,6 +21,7 @@ from fineflow.adapters.llamaindex.builder import (
     nodes_in,
     query_in,
 )
+from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import containers, routers, subquestions
 from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
 from fineflow.adapters.llamaindex.lowering.retrievers import lower_retrieval, shadow_retrieval
@@ -58,9 +59,10 @@ def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 def _shadow_other(engine: Any, site: Site) -> Any:
     """Returns an engine that is not recognised; in async calls it does not block the event loop."""
-    return (
-        engine if site.sync else off_loop(engine, _OWN_ASYNC if not isinstance(engine, CustomQueryEngine) else _CUSTOM)
-    )
+    looking_through(engine, site)
+    if site.sync:
+        return engine
+    return off_loop(engine, _CUSTOM if isinstance(engine, CustomQueryEngine) else _OWN_ASYNC)
 
 
 _OWN_ASYNC, _CUSTOM = "_aquery", "acustom_query"

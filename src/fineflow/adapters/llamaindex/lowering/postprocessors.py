@@ -11,6 +11,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, nodes_in, query_in
+from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import node_prompts
 from fineflow.adapters.llamaindex.methods import off_loop
 from fineflow.adapters.llamaindex.models.cross_encoders import scorer_of, shadow_cross_encoder
@@ -50,6 +51,7 @@ def _shadow(processor: Any, site: Site) -> Any:
     scorer = scorer_of(processor)
     if scorer is not None:
         return shadow_cross_encoder(processor, scorer, site)
+    looking_through(processor, site)
     processor = in_turn(processor, site)
     return processor if site.sync else off_loop(processor, "_apostprocess_nodes")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for
+from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import (
     choice_retrievers,
     containers,
@@ -27,14 +27,13 @@ from fineflow.adapters.llamaindex.lowering import (
 )
 from fineflow.adapters.llamaindex.lowering.containers import shadow_container
 from fineflow.adapters.llamaindex.lowering.direct_retrievers import MERGED
+from fineflow.adapters.llamaindex.lowering.index_nodes import FROM_OBJECT, HANDLING, with_objects
 from fineflow.adapters.llamaindex.lowering.postprocessors import lower_postprocessors, shadow_postprocessors
 from fineflow.adapters.llamaindex.lowering.query_vector_order import in_turn
-from fineflow.adapters.llamaindex.methods import as_written, method, off_loop
+from fineflow.adapters.llamaindex.methods import as_written, off_loop
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.runtime.queues.component_calls import has_limit
-
-_OBJECTS = ("_retrieve_from_object", "_aretrieve_from_object")
 
 
 def lower_retrieval(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
@@ -69,6 +68,7 @@ def _lower_other(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def _shadow_other(retriever: Any, site: Site) -> Any:
+    looking_through(retriever, site)
     return retriever if site.sync or stays(retriever) else off_loop(retriever, "_aretrieve")
 
 
@@ -129,25 +129,8 @@ class _Counted(wrapt.ObjectProxy[Any]):
 
 def _with_objects(made: Any, retriever: Any, site: Site) -> Any:
     """Makes the query engines and retrievers that retrieved nodes refer to run ahead by themselves."""
-    objects = list((getattr(retriever, "object_map", None) or {}).values())
-    if not objects or not as_written(retriever, BaseRetriever, *_OBJECTS):
+    if not getattr(retriever, "object_map", None) or not as_written(retriever, BaseRetriever, *HANDLING, *FROM_OBJECT):
         return made
     made = copy.copy(made)
-    for name in _OBJECTS:
-        found = method(BaseRetriever, name)
-        assert found is not None
-        made.__dict__[name] = found.around(made, _nested(made, found.function, objects, site))
+    with_objects(made, retriever, site)
     return made
-
-
-def _nested(made: Any, own: Any, objects: list[Any], site: Site) -> Any:
-    def of(obj: Any) -> Any:
-        return site.nested(obj) if any(obj is each for each in objects) else obj
-
-    def retrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        return own(made, of(obj), *args, **kwargs)
-
-    async def aretrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        return await own(made, of(obj), *args, **kwargs)
-
-    return aretrieve if inspect.iscoroutinefunction(own) else retrieve

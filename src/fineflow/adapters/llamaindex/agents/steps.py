@@ -1,0 +1,181 @@
+"""Steps of the user's workflows: the component calls that they make run ahead.
+
+A walk reads the step's events and the workflow's state without running code of theirs. It gets copies of both that
+hold plain attributes; stock's step gets the user's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from types import FunctionType, MethodType
+from typing import Any
+
+from llama_index.core.workflow import Context, Event
+from workflows.context.state_store import InMemoryStateStore, get_by_path
+from workflows.utils import get_steps_from_class
+
+from fineflow.adapters.core.call_finder import CallFinder
+from fineflow.adapters.core.entry_wrappers import looked_through
+from fineflow.adapters.core.inner_calls import InnerCalls
+from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.llamaindex.inner_calls import Components
+from fineflow.adapters.llamaindex.reading import packaged_function, reading_of
+from fineflow.adapters.llamaindex.user_functions import called_by
+from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.lookahead.values import Awaited
+from fineflow.options import Options
+
+
+def steps_of(workflow: Any) -> Mapping[str, FunctionType]:
+    """Returns the steps of a user's workflow that call several components."""
+    found: Mapping[str, Any] = get_steps_from_class(type(workflow))
+    return {
+        name: func
+        for name, func in found.items()
+        if isinstance(func, FunctionType)
+        and not of_package(owner(type(workflow), name).__module__)
+        and called_by(MethodType(func, workflow))
+    }
+
+
+def looking(workflow: Any, options: Options, nested: Callable[[Any], Any]) -> dict[str, Any]:
+    """Returns the steps of a workflow as methods in which component calls run ahead.
+
+    nested: returns a part of the workflow as one that runs ahead by itself.
+    """
+
+    def begin(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> InnerCalls:
+        components = StepComponents(options, nested)
+        given, by_name = [_walked(each) for each in args], {name: _walked(each) for name, each in named.items()}
+        bound = MethodType(func, workflow)
+        return _StepCalls(components, None, components.part, lambda key: key, bound, given, by_name, options=options)
+
+    steps = steps_of(workflow)
+    for each in called_by(*(MethodType(func, workflow) for func in steps.values())):
+        reading_of(each, options)  # the first look at a class takes longer than a walk may
+    return {name: _looking(func, partial(begin, func)) for name, func in steps.items()}
+
+
+def _looking(func: FunctionType, begin: Any) -> Any:
+    if inspect.iscoroutinefunction(func):
+
+        @wraps(func)
+        async def astep(self: Any, *args: Any, **named: Any) -> Any:
+            return await looked_through(MethodType(func, self), begin)(*args, **named)
+
+        return astep
+
+    @wraps(func)
+    def step(self: Any, *args: Any, **named: Any) -> Any:
+        return looked_through(MethodType(func, self), begin)(*args, **named)
+
+    return step
+
+
+# --- what a walk sees -------------------------------------------------------------------------------------------------
+
+
+class _State:
+    """The state of a run as a step has read and set it so far. store: stock's."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._set: dict[Any, Any] = {}
+        self._unknown = False
+
+    def forget(self) -> None:
+        """Begins another walk."""
+        self._set, self._unknown = {}, False
+
+    def get(self, path: Any, default: Any = ...) -> Any:
+        if self._unknown or path is UNKNOWN:
+            return UNKNOWN
+        if path in self._set:
+            return self._set[path]
+        if self._set and any("." in str(each) for each in (path, *self._set)):
+            return UNKNOWN  # one may be a part of the other
+        return get_by_path(self._store._memory_storage.load_sync().data, path, default)
+
+    def set(self, path: Any, value: Any, *, sure: bool) -> None:
+        self._unknown = self._unknown or not sure or path is UNKNOWN
+        if not self._unknown:
+            self._set[path] = value
+
+
+class _StepContext:
+    """The context of a step."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = _State(store)
+
+
+def _walked(value: Any) -> Any:
+    """Returns what a walk sees of an argument of a step."""
+    if isinstance(value, Context):
+        store = value.store
+        return _StepContext(store) if type(store) is InMemoryStateStore else value
+    if not isinstance(value, Event) or type(value).__getattr__ is not Event.__getattr__:
+        return value
+    seen = object.__new__(type(value))  # an event keeps undeclared values apart, and looks them up by code
+    held = value._data
+    seen.__dict__.update({**held, **vars(value), "_data": held})
+    return seen
+
+
+class StepComponents(Components):
+    """Components, and what a step does with its context and its events."""
+
+    def knows(self, obj: Any) -> bool:
+        return type(obj) in (_State, _StepContext) or super().knows(obj)
+
+    def judges(self, obj: Any, name: str) -> bool:
+        if type(obj) is _State:
+            return name in ("get", "set")
+        if type(obj) is _StepContext:
+            return name == "write_event_to_stream"
+        return super().judges(obj, name)
+
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if isinstance(kind, type) and issubclass(kind, Event) and _only_holds(kind):
+            return UNKNOWN
+        return super().made(kind, name, args, named)
+
+
+class _StepFinder(CallFinder):
+    _seen: Any = None  # the walk that the states belong to
+
+    def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
+        if type(obj) is _StepContext:
+            return None
+        if type(obj) is not _State:
+            return super().call(obj, name, args, named, sure=sure)
+        if self._seen is not self._walk:
+            self._seen = self._walk
+            obj.forget()
+        if name == "get":
+            return Awaited(obj.get(*args, **named))
+        obj.set(*args, **named, sure=sure)
+        return Awaited(None)
+
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if isinstance(kind, type) and issubclass(kind, Event):
+            return self._components.made(kind, name, args, named)
+        return super().made(kind, name, args, named)
+
+
+class _StepCalls(InnerCalls):
+    finder = _StepFinder
+
+
+def _only_holds(kind: Any) -> bool:
+    """Returns True if making an event runs no code of the user's."""
+    decorators, fields = kind.__pydantic_decorators__, kind.model_fields.values()
+    validates = ("validators", "field_validators", "root_validators", "model_validators")
+    made_by = [kind.__init__, kind.model_post_init, *(each.default_factory for each in fields)]
+    return (
+        kind.__new__ is object.__new__
+        and not any(getattr(decorators, name) for name in validates)
+        and all(each is None or packaged_function(each) for each in made_by)
+    )

@@ -1,0 +1,256 @@
+"""LlamaIndex's side of component calls inside user functions.
+
+A retriever, an engine or a model runs ahead as a whole, with its reports recorded (``recorded_calls``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from llama_index.core.llms.llm import LLM
+from llama_index.core.schema import QueryBundle
+
+from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.calls_ahead import CallAhead, Finished
+from fineflow.adapters.core.entry_wrappers import looks_through
+from fineflow.adapters.core.inner_calls import InnerCalls
+from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.core.shadows import Site, unclaimed
+from fineflow.adapters.llamaindex.methods import blocks
+from fineflow.adapters.llamaindex.models.llms import shadow_llm
+from fineflow.adapters.llamaindex.reading import Reading, reading_of
+from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
+from fineflow.adapters.llamaindex.user_functions import (
+    FORMATTING,
+    called_by,
+    defines,
+    functions_of,
+    is_prompt,
+    methods_of,
+)
+from fineflow.adapters.lookahead import Stop
+from fineflow.options import Options
+from fineflow.runtime.call.claims import equal
+
+_MADE = ("llama_index.core.base.llms.types", "llama_index.core.schema", "llama_index.core.prompts.base")
+_EMBEDDED = frozenset({"retrieve", "query"})  # sync methods that store a vector in their query
+
+
+class _Query(NamedTuple):
+    """A query as calls are compared by it: sync searches store their vector in the object."""
+
+    text: Any
+    texts: Any
+    image: Any
+
+
+class _Prompt:
+    """A prompt, in place of a proxy of one."""
+
+    def __init__(self, prompt: Any) -> None:
+        self.__wrapped__ = prompt
+
+
+class _QueryAhead(RecordedAhead):
+    """A call with a query object, of which it gets a copy: a sync search stores its vector in it.
+
+    before: calls that stock makes earlier with the same query. If one of them stores a vector, this one searches by it.
+    embeds: the call may embed the query itself.
+    """
+
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        limit: asyncio.Semaphore,
+        query: QueryBundle,
+        before: Sequence[_QueryAhead],
+        embeds: bool,
+    ) -> None:
+        self._given = copy.copy(query)
+        self._had, self._before, self._embeds = query.embedding, before, embeds
+        self._vector: Future[None] = Future()  # set when there is a vector, or there will be none
+        self._of_stock: Any = None
+        args = [self._given if each is query else each for each in args]
+        named = {name: self._given if each is query else each for name, each in named.items()}
+        super().__init__(method, args, named, limit, self._reported if embeds else None)
+
+    def _reported(self) -> None:
+        if self._given.embedding is not None:
+            self._settle()
+
+    def _settle(self) -> None:
+        with suppress(InvalidStateError):  # another thread was faster
+            self._vector.set_result(None)
+
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
+        def ended(value: Any) -> None:
+            self._settle()
+            finished(value)
+
+        return super().start(loop, context, ended)
+
+    async def ready(self) -> None:
+        for each in self._before:
+            await asyncio.shield(asyncio.wrap_future(each._vector))
+        self._given.embedding = self._expected()
+
+    def _expected(self) -> Any:
+        return next((e._given.embedding for e in self._before if e._given.embedding is not None), self._had)
+
+    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        self._of_stock = _query_in(args, named)
+        return not self._embeds or equal(self._of_stock.embedding, self._expected())
+
+    def stock(self, invocation: Callable[[], Invocation]) -> Any:
+        try:
+            return super().stock(invocation)
+        finally:
+            if self._embeds and self._of_stock.embedding is None:
+                self._of_stock.embedding = self._given.embedding
+
+
+class Components:
+    """LlamaIndex's ``Components`` of one run of a user function. nested: returns a part as one that runs ahead."""
+
+    def __init__(self, options: Options, nested: Callable[[Any], Any]) -> None:
+        self._options, self._nested = options, nested
+        self._readings: dict[int, tuple[Any, Reading]] = {}
+        self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
+
+    def reading(self, obj: Any) -> Reading:
+        """Returns what is known of the calls of a component, looked up once per run."""
+        if id(obj) not in self._readings:
+            self._readings[id(obj)] = obj, reading_of(obj, self._options)
+        return self._readings[id(obj)][1]
+
+    def part(self, obj: Any) -> Planned | None:
+        """Returns what stands for the proxy of a component: only prompts are computed."""
+        return cast(Planned, _Prompt(obj)) if is_prompt(obj) else None
+
+    def knows(self, obj: Any) -> bool:
+        return methods_of(obj) is not None or is_prompt(obj)
+
+    def judges(self, obj: Any, name: str) -> bool:
+        if not defines(obj, name):
+            return False
+        names = FORMATTING if is_prompt(obj) else methods_of(obj) or ()
+        return name in names or of_package(owner(type(obj), name).__module__)
+
+    def fresh(self, kind: Any) -> bool:
+        return False
+
+    def composite(self, obj: Any) -> bool:
+        return False
+
+    def derives(self, obj: Any, name: str) -> bool:
+        return False
+
+    def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        raise Stop(f"calls .{name}() of a {type(obj).__name__}")
+
+    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
+        return False
+
+    def steps(self, obj: Any) -> Sequence[Any] | None:
+        return None
+
+    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        known = FORMATTING if is_prompt(obj) else methods_of(obj) or ()
+        if name not in known or not defines(obj, name):
+            raise Stop(f"calls .{name}() of a {type(obj).__name__}")
+        for each in (obj, *filter(is_prompt, (*args, *named.values()))):
+            if refused := self.reading(each).refused:
+                raise Stop(f"calls .{name}() of a {type(obj).__name__}: {refused}")
+        return (*map(_compared, args), name, *named, *map(_compared, named.values()))
+
+    def reads_only(self, part: Planned, key: Any) -> bool:
+        return True
+
+    def computes(self, obj: Any) -> bool:
+        return is_prompt(obj)
+
+    def computed(self, part: Planned, key: Any) -> Any:
+        number = next(i for i, each in enumerate(key) if type(each) is str and each in FORMATTING)
+        given = key[number + 1 :]
+        named = dict(zip(given[: len(given) // 2], given[len(given) // 2 :], strict=True))
+        if number or not is_plain(list(named.values())):
+            raise Stop("formats a prompt with something that is not plain data")
+        return getattr(part.__wrapped__, key[number])(**named)
+
+    def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
+        raise AssertionError("components of LlamaIndex run ahead by their methods")
+
+    def method(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+    ) -> CallAhead:
+        runs = self._runs(obj, name)
+        query = _query_in(args, named)
+        if query is None:
+            return RecordedAhead(getattr(runs, name), args, named, limit)
+        embeds = self.reading(obj).embeds and name in _EMBEDDED and query.embedding is None
+        before = [each for known, each in self._embedding if known is query] if embeds else []
+        made = _QueryAhead(getattr(runs, name), args, named, limit, query, before, embeds)
+        if embeds:
+            self._embedding.append((query, made))
+        return made
+
+    def _runs(self, obj: Any, name: str) -> Any:
+        """Returns what runs ahead: a model whose async method does not block the event loop, or an optimized part."""
+        if isinstance(obj, LLM):
+            return shadow_llm(obj, unclaimed(sync=False)) if name[0] == "a" and blocks(type(obj), name) else obj
+        return obj if self._options.max_concurrency is not None else self._nested(obj)
+
+    def limit(self) -> int | None:
+        return None
+
+    def joined(self, left: Any, right: Any) -> Any:
+        raise Stop("joins components")
+
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if not (isinstance(kind, type) and kind.__module__ in _MADE):
+            raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
+        return (getattr(kind, name) if name else kind)(*args, **named)
+
+
+def _query_in(args: Sequence[Any], named: Mapping[str, Any]) -> QueryBundle | None:
+    return next((each for each in (*args, *named.values()) if type(each) is QueryBundle), None)
+
+
+def _compared(value: Any) -> Any:
+    if type(value) is not QueryBundle:
+        return value
+    return _Query(value.query_str, value.custom_embedding_strs, value.image_path)
+
+
+# --- the user's own classes -------------------------------------------------------------------------------------------
+
+
+def looking_through(obj: Any, site: Site) -> None:
+    """Makes the component calls inside the methods of the user's own object run ahead, in calls of the shadow."""
+    functions = functions_of(obj)
+    if not (components := called_by(*functions.values())):
+        return
+    for each in components:
+        reading_of(each, site.shadows.options)  # the first look at a class takes longer than a walk may
+    for name in functions:
+        looks_through(type(obj), name)
+    site.shadows.inside[id(obj)] = partial(_begin, site)
+
+
+def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
+    here, shadows = site.here, site.shadows
+    if here is None:
+        return None
+    components = Components(shadows.options, shadows.nested)
+    return InnerCalls(components, here, components.part, shadows.arguments, func, args, named, options=shadows.options)

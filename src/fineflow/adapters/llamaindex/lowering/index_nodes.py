@@ -1,0 +1,171 @@
+"""Index nodes: the retrievers and query engines that retrieved nodes refer to run side by side.
+
+Stock calls one after the other (``RecursiveRetriever``, and any retriever with objects). Which they are is known when
+the nodes have been retrieved; those behind the nodes that such a retriever finds, when that one has ended.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import IndexNode, TextNode
+
+from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.llamaindex.methods import method
+from fineflow.adapters.llamaindex.side_by_side import Group
+
+HANDLING = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
+FROM_OBJECT = ("_retrieve_from_object", "_aretrieve_from_object")
+
+
+class _Nodes(Group):
+    """The calls for a list of retrieved nodes, while stock makes them. owner: the copy that stock runs."""
+
+    def __init__(self, owner: Any, nodes: Any, site: Site, query: Any, sync: bool, then: Any = None) -> None:
+        super().__init__(site, query, sync, then)
+        self.owner, self.nodes = owner, nodes
+        self._prefix, self._numbers = ("" if sync else "a"), dict[Any, list[int]]()
+
+    def link(self, key: Any, obj: Any) -> None:
+        """Adds the call of an object. key: by which ``next`` finds it."""
+        self._numbers.setdefault(key, []).append(len(self.calls))
+        self.add(obj, self._prefix + ("query" if isinstance(obj, BaseQueryEngine) else "retrieve"))
+
+    def next(self, key: Any) -> Any:
+        """Returns the object of the next call for a key; None if there is none."""
+        numbers = self._numbers.get(key)
+        return self.take(numbers.pop(0)) if numbers else None
+
+
+_here: ContextVar[_Nodes | None] = ContextVar("fineflow_index_nodes", default=None)
+
+
+def _of(owner: Any) -> _Nodes | None:
+    found = _here.get()
+    return found if found is not None and found.owner is owner else None
+
+
+# --- objects of any retriever ---------------------------------------------------------------------------------------
+
+
+def with_objects(made: Any, retriever: Any, site: Site) -> None:
+    """Makes the objects that nodes of a retriever refer to run ahead, side by side. made: the copy that stock runs."""
+    objects = list(retriever.object_map.values())
+    for name in (*HANDLING, *FROM_OBJECT):
+        found = method(BaseRetriever, name)
+        assert found is not None
+        make = _handling if name in HANDLING else _from_object
+        made.__dict__[name] = found.around(made, make(made, found.function, objects, site))
+
+
+def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
+    def entered(query: Any, nodes: Sequence[Any], sync: bool) -> _Nodes:
+        found = _Nodes(made, nodes, site, query, sync)
+        for each in nodes:
+            node = each.node
+            if isinstance(node, IndexNode):
+                obj = node.obj or made.object_map.get(node.index_id)
+                if isinstance(obj, BaseQueryEngine | BaseRetriever) and any(obj is known for known in objects):
+                    found.link(id(obj), obj)
+        found.begin()
+        return found
+
+    def handle(_: Any, query_bundle: Any, nodes: Any) -> Any:
+        found = entered(query_bundle, nodes, True)
+        token = _here.set(found)
+        try:
+            return own(made, query_bundle, nodes)
+        finally:
+            _here.reset(token)
+            found.close()
+
+    async def ahandle(_: Any, query_bundle: Any, nodes: Any) -> Any:
+        found = entered(query_bundle, nodes, False)
+        token = _here.set(found)
+        try:
+            return await own(made, query_bundle, nodes)
+        finally:
+            _here.reset(token)
+            await found.aclose()
+
+    return ahandle if inspect.iscoroutinefunction(own) else handle
+
+
+def _from_object(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
+    def of(obj: Any) -> Any:
+        if not any(obj is each for each in objects):
+            return obj
+        here = _of(made)
+        found = here.next(id(obj)) if here is not None else None
+        return site.nested(obj) if found is None else found
+
+    def retrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(made, of(obj), *args, **kwargs)
+
+    async def aretrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        return await own(made, of(obj), *args, **kwargs)
+
+    return aretrieve if inspect.iscoroutinefunction(own) else retrieve
+
+
+# --- RecursiveRetriever ---------------------------------------------------------------------------------------------
+
+
+def recursing(made: Any, retriever: Any, site: Site) -> None:
+    """Makes the parts of a ``RecursiveRetriever`` run side by side. made: the copy that stock runs."""
+    kind = type(retriever)
+    asking, getting = method(kind, "_query_retrieved_nodes"), method(kind, "_get_object")
+    assert asking is not None and getting is not None
+    own, own_get = asking.function, getting.function
+
+    def ahead(query: Any, nodes: Any, around: bool) -> _Nodes:
+        def then(value: Any) -> Group | None:
+            return ahead(query, value, True) if isinstance(value, list) else None
+
+        found = _Nodes(made, nodes, site, query, True, then)
+        for key in _links(nodes):
+            if retriever._node_dict.get(key) is not None:
+                continue
+            obj = retriever._retriever_dict.get(key)
+            obj = retriever._query_engine_dict.get(key) if obj is None else obj
+            if obj is None:  # stock raises when it gets here
+                break
+            found.link(key, obj)
+        found.begin(others=around)
+        return found
+
+    def query_nodes(_: Any, query_bundle: Any, nodes_with_score: Any) -> Any:
+        around = _of(made)
+        found: Any = around.last if around is not None else None
+        if found is None or found.nodes is not nodes_with_score:
+            found = ahead(query_bundle, nodes_with_score, False)
+        token = _here.set(found)
+        try:
+            return own(made, query_bundle, nodes_with_score)
+        finally:
+            _here.reset(token)
+            found.close()
+
+    def get_object(_: Any, query_id: Any) -> Any:
+        here = _of(made)
+        found = here.next(query_id) if here is not None else None
+        return own_get(made, query_id) if found is None else found
+
+    made.__dict__["_query_retrieved_nodes"] = asking.around(made, query_nodes)
+    made.__dict__["_get_object"] = getting.around(made, get_object)
+
+
+def _links(nodes: Sequence[Any]) -> list[Any]:
+    """Returns the ids that nodes refer to, each once, up to a node that stock refuses."""
+    found: dict[Any, None] = {}
+    for each in nodes:
+        if isinstance(each.node, IndexNode):
+            found[each.node.index_id] = None
+        elif not isinstance(each.node, TextNode):
+            break
+    return list(found)

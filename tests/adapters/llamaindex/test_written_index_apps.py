@@ -1,0 +1,29 @@
+"""LlamaIndex apps as the community writes them take their critical path, and answer and report as stock does."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from benchmarks.llamaindex_apps import APPS, Kit, answered
+
+from fineflow.testing import virtual_threads
+from fineflow.testing.llamaindex.differential import assert_same_index
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+@pytest.mark.parametrize("name", APPS)
+def test_takes_its_critical_path(name: str) -> None:
+    app = APPS[name]
+    value, stock = answered(app, optimized=False)
+    found, took = answered(app, optimized=True)
+    assert found == value
+    assert took <= 1.15 * app.path, (took, app.path)
+    assert took <= 1.02 * stock
+
+
+@pytest.mark.parametrize("name", [name for name, app in APPS.items() if not name.endswith("async")])
+def test_same(name: str) -> None:
+    app = APPS[name]
+    assert_same_index(lambda manager: app.make(Kit(0, manager)), app.value)
