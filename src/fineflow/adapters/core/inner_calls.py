@@ -59,6 +59,9 @@ class Components(Protocol):
     def reads_only(self, part: Planned, key: Any) -> bool:
         """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
 
+    def same(self, known: Any, obj: Any) -> bool:
+        """Returns True if calls of two components are calls of one: the same object, or made alike by the function."""
+
     def computes(self, obj: Any) -> bool:
         """Returns True for a component that only computes: a prompt, a parser."""
 
@@ -281,7 +284,8 @@ class InnerCalls:
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> _Call:
         wanted = self._arguments(key)
         for call in self._calls:
-            if not call.met and call.component is obj and call.name == name and equal(call.key, wanted):
+            same = call.name == name and self._components.same(call.component, obj)
+            if not call.met and same and equal(call.key, wanted):
                 call.met = True
                 return call
         claims_of(type(obj), name)
@@ -298,14 +302,16 @@ class InnerCalls:
     def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> _Call | None:
         """Returns the call that stock is about to make, if a walk has found it."""
         with self._lock:
-            if self._over or not any(call.component is component and not call.taken for call in self._calls):
+            if self._over or not any(not call.taken and call.name == name for call in self._calls):
+                return None
+            if not any(self._components.same(call.component, component) for call in self._calls):
                 return None
             try:
                 wanted = self._arguments(self._components.key(component, name, args, named))
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
             for call in self._calls:
-                same = call.component is component and call.name == name and not call.taken
+                same = call.name == name and not call.taken and self._components.same(call.component, component)
                 if same and equal(call.key, wanted):
                     call.taken = True
                     if call.ahead is not None and not call.ahead.fits(args, named):

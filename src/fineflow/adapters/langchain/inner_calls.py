@@ -91,6 +91,9 @@ class Runnables:
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
         return plan is not None and all(p.effects.kind in _READING or _parses(p) for p in everything(plan.p_graph))
 
+    def same(self, known: Any, obj: Any) -> bool:
+        return known is obj
+
     def computes(self, obj: Any) -> bool:
         kind = type(obj)
         return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (

@@ -19,7 +19,7 @@ from workflows.utils import get_steps_from_class
 from fineflow.adapters.core.entry_wrappers import looked_through
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.recognition import of_package, owner
-from fineflow.adapters.llamaindex.inner_calls import Components
+from fineflow.adapters.llamaindex.inner_calls import Components, IndexCalls
 from fineflow.adapters.llamaindex.reading import packaged_function, reading_of
 from fineflow.adapters.llamaindex.user_functions import called_by
 from fineflow.adapters.lookahead import UNKNOWN
@@ -146,7 +146,7 @@ class StepComponents(Components):
         return super().made(kind, name, args, named)
 
 
-class _StepCalls(InnerCalls):
+class _StepCalls(IndexCalls):
     _seen: Any = None  # the walk that the states belong to
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
