@@ -42,6 +42,7 @@ class Loop(CustomQueryEngine):
 
     llm: Any
     retriever: Any = None
+    index: Any = None
     state: Any = None
 
     def custom_query(self, query_str: str) -> str:
@@ -54,7 +55,7 @@ def kind_of(function: Any) -> type[Loop]:
 
 
 def engine(function: Callable[[Any, str], Any], kit: Kit, llm: Any = None, **more: Any) -> Loop:
-    made = {"llm": llm or kit.llm(), "retriever": kit.retriever(nodes()), **more}
+    made = {"llm": llm or kit.llm(), "retriever": kit.retriever(nodes()), "index": kit.index(nodes()), **more}
     return kind_of(function)(callback_manager=kit.manager, **made)
 
 
@@ -125,7 +126,23 @@ def by_settings(self: Any, query: str) -> str:
     return "\n".join(Settings.llm.complete(f"Summarize {node.text}").text for node in self.retriever.retrieve(query))
 
 
-FUNCTIONS = (each_node, first_relevant, until_enough, refined, twice, counting, changing, caught, by_settings)
+def made_in_a_loop(self: Any, query: str) -> str:
+    said = []
+    for word in query.split():
+        found = self.index.as_retriever(similarity_top_k=2).retrieve(word)
+        said.append(self.llm.complete(f"Summarize {found[0].text}").text)
+    return "\n".join(said)
+
+
+def engines_in_a_loop(self: Any, query: str) -> str:
+    ask = self.index.as_query_engine(llm=self.llm, similarity_top_k=2)
+    return "\n".join(str(ask.query(f"{word} {query}")) for word in ("where", "when"))
+
+
+FUNCTIONS = (
+    *(each_node, first_relevant, until_enough, refined, twice, counting, changing, caught, by_settings),
+    *(made_in_a_loop, engines_in_a_loop),
+)
 
 
 def failing(at: str) -> Callable[[str], Any]:
@@ -302,6 +319,13 @@ def test_a_fault_of_ours_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(FineflowWarning, match="a fault"):
         answer = str(fast.query(QUESTION))
     assert answer == str(engine(each_node, Kit(0)).query(QUESTION))
+
+
+@needs_virtual_threads
+@pytest.mark.parametrize(("function", "seconds"), [(made_in_a_loop, 1.25), (engines_in_a_loop, 1.25)])
+def test_components_made_in_the_function(function: Any, seconds: float) -> None:
+    made = fineflow.optimize(engine(function, Kit(1)), strict=True)
+    assert virtual_threads.run(lambda: made.query(QUESTION)).seconds == pytest.approx(seconds, abs=0.1)
 
 
 def test_explain_says_so() -> None:

@@ -74,7 +74,7 @@ class Components(Protocol):
         """Returns the result of such a method. Raises Stop if it may do more with these arguments."""
 
     def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
-        """Returns True if two components were derived from one in the same way.
+        """Returns True if two components are one to their callers, as they were made or derived in the same way.
 
         made: components that stand for others made of the same arguments, as long as these are configured alike.
         """
@@ -277,7 +277,8 @@ class CallFinder:
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
         wanted = self._arguments(key)
         for call in self.calls:
-            if not call.met and call.component is obj and call.name == name and equal(call.key, wanted):
+            own = call.component is obj or self._components.same(call.component, obj, ())
+            if own and not call.met and call.name == name and equal(call.key, wanted):
                 call.met = True
                 return call
         claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)

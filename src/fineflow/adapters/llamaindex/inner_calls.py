@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from llama_index.core import Settings
 from llama_index.core.llms.llm import LLM
 from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.call_finder import CallFinder
 from fineflow.adapters.core.calls_ahead import CallAhead, Finished
 from fineflow.adapters.core.entry_wrappers import looks_through
 from fineflow.adapters.core.inner_calls import InnerCalls
@@ -25,23 +27,27 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site, unclaimed
-from fineflow.adapters.llamaindex.methods import blocks
+from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.reading import Reading, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.user_functions import (
     FORMATTING,
+    MAKING,
     called_by,
     defines,
     functions_of,
     is_prompt,
+    makes,
     methods_of,
 )
 from fineflow.adapters.lookahead import Stop
+from fineflow.adapters.lookahead.values import Awaited
 from fineflow.options import Options
 from fineflow.runtime.call.claims import equal
 
 _MADE = ("llama_index.core.base.llms.types", "llama_index.core.schema", "llama_index.core.prompts.base")
+_DEEP = 4  # parts of parts that are compared
 _EMBEDDED = frozenset({"retrieve", "query"})  # sync methods that store a vector in their query
 
 
@@ -53,11 +59,11 @@ class _Query(NamedTuple):
     image: Any
 
 
-class _Prompt:
-    """A prompt, in place of a proxy of one."""
+class _Computing:
+    """A prompt or an index, in place of a proxy of one."""
 
-    def __init__(self, prompt: Any) -> None:
-        self.__wrapped__ = prompt
+    def __init__(self, obj: Any) -> None:
+        self.__wrapped__ = obj
 
 
 class _QueryAhead(RecordedAhead):
@@ -125,6 +131,7 @@ class Components:
 
     def __init__(self, options: Options, nested: Callable[[Any], Any]) -> None:
         self._options, self._nested = options, nested
+        self._made: dict[int, Any] = {}  # components that the function makes in every call
         self._readings: dict[int, tuple[Any, Reading]] = {}
         self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
 
@@ -136,16 +143,15 @@ class Components:
 
     def part(self, obj: Any) -> Planned | None:
         """Returns what stands for the proxy of a component: only prompts are computed."""
-        return cast(Planned, _Prompt(obj)) if is_prompt(obj) else None
+        return cast(Planned, _Computing(obj)) if self.computes(obj) else None
 
     def knows(self, obj: Any) -> bool:
-        return methods_of(obj) is not None or is_prompt(obj)
+        return methods_of(obj) is not None or self.computes(obj)
 
     def judges(self, obj: Any, name: str) -> bool:
         if not defines(obj, name):
             return False
-        names = FORMATTING if is_prompt(obj) else methods_of(obj) or ()
-        return name in names or of_package(owner(type(obj), name).__module__)
+        return name in _methods(obj) or of_package(owner(type(obj), name).__module__)
 
     def fresh(self, kind: Any) -> bool:
         return False
@@ -159,15 +165,11 @@ class Components:
     def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         raise Stop(f"calls .{name}() of a {type(obj).__name__}")
 
-    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
-        return False
-
     def steps(self, obj: Any) -> Sequence[Any] | None:
         return None
 
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        known = FORMATTING if is_prompt(obj) else methods_of(obj) or ()
-        if name not in known or not defines(obj, name):
+        if name not in _methods(obj) or not defines(obj, name):
             raise Stop(f"calls .{name}() of a {type(obj).__name__}")
         for each in (obj, *filter(is_prompt, (*args, *named.values()))):
             if refused := self.reading(each).refused:
@@ -177,16 +179,25 @@ class Components:
     def reads_only(self, part: Planned, key: Any) -> bool:
         return True
 
+    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
+        return one is other or (id(one) in self._made and _alike(one, other, _DEEP))
+
     def computes(self, obj: Any) -> bool:
-        return is_prompt(obj)
+        return is_prompt(obj) or makes(obj)
 
     def computed(self, part: Planned, key: Any) -> Any:
-        number = next(i for i, each in enumerate(key) if type(each) is str and each in FORMATTING)
+        obj: Any = part.__wrapped__
+        number = next(i for i, each in enumerate(key) if type(each) is str and each in _methods(obj))
         given = key[number + 1 :]
         named = dict(zip(given[: len(given) // 2], given[len(given) // 2 :], strict=True))
-        if number or not is_plain(list(named.values())):
-            raise Stop("formats a prompt with something that is not plain data")
-        return getattr(part.__wrapped__, key[number])(**named)
+        if number or not all(is_plain(each) or (makes(obj) and self.knows(each)) for each in named.values()):
+            raise Stop(f"calls .{key[number]}() with something that is not plain data")
+        if key[number] == "as_query_engine" and "llm" not in named and Settings._llm is None:
+            raise Stop("makes an engine with the default model, which is not made yet")
+        value = getattr(obj, key[number])(**named)
+        if makes(obj):
+            self._made[id(value)] = value
+        return value
 
     def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
         raise AssertionError("components of LlamaIndex run ahead by their methods")
@@ -209,7 +220,8 @@ class Components:
         """Returns what runs ahead: a model whose async method does not block the event loop, or an optimized part."""
         if isinstance(obj, LLM):
             return shadow_llm(obj, unclaimed(sync=False)) if name[0] == "a" and blocks(type(obj), name) else obj
-        return obj if self._options.max_concurrency is not None else self._nested(obj)
+        alone = id(obj) in self._made or self._options.max_concurrency is not None
+        return obj if alone else self._nested(obj)
 
     def limit(self) -> int | None:
         return None
@@ -221,6 +233,38 @@ class Components:
         if not (isinstance(kind, type) and kind.__module__ in _MADE):
             raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
         return (getattr(kind, name) if name else kind)(*args, **named)
+
+
+class IndexFinder(CallFinder):
+    """Finds the component calls of one run of a user function."""
+
+    def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
+        value = super().call(obj, name, args, named, sure=sure)
+        return value.value if name in MAKING and isinstance(value, Awaited) else value  # "as_", not "a"
+
+
+class IndexCalls(InnerCalls):
+    """The component calls of one run of a user function."""
+
+    finder = IndexFinder
+
+
+def _methods(obj: Any) -> Collection[str]:
+    return FORMATTING if is_prompt(obj) else MAKING if makes(obj) else methods_of(obj) or ()
+
+
+def _alike(left: Any, right: Any, deep: int) -> bool:
+    """Returns True if two components of one class are made of the same objects, or of such that are alike."""
+    if left is right or (is_plain(left) and is_plain(right) and left == right):
+        return True
+    if type(left) is not type(right) or not deep:
+        return False
+    if type(left) is dict:
+        return left.keys() == right.keys() and all(_alike(left[key], right[key], deep) for key in left)
+    if type(left) is list:
+        return len(left) == len(right) and all(map(_alike, left, right, [deep] * len(left)))
+    known = packaged(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
+    return known and _alike(vars(left), vars(right), deep - 1)
 
 
 def _query_in(args: Sequence[Any], named: Mapping[str, Any]) -> QueryBundle | None:
@@ -248,9 +292,9 @@ def looking_through(obj: Any, site: Site) -> None:
     site.shadows.inside[id(obj)] = partial(_begin, site)
 
 
-def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
+def _begin(site: Site, func: Any, args: Any, named: Any) -> IndexCalls | None:
     here, shadows = site.here, site.shadows
     if here is None:
         return None
     components = Components(shadows.options, shadows.nested)
-    return InnerCalls(components, here, components.part, shadows.arguments, func, args, named, options=shadows.options)
+    return IndexCalls(components, here, components.part, shadows.arguments, func, args, named, options=shadows.options)

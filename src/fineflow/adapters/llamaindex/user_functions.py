@@ -9,6 +9,7 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms.llm import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -29,6 +30,9 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
         (BaseSynthesizer, "synthesize"),
     )
 )
+MAKING = frozenset({"as_retriever", "as_query_engine"})
+"""Methods of indexes, which only make a component."""
+
 CALLED = frozenset[str]().union(*(names for _, names in _METHODS))
 FORMATTING = frozenset({"format", "format_messages"})
 """Methods of prompts, which only compute."""
@@ -59,13 +63,18 @@ def functions_of(obj: Any) -> dict[str, Any]:
 
 def called_by(*functions: Any) -> list[Any]:
     """Returns the components that functions refer to, if one of these may call several times; else none."""
-    found = [scan(func, lambda obj: methods_of(obj) is not None, CALLED) for func in functions]
+    found = [scan(func, lambda obj: methods_of(obj) is not None or makes(obj), CALLED) for func in functions]
     return [each for one in found for each in one.components.values()] if any(one.several for one in found) else []
 
 
 def calls_components(obj: Any) -> bool:
     """Returns True if methods of the user's own class call several components."""
     return bool(called_by(*functions_of(obj).values()))
+
+
+def makes(obj: Any) -> bool:
+    """Returns True for an index of a package's class, which makes retrievers and engines."""
+    return isinstance(obj, BaseIndex) and of_package(type(obj).__module__)
 
 
 def is_prompt(obj: Any) -> bool:

@@ -16,11 +16,10 @@ from llama_index.core.workflow import Context, Event
 from workflows.context.state_store import InMemoryStateStore, get_by_path
 from workflows.utils import get_steps_from_class
 
-from fineflow.adapters.core.call_finder import CallFinder
 from fineflow.adapters.core.entry_wrappers import looked_through
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.recognition import of_package, owner
-from fineflow.adapters.llamaindex.inner_calls import Components
+from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
 from fineflow.adapters.llamaindex.reading import packaged_function, reading_of
 from fineflow.adapters.llamaindex.user_functions import called_by
 from fineflow.adapters.lookahead import UNKNOWN
@@ -143,7 +142,7 @@ class StepComponents(Components):
         return super().made(kind, name, args, named)
 
 
-class _StepFinder(CallFinder):
+class _StepFinder(IndexFinder):
     _seen: Any = None  # the walk that the states belong to
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
