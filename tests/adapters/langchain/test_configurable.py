@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from typing import Any
 
@@ -189,3 +190,14 @@ def test_what_is_made_by_code_of_the_users_own_is_left_to_stock() -> None:
     graph = fineflow.explain(pipeline(Own(default="x").configurable_fields(default=ANSWER)), input=QUESTION).p_graph
     assert graph is not None
     assert [p.name for p in graph if p.effects.kind is Effect.OPAQUE] == ["x/RunnableConfigurableFields.call"]
+
+
+def test_threads_with_more_configurations_than_are_kept() -> None:
+    fast = fineflow.optimize(pipeline(fields()), strict=True)
+
+    def found(number: int) -> bool:
+        wanted = [f"answer {number} {i} " for i in range(20)]
+        return all(text in fast.invoke(QUESTION, {"configurable": {"answer": text}}) for text in wanted)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(found, range(8)))

@@ -13,6 +13,7 @@ from langchain_core.runnables import RouterRunnable, RunnableGenerator, Runnable
 from pipelines import ask, echo, same
 
 import fineflow
+from fineflow.ir import Effect
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 
@@ -78,6 +79,74 @@ def test_only_the_runnable_with_the_key_is_called() -> None:
 def test_a_key_of_no_runnable_fails_as_in_stock() -> None:
     same(lambda: pipeline(routed(router())), {**INPUT, "topic": "none"}, entries=("invoke", "ainvoke"))
     same(lambda: pipeline(routed(router())), {**INPUT, "topic": None}, entries=("invoke", "ainvoke"))
+
+
+# --- functions that look a runnable up in a dict
+
+
+def in_a_literal(one: Any, other: Any) -> Any:
+    return lambda x: {"food": one, "towns": other}[x["topic"]]
+
+
+def in_a_closure(one: Any, other: Any) -> Any:
+    chains = {"food": one, "towns": other}
+    return lambda x: chains[x["topic"].strip().lower()]
+
+
+def in_a_global(one: Any, other: Any) -> Any:
+    CHAINS.update(food=one, towns=other)
+
+    def route(x: Any) -> Any:
+        chosen = CHAINS[x["topic"]]
+        return chosen
+
+    return route
+
+
+CHAINS: dict[str, Any] = {}
+TABLES = [in_a_literal, in_a_closure, in_a_global]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_runnable_in_the_table_runs_ahead(table: Any) -> None:
+    def make(seconds: float = 0.0) -> Any:
+        return pipeline(
+            RunnableLambda(table(answers("1 {question}", seconds), answers("2 {question}", seconds))), seconds
+        )
+
+    same(make, INPUT)
+    same(make, {**INPUT, "topic": "food"})
+    assert seconds_of(lambda: make(1)) == (3, 2)
+    same(make, {**INPUT, "topic": "none"}, entries=("invoke", "ainvoke"))
+
+
+def test_a_table_that_changes_is_read_by_stock() -> None:
+    chains = {"towns": answers("1 {question}"), "food": answers("2 {question}")}
+    slow = pipeline(RunnableLambda(lambda x: chains[x["topic"]]))
+    fast = fineflow.optimize(slow, strict=True)
+    found = [fast.invoke(INPUT)]
+    chains["towns"] = answers("3 {question}")
+    found.append(fast.invoke(INPUT))
+    chains["towns"] = RunnableLambda(lambda x: "plain")
+    found.append(fast.invoke(INPUT))
+    assert len(set(found)) == 3
+    assert found[-1] == slow.invoke(INPUT)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda one, other: lambda x: {"towns": one, "food": other},  # the table itself
+        lambda one, other: lambda x: {"towns": one, "food": [other]}[x["topic"]],
+        lambda one, other: lambda x: ({"towns": one} if x["topic"] else x)[x["topic"]],
+        lambda one, other: lambda x: {"towns": one, "food": other}.pop(x["topic"]),
+    ],
+)
+def test_other_uses_of_a_table_are_opaque(function: Any) -> None:
+    step = RunnableLambda(function(answers("1 {question}"), answers("2 {question}")))
+    graph = fineflow.explain(pipeline(step), input=INPUT).p_graph
+    assert graph is not None
+    assert [p.name for p in graph if p.effects.kind is Effect.OPAQUE] == ["x/RunnableLambda.call"]
 
 
 # --- generators

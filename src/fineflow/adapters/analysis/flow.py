@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.tables import is_error
-from fineflow.adapters.analysis.values import LAZY, NONE, NULL, SCALAR, SHARED, Impure, Kind, Returned, Value
+from fineflow.adapters.analysis.values import (
+    LAZY,
+    NONE,
+    NULL,
+    SCALAR,
+    SHARED,
+    Impure,
+    Kind,
+    Returned,
+    Table,
+    Value,
+)
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
@@ -107,7 +118,7 @@ def _load_deref(f: Frame, ins: Instruction) -> bool:
     value = f.read_cell(f.cell(ins.arg, str(ins.value)))
     if value.kind is Kind.NULL:
         return True
-    if value.kind is Kind.BAD and not isinstance(value.data, Returned):
+    if value.kind is Kind.BAD and not isinstance(value.data, (Returned, Table)):
         raise Impure(value.data)
     f.push(value)
     return False

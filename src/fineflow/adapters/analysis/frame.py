@@ -13,7 +13,7 @@ from fineflow.adapters.analysis.bytecode import Instruction, decode, handlers, l
 from fineflow.adapters.analysis.calls import Site
 from fineflow.adapters.analysis.rules import RULES
 from fineflow.adapters.analysis.state import Analysis, Key
-from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Value
+from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Table, Value
 
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
 _GENERATOR = 0x20
@@ -36,8 +36,14 @@ _REFUSED = {
 }
 
 
-# The only instructions allowed while a value that may only be returned is on the stack.
-_HANDING_ON = frozenset({"RETURN_VALUE", "STORE_FAST", "JUMP_FORWARD", "NOP"})
+# The only instructions allowed while a value that may only be returned, or a table of these, is on the stack.
+_HANDING_ON = frozenset(
+    {
+        *("RETURN_VALUE", "STORE_FAST", "JUMP_FORWARD", "NOP"),
+        *("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BINARY_SUBSCR"),
+    }
+)
+_OPERANDS = {"LOAD_METHOD": 1, "LOAD_ATTR": 1, "PRECALL": 0, "KW_NAMES": 0, "PUSH_NULL": 0}
 
 
 class Frame:
@@ -92,7 +98,7 @@ class Frame:
                         kept = [*self.stack[: h.depth], *([SCALAR] if h.lasti else []), ERROR]
                         self._merge(self.index_of[h.target], tuple(kept), tuple(self.slots))
                 if self.analysis.returned and ins.name not in _HANDING_ON:
-                    for value in self.stack:
+                    for value in self._operands(ins):
                         if value.kind is Kind.BAD:
                             raise Impure(value.data)
                 rule = RULES.get(ins.name)
@@ -104,6 +110,11 @@ class Frame:
                 if self.instructions[index].offset in targets:
                     self._merge(index, tuple(self.stack), tuple(self.slots))
                     break
+
+    def _operands(self, ins: Instruction) -> list[Value]:
+        """Returns what an instruction may read of the stack: all of it, but for the most frequent ones."""
+        count = ins.arg + 2 if ins.name == "CALL" else _OPERANDS.get(ins.name, len(self.stack))
+        return self.stack[max(0, len(self.stack) - count) :]
 
     def _merge(self, index: int, stack: tuple[Value, ...], slots: tuple[Value, ...]) -> None:
         old = self.states.get(index)
@@ -178,7 +189,7 @@ class Frame:
                 value = self.cell(index, name)
             else:
                 return True
-        if value.kind is Kind.BAD and not isinstance(value.data, Returned):
+        if value.kind is Kind.BAD and not isinstance(value.data, (Returned, Table)):
             raise Impure(value.data)
         self.push(value)
         return False

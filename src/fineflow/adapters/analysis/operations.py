@@ -20,6 +20,8 @@ from fineflow.adapters.analysis.values import (
     SHARED,
     Impure,
     Kind,
+    Returned,
+    Table,
     Value,
     is_scalar,
 )
@@ -92,6 +94,13 @@ def _combined_flags(f: Frame, operands: list[Value], ins: Instruction) -> Value:
 @rule("BINARY_SUBSCR")
 def _subscript(f: Frame, ins: Instruction) -> None:
     container, key = f.pops(2)
+    if container.kind is Kind.BAD and isinstance(container.data, Table):
+        f.analysis.use(key)
+        f.push(Value(Kind.BAD, Returned(container.data)))
+        return
+    for value in (container, key):
+        if value.kind is Kind.BAD:
+            raise Impure(value.data)
     f.push(calls.subscript(f.analysis, container, key))
 
 
@@ -181,13 +190,25 @@ def _build_set(f: Frame, ins: Instruction) -> None:
 
 @rule("BUILD_MAP")
 def _build_map(f: Frame, ins: Instruction) -> None:
-    f.uses(2 * ins.arg)
-    f.push(FRESH_DICT)
+    found = f.pops(2 * ins.arg)
+    _push_dict(f, found[::2], found[1::2])
 
 
 @rule("BUILD_CONST_KEY_MAP")
 def _build_const_map(f: Frame, ins: Instruction) -> None:
-    f.uses(ins.arg + 1)
+    keys = f.use()
+    _push_dict(f, [keys], f.pops(ins.arg))
+
+
+def _push_dict(f: Frame, keys: list[Value], values: list[Value]) -> None:
+    """Pushes a new dict; of objects that may only be returned, as a table of these."""
+    for key in keys:
+        f.analysis.use(key)
+    if values and all(value.kind is Kind.BAD and isinstance(value.data, Returned) for value in values):
+        f.push(Value(Kind.BAD, Table(values[0].data)))
+        return
+    for value in values:
+        f.analysis.use(value)
     f.push(FRESH_DICT)
 
 

@@ -9,7 +9,18 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from fineflow.adapters.analysis.tables import GETTERS
-from fineflow.adapters.analysis.values import NULL, SHARED, Impure, Kind, Returned, Value, immutable, is_scalar, join
+from fineflow.adapters.analysis.values import (
+    NULL,
+    SHARED,
+    Impure,
+    Kind,
+    Returned,
+    Table,
+    Value,
+    immutable,
+    is_scalar,
+    join,
+)
 
 _BUDGET = 20_000  # instructions interpreted per verdict; a larger function is not worth the planning time
 _ABSENT = object()
@@ -126,6 +137,10 @@ class Analysis:
             return Value(Kind.CONST, obj)
         if id(obj) in self.returned:
             return Value(Kind.BAD, Returned(f"uses {what}, which can change"))
+        if type(obj) is dict and obj and all(map(immutable, obj)) and {id(v) for v in obj.values()} <= self.returned:
+            names, same = tuple(obj), _same_all(obj.values())
+            self.pins["table", id(obj)] = lambda: tuple(obj) == names and same(obj.values())
+            return Value(Kind.BAD, Table(f"uses {what}, which can change"))
         raise Impure(f"reads {what}, which can change")
 
     def load_global(self, owner: FunctionType, name: str) -> Value:

@@ -60,6 +60,12 @@ class Returned(str):
     __slots__ = ()
 
 
+class Table(str):
+    """Reason of a BAD value that may only be subscripted: a dict of outside objects that may only be returned."""
+
+    __slots__ = ()
+
+
 class Impure(Exception):
     """The function is not known to be pure. ``where`` is set by the frame in which it was raised."""
 
@@ -112,6 +118,9 @@ def join(a: Value, b: Value) -> Value:
         return SCALAR
     if a.kind is Kind.FRESH and b.kind is Kind.FRESH:
         return FRESH_ANY
+    for value in (a, b):
+        if value.kind is Kind.BAD and isinstance(value.data, Table):
+            return Value(Kind.BAD, "uses a table that differs from path to path")
     for value in (a, b):
         if value.kind is Kind.BAD:
             return value

@@ -53,7 +53,9 @@ class Planned(wrapt.ObjectProxy[Any]):
     def _self_current(self, way: Any) -> Plan | None:
         """Returns the plan for a way of calling the object in its current state."""
         plans = self._self_plans
-        plan = plans[way] if way in plans else plans.setdefault(way, self._self_planned(way))
+        plan: Plan | None = plans.get(way, _END)
+        if plan is _END:
+            plan = plans.setdefault(way, self._self_planned(way))
         if plan is not None and not plan.snapshot.holds():  # stale: the user has changed the object
             plan = plans[way] = self._self_planned(way)
         return plan

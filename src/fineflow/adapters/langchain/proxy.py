@@ -96,7 +96,7 @@ class Optimized(Planned):
             streaming=streaming,
             limit=limit,
             plannable=not kwargs,  # kwargs go to the first step, which treats them in its own way
-            way=self._self_way(input, config),
+            way=None if kwargs else self._self_way(input, config),
         )
 
     def _self_way(self, input: Any, config: Any) -> Any:
@@ -108,11 +108,13 @@ class Optimized(Planned):
             return constant
         way = Way(constant, found)
         if way not in plans and len(plans) > _CONFIGURATIONS:
-            for other in [each for each in plans if isinstance(each, Way)]:
-                plans.pop(other, None)
+            for other in list(plans):  # calls of other threads may add some
+                if isinstance(other, Way):
+                    plans.pop(other, None)
         return way
 
     def _self_events(self, method: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
+        plannable = kwargs.get("version") != "v3"
         call = ChainCall(
             "astream",
             self.__wrapped__,
@@ -123,8 +125,8 @@ class Optimized(Planned):
             streaming=True,
             streams_models=True,
             method=method,
-            plannable=kwargs.get("version") != "v3",
-            way=self._self_way(input, config),
+            plannable=plannable,
+            way=self._self_way(input, config) if plannable else None,
         )
         if not call.plannable:
             return call.stock(self.__wrapped__)

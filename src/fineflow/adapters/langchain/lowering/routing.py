@@ -29,11 +29,12 @@ _NESTED = 3  # routing functions that return each other: the graph has one part 
 
 
 def routes_of(func: Any) -> list[Runnable[Any, Any]]:
-    """Returns the runnables among the outer variables that a function reads, each once."""
+    """Returns the runnables among the outer variables that a function reads, or in dicts among these, each once."""
     if type(func) is not FunctionType:
         return []
     found = [_content(cell) for cell in func.__closure__ or ()]
     found += [func.__globals__.get(name) for name in func.__code__.co_names]
+    found += [part for obj in found if type(obj) is dict for part in list(obj.values())]
     return list({id(obj): obj for obj in found if isinstance(obj, Runnable)}.values())
 
 
