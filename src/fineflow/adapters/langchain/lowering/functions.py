@@ -65,6 +65,8 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
         raise NotLowered("has an async function besides the sync one")
     verdict = judged(func)
     where = verdict.location
+    if verdict.unordered and not verdict.raises and not b.assume_pure:
+        return b.unordered(step, value, verdict)
     if not (verdict.pure or b.assume_pure):
         return b.opaque(step, value, verdict.reason, where=where)
     if verdict.raises and not b.assume_pure:
