@@ -58,7 +58,7 @@ def test_globals_are_checked_again() -> None:
     scope["P"] = "b"
     assert not verdict.still_holds()
     assert analyse(scope["f"]).still_holds()
-    scope["P"] = []
+    scope["P"] = LOUD
     assert not analyse(scope["f"]).pure
     scope["P"] = "a"
     assert verdict.still_holds()
@@ -81,7 +81,7 @@ def test_a_global_that_appears_over_a_builtin_is_noticed() -> None:
 def test_patched_module_function_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = analyse(lambda x: json.dumps(x["a"]))
     assert verdict.pure
-    monkeypatch.setattr(json, "dumps", lambda v: CACHE.get(v))
+    monkeypatch.setattr(json, "dumps", lambda v: CACHE.pop(v))
     assert not verdict.still_holds()
     assert not analyse(lambda x: json.dumps(x["a"])).pure
 
@@ -101,7 +101,7 @@ def test_closure_cells_defaults_and_code_are_checked_again() -> None:
     assert verdict.pure
     change(2)
     assert not verdict.still_holds()
-    change([])
+    change(LOUD)
     assert not analyse(f).pure
 
     def g(x: Any, k: Any = 1, *, n: Any = 2) -> Any:
@@ -112,7 +112,7 @@ def test_closure_cells_defaults_and_code_are_checked_again() -> None:
     g.__kwdefaults__["n"] = 3
     assert not verdict.still_holds()
     verdict = analyse(g)
-    g.__defaults__ = ([],)
+    g.__defaults__ = (LOUD,)
     assert not verdict.still_holds()
     assert not analyse(g).pure
 

@@ -44,6 +44,7 @@ class Effect(StrEnum):
     READ = "read"
     WRITE = "write"
     EXTERNAL = "external"
+    UNORDERED = "unordered"  # prints, logs, reads the clock: stock runs it, nothing waits for it
     OPAQUE = "opaque"
 
 

@@ -161,9 +161,9 @@ def _arguments(graph: Graph) -> Broken:
 
 def _effects(graph: Graph) -> Broken:
     for p in graph:
-        opaque = p.effects.kind is Effect.OPAQUE
+        own = p.effects.kind in (Effect.OPAQUE, Effect.UNORDERED)
         stock = p.op is Op.CALL and p.by_stock
-        if opaque and not stock and not any(q.effects.kind is Effect.OPAQUE for _, body in bodies(p) for q in body):
+        if own and not stock and not any(q.effects.kind is p.effects.kind for _, body in bodies(p) for q in body):
             yield p, f"its effects are {p.effects}, and it would run ahead of stock"
 
 

@@ -98,7 +98,7 @@ def redirected(p: Primitive, instead: Mapping[str, Ref]) -> Primitive:
     )
 
 
-_STRENGTH = (Effect.OPAQUE, Effect.WRITE, Effect.EXTERNAL, Effect.READ, Effect.PURE)
+_STRENGTH = (Effect.OPAQUE, Effect.WRITE, Effect.EXTERNAL, Effect.READ, Effect.UNORDERED, Effect.PURE)
 
 
 def combined(found: Iterable[Effects]) -> Effects:

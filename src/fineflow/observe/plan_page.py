@@ -174,7 +174,8 @@ def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
     """Returns the reason, and its cost: the number of steps that could start earlier without this one's effects."""
     reason = tidy(p.effects.reason) or "is not known to be without side effects"
     if where := _at(p):
-        reason = f"kept in order: `{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}"
+        kept = "" if p.effects.kind is Effect.UNORDERED else "kept in order: "
+        reason = f"{kept}`{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}"
     held = _waiting(graph, p.name) if gain and graph is not None and p.name in graph else 0
     return f"{reason}; {held} later step{'s wait' if held > 1 else ' waits'} for it" if held else reason
 

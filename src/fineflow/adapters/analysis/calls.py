@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from fineflow.adapters.analysis import tables
+from fineflow.adapters.analysis import libraries, tables
 from fineflow.adapters.analysis.methods import format_text, method, regex
 from fineflow.adapters.analysis.state import Analysis, Closure, Key, all_scalar, name_of
-from fineflow.adapters.analysis.values import ERROR, LAZY, SCALAR, SHARED, Impure, Kind, Value, immutable, is_scalar
+from fineflow.adapters.analysis.values import (
+    ERROR,
+    FRESH_DICT,
+    LAZY,
+    SCALAR,
+    SHARED,
+    Impure,
+    Kind,
+    Value,
+    immutable,
+    is_scalar,
+    part,
+)
 from fineflow.declare import declared
 from fineflow.ir import Effect
 
@@ -33,9 +47,11 @@ def attribute(analysis: Analysis, value: Value, name: str) -> Value:
         if type(obj) is ModuleType:
             return analysis.load_module(obj, name)
         if isinstance(obj, type):
-            if (id(obj), name) in tables.CLASS_METHODS:
+            if (id(obj), name) in tables.CLASS_METHODS or libraries.class_method(obj, name):
                 return Value(Kind.BOUND, (value, name))
             raise Impure(f"reads attribute .{name} of class {name_of(obj)}")
+        if (row := libraries.instance(obj)) is not None and name in row.methods:
+            return Value(Kind.BOUND, (value, name))
         if not immutable(obj):
             raise Impure(f"reads attribute .{name} of {name_of(obj)}")
     if value.kind is Kind.MATCH and name in tables.MATCH_METHODS:
@@ -45,6 +61,9 @@ def attribute(analysis: Analysis, value: Value, name: str) -> Value:
         return SCALAR if name in tables.TEXT_ATTRIBUTES else SHARED
     if name in tables.READERS or name in tables.MUTATORS or name in tables.PATTERN_METHODS:
         return Value(Kind.BOUND, (value, name))
+    if value.kind in (Kind.ARG, Kind.SHARED) and not name.startswith("_"):
+        analysis.use(value)
+        return part(name)
     raise Impure(f"reads attribute .{name}, which may run code")
 
 
@@ -66,6 +85,8 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
     """Returns the value of a call. Raises Impure unless all of its possible effects are known."""
     if func.kind is Kind.BOUND:
         owner, name = func.data
+        if owner.kind is Kind.CONST and (rule := _of_library(owner.data, name)) is not None:
+            return rule(site, args, keywords)
         if owner.kind is Kind.CONST and isinstance(owner.data, type):
             signature = tables.CLASS_METHODS[id(owner.data), name]
             return _trusted(site, f"{owner.data.__name__}.{name}", signature, args, keywords)
@@ -73,8 +94,16 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
     if func.kind is Kind.FUNC:
         return _local(site, func.data, args, keywords)
     if func.kind is not Kind.CONST:
-        raise Impure("calls a value that it was given")
+        raise Impure(f"calls {_describe(func)}")
     return _known(site, func.data, args, keywords)
+
+
+def _of_library(owner: Any, name: str) -> libraries.Rule | None:
+    """Returns the rule of a method of a library's class, or of a known object; None for any other."""
+    if isinstance(owner, type):
+        return libraries.class_method(owner, name)
+    row = libraries.instance(owner)
+    return None if row is None else row.methods.get(name)
 
 
 def call_unpacked(site: Site, func: Value, named: bool) -> Value:
@@ -98,6 +127,8 @@ def call_unpacked(site: Site, func: Value, named: bool) -> Value:
 def _describe(func: Value) -> str:
     if func.kind is Kind.CONST:
         return name_of(func.data)
+    if func.kind is Kind.SHARED and func.data:
+        return f".{func.data}(), which may do anything"
     return f".{func.data[1]}()" if func.kind is Kind.BOUND else "a value that it was given"
 
 
@@ -107,15 +138,15 @@ def _known(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value
         return _trusted(site, name_of(obj), tables.FUNCTIONS[id(obj)][1], args, keywords)
     if id(obj) in tables.RE_FUNCTIONS:
         return regex(site, tables.RE_FUNCTIONS[id(obj)][1], args, keywords)
-    special = _SPECIAL.get(id(obj))
+    special = _SPECIAL.get(id(obj)) or libraries.library_function(obj)
     if special is not None:
         return special(site, args, keywords)
     if type(obj) in tables.GETTERS or type(obj) is functools.partial:
         return _getter(site, obj, args, keywords)
     if type(obj) is FunctionType:
-        for value in (*args, *keywords.values()):
-            analysis.use(value)
-        return _function(analysis, obj)
+        code, values = obj.__code__, [_passed(analysis, value) for value in args]
+        given = dict(zip(code.co_varnames[: code.co_argcount], values, strict=False))
+        return _function(analysis, obj, given | {name: _passed(analysis, v) for name, v in keywords.items()})
     if isinstance(obj, type):
         if tables.is_error(obj) or tables.is_model(obj):
             for value in (*args, *keywords.values()):
@@ -186,8 +217,18 @@ def _parameters(code: CodeType) -> dict[str, Value]:
     return {name: LAZY if name == ".0" else SHARED for name in names}
 
 
-def _function(analysis: Analysis, func: FunctionType) -> Value:
-    """Calls a plain function from outside: analyses it in turn, with arbitrary data as parameters."""
+def _passed(analysis: Analysis, value: Value) -> Value:
+    """Returns an argument as the called function sees it: a known constant, or arbitrary data."""
+    if value.kind is Kind.CONST and libraries.instance(value.data) is not None:
+        return value
+    return value if is_scalar(analysis.use(value)) else SHARED
+
+
+def _function(analysis: Analysis, func: FunctionType, given: Keywords | None = None) -> Value:
+    """Calls a plain function from outside: analyses it in turn.
+
+    given: arguments by name, the other parameters have their defaults; None: they may be any data.
+    """
     from fineflow.adapters.analysis.frame import Frame
 
     promise = declared(func)
@@ -195,21 +236,32 @@ def _function(analysis: Analysis, func: FunctionType) -> Value:
         if promise.kind is Effect.PURE:
             return SHARED
         raise Impure(f"calls {func.__name__}, declared {promise}")
-    key = ("function", id(func))
+    key = ("function", id(func), *((name, value.kind, id(value.data)) for name, value in (given or {}).items()))
+    key = (*key, given is None)
     if key not in analysis.bodies:
         analysis.pin_function(func)
-        for default in (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()):
-            if not immutable(default):
-                raise Impure(f"calls {func.__name__}, which has a default that can change")
+        parameters = _parameters(func.__code__)
+        named = func.__code__.co_varnames[: func.__code__.co_argcount + func.__code__.co_kwonlyargcount]
+        parameters |= {name: value for name, value in (given or {}).items() if name in named}
+        for name, default in _defaults(func):
+            if given is None or name not in given:
+                value = analysis.default(name, default)
+                parameters[name] = value if given is not None else analysis.meet(SHARED, value)
         analysis.bodies[key] = SHARED
         try:
-            found = Frame(analysis, func.__code__, func, key).run(_parameters(func.__code__))
+            found = Frame(analysis, func.__code__, func, key).run(parameters)
         except Impure as problem:
             raise Impure(f"calls {func.__name__}, which {problem.reason}", problem.where) from None
         if found is LAZY:
             raise Impure(f"calls {func.__name__}, which is a generator")
         analysis.bodies[key] = found
     return analysis.bodies[key]
+
+
+def _defaults(func: FunctionType) -> Iterator[tuple[str, Any]]:
+    positional, defaults = func.__code__.co_varnames[: func.__code__.co_argcount], func.__defaults__ or ()
+    yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    yield from (func.__kwdefaults__ or {}).items()
 
 
 def _made(site: Site, cls: Any, args: list[Value], keywords: Keywords) -> Value:
@@ -267,7 +319,7 @@ def _constant(value: Any) -> Value:
 def _isinstance(site: Site, args: list[Value], keywords: Keywords) -> Value:
     if len(args) == 2 and not keywords and args[1].kind is Kind.CONST:
         classes = args[1].data if type(args[1].data) is tuple else (args[1].data,)
-        if all(type(cls) is type or tables.is_model(cls) for cls in classes):
+        if all(type(cls) is type or tables.is_model(cls) or libraries.plain_check(cls) for cls in classes):
             site.analysis.use(args[0])
             return SCALAR
     raise Impure("calls isinstance with a class that may run code")
@@ -276,7 +328,7 @@ def _isinstance(site: Site, args: list[Value], keywords: Keywords) -> Value:
 def _getattr(site: Site, args: list[Value], keywords: Keywords) -> Value:
     if len(args) < 2 or args[1].kind is not Kind.CONST or type(args[1].data) is not str:
         raise Impure("reads an attribute whose name is not constant")
-    if args[1].data not in tables.ATTRIBUTES:
+    if args[1].data not in tables.ATTRIBUTES and (args[0].kind is Kind.CONST or args[1].data.startswith("_")):
         raise Impure(f"reads attribute .{args[1].data}, which may run code")
     for value in (*args, *keywords.values()):
         site.analysis.use(value)
@@ -299,4 +351,17 @@ def _next(site: Site, args: list[Value], keywords: Keywords) -> Value:
     return SHARED
 
 
-_SPECIAL = {id(isinstance): _isinstance, id(getattr): _getattr, id(hasattr): _getattr, id(iter): _iter, id(next): _next}
+def _defaultdict(site: Site, args: list[Value], keywords: Keywords) -> Value:
+    if len(args) != 1 or keywords or args[0].kind is not Kind.CONST or args[0].data not in tables.FACTORIES:
+        raise Impure("calls defaultdict with other than a builtin type")
+    return FRESH_DICT
+
+
+_SPECIAL = {
+    id(isinstance): _isinstance,
+    id(getattr): _getattr,
+    id(hasattr): _getattr,
+    id(iter): _iter,
+    id(next): _next,
+    id(collections.defaultdict): _defaultdict,
+}

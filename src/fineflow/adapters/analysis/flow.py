@@ -144,6 +144,19 @@ def _store_global(f: Frame, ins: Instruction) -> None:
     raise Impure(f"writes global {ins.value}")
 
 
+@rule("IMPORT_NAME")
+def _import_name(f: Frame, ins: Instruction) -> None:
+    level, names = f.pops(2)
+    if level.data != 0:
+        raise Impure("imports relative to its package")
+    f.push(f.analysis.load_import(f.owner, str(ins.value), whole=names.data is not None))
+
+
+@rule("IMPORT_FROM")
+def _import_from(f: Frame, ins: Instruction) -> None:
+    f.push(f.analysis.load_module(f.stack[-1].data, str(ins.value)))
+
+
 @rule("LOAD_ASSERTION_ERROR")
 def _load_assertion(f: Frame, ins: Instruction) -> None:
     f.push(Value(Kind.CONST, AssertionError))

@@ -18,8 +18,6 @@ from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED,
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
 _GENERATOR = 0x20
 _REFUSED = {
-    "IMPORT_NAME": "imports a module",
-    "IMPORT_FROM": "imports a module",
     "STORE_ATTR": "stores an attribute",
     "DELETE_ATTR": "deletes an attribute",
     "DELETE_SUBSCR": "deletes an element",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fineflow.adapters.analysis import tables
 from fineflow.adapters.analysis.state import all_scalar
 from fineflow.adapters.analysis.values import (
+    FRESH_ANY,
     FRESH_DICT,
     FRESH_LIST,
     MATCH,
@@ -90,7 +91,11 @@ def _read(site: Site, owner: Value, name: str, args: list[Value], keywords: Keyw
     if text:
         return tables.READERS[name]
     analysis.use(owner)
-    return owner if name == "copy" and owner.kind is Kind.FRESH else SHARED
+    if name == "model_dump":
+        return FRESH_DICT
+    if name == "copy":  # of data it is a new container
+        return owner if owner.kind is Kind.FRESH else FRESH_ANY
+    return SHARED
 
 
 def format_text(template: Value, values: list[Value]) -> Value:

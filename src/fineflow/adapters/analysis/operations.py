@@ -16,6 +16,7 @@ from fineflow.adapters.analysis.values import (
     FRESH_LIST,
     FRESH_SET,
     NULL,
+    NUMBER,
     SCALAR,
     SHARED,
     Impure,
@@ -23,18 +24,25 @@ from fineflow.adapters.analysis.values import (
     Returned,
     Table,
     Value,
+    is_number,
     is_scalar,
 )
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
 
+# Operators of BINARY_OP; those of augmented assignments follow 13 later.
+_ADD, _FLOOR, _MULTIPLY, _POWER, _SUBTRACT, _DIVIDE, _IN_PLACE = 0, 2, 5, 8, 10, 11, 13
+_QUOTIENTS = (_FLOOR, _POWER, _DIVIDE)  # of data they are always numbers
+_SUMS = (_ADD, _MULTIPLY, _SUBTRACT)
+
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
 @rule("UNARY_NEGATIVE UNARY_INVERT UNARY_POSITIVE")
 def _unary(f: Frame, ins: Instruction) -> None:
-    f.push(SCALAR if is_scalar(f.use()) else SHARED)
+    value = f.use()
+    f.push(NUMBER if is_number(value) else SCALAR if is_scalar(value) else SHARED)
 
 
 @rule("UNARY_NOT TO_BOOL")
@@ -67,21 +75,32 @@ def _binary(f: Frame, ins: Instruction) -> None:
     left, right = f.pops(2)
     if ins.arg > 25:
         raise Impure("unsupported bytecode BINARY_OP")
-    in_place = ins.arg >= 13
+    in_place = ins.arg >= _IN_PLACE
     if in_place and left.kind is Kind.FRESH:
         f.iterable(right)  # += of a list takes any iterable
     else:
         right = f.analysis.use(right)
-    if in_place and left.kind is not Kind.FRESH and not is_scalar(left):
+    if in_place and left.kind is not Kind.FRESH and not is_scalar(left) and not _keeps(ins.arg, right):
         raise Impure("changes a value in place that it did not create")
     operands = [f.analysis.use(left), right]
     # An operator may return its operand itself, hence SHARED; those of builtins return new objects.
-    if all_scalar(operands):
+    if ins.arg % _IN_PLACE in _QUOTIENTS or (ins.arg % _IN_PLACE in _SUMS and all(map(is_number, operands))):
+        f.push(NUMBER)
+    elif all_scalar(operands):
         f.push(_combined_flags(f, operands, ins))
     elif all(v.kind in (Kind.FRESH, Kind.LAZY) or is_scalar(v) for v in operands):
         f.push(left if in_place and left.kind is Kind.FRESH else FRESH_ANY)
     else:
         f.push(SHARED)
+
+
+def _keeps(operator: int, right: Value) -> bool:
+    """Returns True if an augmented assignment changes no data in place, whatever its left operand is.
+
+    Lists and sets refuse numbers: only ``list *= number`` changes the list.
+    """
+    operator -= _IN_PLACE
+    return operator in _QUOTIENTS or (operator in (_ADD, _SUBTRACT) and is_number(right))
 
 
 def _combined_flags(f: Frame, operands: list[Value], ins: Instruction) -> Value:

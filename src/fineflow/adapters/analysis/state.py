@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-from fineflow.adapters.analysis.tables import GETTERS
+from fineflow.adapters.analysis import libraries
+from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import (
     NULL,
     SHARED,
@@ -23,6 +25,7 @@ from fineflow.adapters.analysis.values import (
 )
 
 _BUDGET = 20_000  # instructions interpreted per verdict; a larger function is not worth the planning time
+_HELD = 1000  # parts of a mutable constant that are compared before each use
 _ABSENT = object()
 Key = tuple[Any, ...]
 
@@ -59,6 +62,8 @@ class Analysis:
         self.escaped = False
         self.raises = False
         self.notes: dict[str, None] = {}
+        self.unordered: dict[str, None] = {}  # what only stock may do, in its own time: "prints"
+        self.held: list[Any] = []  # mutable constants
         self.pins: dict[Key, Callable[[], bool]] = {}
         self.cells: dict[Key, Value] = {}
         self.read: set[Key] = set()  # cells read so far: only their growth requires another round
@@ -83,7 +88,7 @@ class Analysis:
             return SHARED
         if kind is Kind.CONST:
             if not immutable(value.data):
-                raise Impure(f"uses {name_of(value.data)} as a value")
+                raise Impure(f"uses {name_of(value.data)} as a value")  # a module, a function, a logger
         elif kind is Kind.BAD:
             raise Impure(value.data)
         elif kind is Kind.LAZY:
@@ -141,7 +146,35 @@ class Analysis:
             names, same = tuple(obj), _same_all(obj.values())
             self.pins["table", id(obj)] = lambda: tuple(obj) == names and same(obj.values())
             return Value(Kind.BAD, Table(f"uses {what}, which can change"))
+        row = libraries.instance(obj)
+        if row is not None:
+            self._pin_content(obj, row.content)
+            return Value(Kind.CONST, obj)
+        if is_plain(obj, _HELD):
+            self._pin_content(obj, lambda held: held)
+            self.held.append(obj)
+            return SHARED
         raise Impure(f"reads {what}, which can change")
+
+    def default(self, name: str, value: Any) -> Value:
+        """Returns the value of a parameter that is not passed; one that can change must not be read."""
+        try:
+            return self.known(value, f"the default of {name}")
+        except Impure as problem:
+            return Value(Kind.BAD, problem.reason)
+
+    def _pin_content(self, obj: Any, read: Callable[[Any], Any]) -> None:
+        """Relies on what ``read`` returns of a mutable object, which the function only reads, to stay the same."""
+        before = _content(read(obj))
+
+        def holds() -> bool:
+            try:
+                now = read(obj)
+                return is_plain(now, _HELD) and bool(_content(now) == before)
+            except Impure:
+                return False
+
+        self.pins["content", id(obj)] = holds
 
     def load_global(self, owner: FunctionType, name: str) -> Value:
         scope, builtin = owner.__globals__, cast(Any, owner).__builtins__
@@ -182,6 +215,17 @@ class Analysis:
 
         self.pins["outer", id(owner), name] = holds
         return self.known(obj, f"{name} of the enclosing function")
+
+    def load_import(self, owner: FunctionType, name: str, *, whole: bool) -> Value:
+        """Imports a module that is loaded already. whole: ``from a.b import c`` binds a.b, ``import a.b`` binds a."""
+        name = name if whole else name.partition(".")[0]
+        module = sys.modules.get(name)
+        builtin = cast(Any, owner).__builtins__
+        if type(module) is not ModuleType or builtin.get("__import__") is not __import__:
+            raise Impure(f"imports {name}, which is not loaded yet")
+        same = _same(module)
+        self.pins["import", name] = lambda: same(sys.modules.get(name))
+        return self.known(module, name)
 
     def load_module(self, module: ModuleType, name: str) -> Value:
         obj = vars(module).get(name, _ABSENT)
@@ -234,6 +278,16 @@ def name_of(obj: Any) -> str:
 def all_scalar(values: list[Value]) -> bool:
     """Returns True if all values are immutable builtin data."""
     return all(map(is_scalar, values))
+
+
+def _content(value: Any) -> Any:
+    """Returns plain data with its containers copied, and types: 1 and True differ."""
+    kind = type(value)
+    if kind is dict:
+        return (kind, *((_content(key), _content(part)) for key, part in value.items()))
+    if kind in (list, tuple, set, frozenset):
+        return (kind, *map(_content, value))
+    return (kind, value) if immutable(value) else (kind, id(value), _content(vars(value)))
 
 
 def _same(expected: Any) -> Callable[[Any], bool]:

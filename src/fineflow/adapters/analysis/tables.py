@@ -9,6 +9,8 @@ to behave as on plain data; ``is_plain`` checks if a given argument is plain dat
 from __future__ import annotations
 
 import builtins
+import collections
+import copy
 import functools
 import itertools
 import json
@@ -21,6 +23,7 @@ from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from fineflow.adapters.analysis.data_models import reads_as_data
 from fineflow.adapters.analysis.values import (
     FRESH_ANY,
     FRESH_DICT,
@@ -68,7 +71,8 @@ _TO_TEXT = _words(
 )
 _TO_LIST = _words("split rsplit splitlines")
 _READ = _words(
-    "get keys values items copy union intersection difference symmetric_difference issubset issuperset isdisjoint"
+    "get keys values items copy most_common strftime isoformat "
+    "union intersection difference symmetric_difference issubset issuperset isdisjoint"
 )
 # Only on text that is certainly a builtin; elsewhere these names belong to threads, tokenizers, templates.
 TEXT_ONLY = _words("join encode decode format")
@@ -78,7 +82,7 @@ READERS: dict[str, Value] = (
     dict.fromkeys(_TO_TEXT, SCALAR)
     | dict.fromkeys(_TO_LIST, FRESH_LIST)
     | dict.fromkeys(_READ, SHARED)
-    | {"join": SCALAR, "encode": SCALAR, "decode": SCALAR, "format": SCALAR}
+    | {"model_dump": FRESH_DICT, "join": SCALAR, "encode": SCALAR, "decode": SCALAR, "format": SCALAR}
 )
 READER_KEYWORDS = _words("sep maxsplit keepends encoding errors tabsize")
 
@@ -93,6 +97,8 @@ MUTATORS: dict[str, bool] = dict.fromkeys(
 
 PATTERN_METHODS = _words("match search fullmatch split findall sub subn")
 MATCH_METHODS = _words("group groups groupdict start end span expand")
+
+_TRUSTED = frozenset({*READERS, *MUTATORS, *PATTERN_METHODS, *MATCH_METHODS, *ATTRIBUTES})
 
 # By id, with the object itself to keep the id from being reused.
 RE_FUNCTIONS: dict[int, tuple[Any, str]] = {
@@ -156,7 +162,10 @@ _trust(
     ),
 )
 _trust(json, "loads", Signature(FRESH_ANY))
+_trust(copy, "copy deepcopy", Signature(FRESH_ANY))
+_trust(collections, "Counter OrderedDict", Signature(FRESH_DICT, lazy=True, keywords=None))
 _trust(re, "escape", Signature(SCALAR))
+FACTORIES = frozenset({int, float, str, list, dict, set})
 
 # Methods accessed through their class: ``str.lower``, ``dict.fromkeys``.
 CLASS_METHODS: dict[tuple[int, str], Signature] = {
@@ -168,7 +177,8 @@ CLASS_METHODS: dict[tuple[int, str], Signature] = {
 
 ITEMGETTER, ATTRGETTER = operator.itemgetter, operator.attrgetter
 GETTERS = (ITEMGETTER, ATTRGETTER, operator.methodcaller)
-_ERRORS = {id(e): e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, Exception)}
+_BUILTIN = [e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, Exception)]
+_ERRORS = {id(e): e for e in (*_BUILTIN, json.JSONDecodeError, re.error)}
 _MODELS = (
     ("langchain_core.documents.base", "Document"),
     ("langchain_core.messages.human", "HumanMessage"),
@@ -183,7 +193,7 @@ def trusted(func: Any) -> bool:
 
 
 def is_error(cls: Any) -> bool:
-    """Returns True for builtin exceptions; functions must not raise KeyboardInterrupt and the like early."""
+    """Returns True for exceptions of Python's own; functions must not raise KeyboardInterrupt and the like early."""
     return id(cls) in _ERRORS
 
 
@@ -203,8 +213,9 @@ _EXTRA = "__pydantic_extra__"
 def is_plain(value: Any, limit: int = 10_000) -> bool:
     """Returns True for plain data: builtin scalars and containers, and data of the frameworks, of exact types.
 
-    The latter are documents, nodes, messages and responses. For such arguments all assumptions about names hold. Looks
-    at no more than ``limit`` parts; larger values count as not plain.
+    The latter are documents, nodes, messages and responses; the user's pydantic models count that only hold data. For
+    such arguments all assumptions about names hold. Looks at no more than ``limit`` parts; larger values count as not
+    plain.
     """
     parts = [value]
     while parts:
@@ -225,6 +236,9 @@ def is_plain(value: Any, limit: int = 10_000) -> bool:
             held = [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
         elif immutable(part):
             continue
+        elif reads_as_data(kind, _TRUSTED):
+            held = list(vars(part).values())
+            held += [getattr(part, _EXTRA, None), getattr(part, "__pydantic_private__", None)]
         else:
             return False
         others = [each for each in held if type(each) not in _SCALARS]

@@ -18,8 +18,8 @@ class Kind(Enum):
     NULL = auto()  # empty: an unbound local, or the marker that calls push
     ARG = auto()  # the argument itself, its keys tracked
     CONST = auto()  # a known object: ``data``
-    SCALAR = auto()  # immutable builtin data, including all parts
-    SHARED = auto()  # anything else; may be part of the argument, hence must not be changed
+    SCALAR = auto()  # immutable builtin data, including all parts; ``data`` is "number" if it is one
+    SHARED = auto()  # anything else; may be part of the argument, hence must not be changed; ``data``: see ``part``
     FRESH = auto()  # a container this call created; ``data`` is "list", "dict", "set" or "any"
     LAZY = auto()  # an iterator this call created; it reads later, hence must not be stored or returned
     MATCH = auto()  # a match of a regular expression, or None
@@ -78,6 +78,7 @@ class Impure(Exception):
 NULL = Value(Kind.NULL)
 ARG = Value(Kind.ARG)
 SCALAR = Value(Kind.SCALAR)
+NUMBER = Value(Kind.SCALAR, "number")
 SHARED = Value(Kind.SHARED)
 LAZY = Value(Kind.LAZY)
 MATCH = Value(Kind.MATCH)
@@ -91,6 +92,7 @@ FRESH_ANY = Value(Kind.FRESH, "any")
 _ATOMS = frozenset(
     {str, int, float, complex, bool, bytes, NoneType, EllipsisType, NotImplementedType, re.RegexFlag, re.Pattern}
 )
+_NUMBERS = frozenset({int, float, complex, bool})
 _DATA = frozenset({Kind.SCALAR, Kind.SHARED, Kind.FRESH, Kind.MATCH, Kind.ERROR})
 
 
@@ -103,6 +105,16 @@ def immutable(obj: Any) -> bool:
 def is_scalar(value: Value) -> bool:
     """Returns True if a value is immutable builtin data, known or not."""
     return value.kind is Kind.SCALAR or (value.kind is Kind.CONST and immutable(value.data))
+
+
+def is_number(value: Value) -> bool:
+    """Returns True if a value is a number, known or not."""
+    return value == NUMBER or (value.kind is Kind.CONST and type(value.data) in _NUMBERS)
+
+
+def part(name: str) -> Value:
+    """Returns the value of an attribute of data; the name says in messages what the function calls."""
+    return Value(Kind.SHARED, name)
 
 
 def join(a: Value, b: Value) -> Value:

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -32,7 +32,8 @@ class Verdict:
     reason: the evidence, or the first counterexample. keys: the keys of its argument that it may read, if it uses the
     argument only by constant subscripts and ``.get``; None: anything. location: ``file.py:12`` or "". assumes: checks
     of the outside objects that the verdict relies on. raises: it has a ``raise`` or ``assert``, so it may be meant as a
-    guard of later steps.
+    guard of later steps. unordered: it would be pure, but prints, logs or reads the clock: only stock may call it, and
+    nothing depends on when. held: mutable objects outside the function that it only reads.
     """
 
     pure: bool
@@ -41,6 +42,8 @@ class Verdict:
     location: str = ""
     assumes: tuple[Callable[[], bool], ...] = field(default=(), compare=False, repr=False)
     raises: bool = False
+    unordered: bool = False
+    held: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
     def still_holds(self) -> bool:
         """Returns True if the globals, closure cells and functions that it relies on are still the same objects."""
@@ -69,7 +72,7 @@ def analyse(func: Callable[..., Any], *, returned: Sequence[Any] = ()) -> Verdic
         return Verdict(False, promise.reason, None, where)
     found = _analysed(func)
     if found.pure:
-        return Verdict(True, promise.reason, found.keys, found.location, found.assumes)
+        return replace(found, reason=promise.reason, raises=False)
     if type(func) is functools.partial and not all(map(immutable, (*func.args, *func.keywords.values()))):
         return Verdict(False, "is declared pure, but holds bound arguments that can change", None, where)
     return Verdict(True, promise.reason, None, where)
@@ -82,7 +85,7 @@ def _analysed(func: Callable[..., Any]) -> Verdict:
         found = _cache.get(func)
     if found is None or not found.still_holds():
         found = _fresh(func)
-        if found.pure:  # a negative verdict may depend on anything, so it could not be invalidated
+        if found.pure or found.unordered:  # a negative verdict may depend on anything, so it could not be invalidated
             with _lock:
                 _cache[func] = found
     return found
@@ -105,7 +108,11 @@ def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
     keys = None if analysis.escaped else frozenset(analysis.keys)
     reads = "reads its argument" if keys is None else f"reads {', '.join(sorted(keys))}" if keys else "reads no key"
     reason = ", ".join([reads, *analysis.notes])
-    return Verdict(True, reason, keys, where, tuple(analysis.pins.values()), analysis.raises)
+    checks = tuple(analysis.pins.values())
+    if analysis.unordered:
+        reason = " and ".join(analysis.unordered)
+        return Verdict(False, reason, keys, where, checks, analysis.raises, unordered=True)
+    return Verdict(True, reason, keys, where, checks, analysis.raises, held=tuple(analysis.held))
 
 
 def _enter(analysis: Analysis, func: Any) -> None:
@@ -120,7 +127,7 @@ def _enter(analysis: Analysis, func: Any) -> None:
                 raise Impure(f"holds a {type(value).__name__}, which can change")
     if type(func) is FunctionType and not trusted(func):
         analysis.pin_function(func)
-        Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(func, bound, named))
+        Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(analysis, func, bound, named))
         return
     try:
         known = analysis.known(func, "")
@@ -136,7 +143,9 @@ def _kind(func: Any) -> str:
     return f"an object of class {name}" if name != "method" else f"a method of {name_of(type(func.__self__))}"
 
 
-def _parameters(func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Value]:
+def _parameters(
+    analysis: Analysis, func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any]
+) -> dict[str, Value]:
     """Returns abstract parameter values for a call with ``bound``, then the argument, and ``named``."""
     code = func.__code__
     if code.co_flags & _GENERATOR:
@@ -146,9 +155,9 @@ def _parameters(func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any
     values: dict[str, Value] = {}
     defaults = func.__defaults__ or ()
     for name, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
-        values[name] = _default(name, default)
+        values[name] = analysis.default(name, default)
     for name, default in (func.__kwdefaults__ or {}).items():
-        values[name] = _default(name, default)
+        values[name] = analysis.default(name, default)
     for name in (*positional, *by_name):
         if name not in values or name in _CONTEXT:
             values[name] = Value(Kind.BAD, f"reads parameter {name}, which is not part of its argument")
@@ -167,9 +176,3 @@ def _parameters(func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any
             values[name] = Value(Kind.BAD, f"reads *{name}, which is not tracked")
             rest += 1
     return values
-
-
-def _default(name: str, value: Any) -> Value:
-    if immutable(value):
-        return Value(Kind.CONST, value)
-    return Value(Kind.BAD, f"reads the default of {name}, which can change")

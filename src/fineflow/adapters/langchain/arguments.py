@@ -11,6 +11,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
 
 # Stock adds these to a generated message in place, after the model's inner method has returned it.
 ADDED = frozenset({"id", "response_metadata"})
@@ -69,6 +70,8 @@ def frozen(value: Any) -> Any:
         return (id(kind), *map(frozen, parts), frozen(value.model_extra))
     if isinstance(value, Document):
         return (id(kind), *map(frozen, chain.from_iterable(vars(value).items())))
+    if isinstance(value, BaseModel):  # a parsed object
+        return (id(kind), *map(frozen, chain.from_iterable(vars(value).items())), frozen(value.__pydantic_extra__))
     return value
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fineflow.adapters.analysis import Verdict
 from fineflow.adapters.core.builder import Builder, Leaf, Symbol
 from fineflow.adapters.langchain.user_functions import looked_through
+from fineflow.ir import Effect, Effects
 
 
 @dataclass
@@ -32,6 +34,15 @@ class ChainBuilder(Builder):
             self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(dict.fromkeys(found))})
             names = ", ".join(f"`{name}`" for name in dict.fromkeys(found))
             self.note(made.ref.name, True, f"calls of {names} in it that need nothing from each other start together")
+        return made
+
+    def unordered(self, obj: Any, value: Symbol, verdict: Verdict) -> Leaf:
+        """Appends a step that prints, logs or reads the clock: stock runs it, and nothing waits for its end."""
+        effects = Effects(Effect.UNORDERED, "", verdict.reason)
+        made = self.by_stock(obj, value, effects, where=verdict.location)
+        last = self.primitives[-1]
+        self.primitives[-1] = last.with_(meta={**last.meta, "verdict": verdict})
+        self.note(made.ref.name, False, f"{verdict.reason}, so only stock calls it; no later step waits for that")
         return made
 
     def body(self, **changes: Any) -> Self:

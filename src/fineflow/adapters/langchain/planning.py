@@ -37,9 +37,9 @@ from fineflow.adapters.langchain.lowering import (
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way
 from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
-from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.ir.primitive import FED
-from fineflow.ir.spec import bodies
+from fineflow.ir.spec import bodies, everything
 from fineflow.ir.traverse import ending
 from fineflow.ir.weights import critical_path
 from fineflow.options import Options
@@ -110,7 +110,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         ENTRIES,
         _paying(p_graph, e_graph, batched) if touched else frozenset(),
         objects,
-        _snapshot(objects),
+        _snapshot(p_graph, objects),
         touched,
         touched,
         tapped,
@@ -144,7 +144,7 @@ def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:
     return frozenset(found)
 
 
-def _snapshot(objects: Mapping[str, Any]) -> Snapshot:
+def _snapshot(p_graph: Graph, objects: Mapping[str, Any]) -> Snapshot:
     """Returns the snapshot of the objects; the plan is stale once it no longer matches.
 
     Settings that a component reads when it runs (``search_kwargs``, ``top_n``, a temperature) are not in it: they are
@@ -152,7 +152,10 @@ def _snapshot(objects: Mapping[str, Any]) -> Snapshot:
     """
     planned = [(obj, find(rows(), obj)) for obj in objects.values()]
     watched = [(obj, row.reads if row is not None else ()) for obj, row in planned]
-    return Snapshot(watched, _called(planned), (lessons, servers.changes))
+    # Whether nothing has to wait for a function that stock runs is decided here; the kernel checks the others.
+    unordered = [p for p in everything(p_graph) if p.effects.kind is Effect.UNORDERED and p.by_stock]
+    verdicts = [p.meta["verdict"].still_holds for p in unordered]
+    return Snapshot(watched, _called(planned), (lessons, servers.changes, *verdicts))
 
 
 def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, str]]:

@@ -68,6 +68,8 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
         return _lower_structured(step, schema, value, b)
     verdict = judged(func)
     where = verdict.location
+    if verdict.unordered and not verdict.raises and not b.assume_pure:
+        return b.unordered(step, value, verdict)
     if not (verdict.pure or b.assume_pure):
         return b.opaque(step, value, verdict.reason, where=where)
     if verdict.raises and not b.assume_pure:

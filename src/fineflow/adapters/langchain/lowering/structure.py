@@ -15,6 +15,7 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
+from fineflow.adapters.analysis import analyse
 from fineflow.adapters.core.builder import Leaf, Record, Symbol
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import NotLowered, Row
@@ -92,6 +93,8 @@ def _lower_passthrough(step: RunnablePassthrough[Any], value: Symbol, b: ChainBu
     promise = promised(step)
     if promise is not None and (promise.reads or promise.writes):
         b.by_stock(step, value, declared_effects(promise, b), where=place(functions[0]))
+    elif len(functions) == 1 and (verdict := analyse(functions[0])).unordered and not verdict.raises:
+        b.unordered(step, value, verdict)
     elif functions:
         b.opaque(step, value, "is called only for its side effects", where=place(functions[0]))
     return value

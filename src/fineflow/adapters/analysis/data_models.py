@@ -1,0 +1,48 @@
+"""Pydantic models that are data: reading, comparing, printing and copying an instance runs no code of the user's.
+
+A validator runs when an instance is made, so it makes no difference. A property, a serializer or an ``__eq__`` does.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+_MADE = frozenset({"__init__", "__new__", "__init_subclass__", "__pydantic_init_subclass__"})
+"""Special methods that run only when a class or an instance is made."""
+
+
+def reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
+    """Returns True for a class of pydantic models that are data.
+
+    trusted: names of methods that mean what they mean on builtin data; no method of the model may have one of them.
+    """
+    return _reads_as_data(kind, trusted)
+
+
+@lru_cache(maxsize=512)
+def _reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
+    if type(kind) is not getattr(sys.modules.get("pydantic._internal._model_construction"), "ModelMetaclass", None):
+        return False
+    base: Any = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    if base not in kind.__mro__:
+        return False
+    decorators = kind.__pydantic_decorators__
+    if decorators.computed_fields or decorators.field_serializers or decorators.model_serializers:
+        return False
+    metadata = [part for field in kind.__pydantic_fields__.values() for part in field.metadata]
+    if any(type(part).__module__ == "pydantic.functional_serializers" for part in metadata):
+        return False
+    kinds = kind.__mro__[: kind.__mro__.index(base)]
+    return all(_harmless(name, value, trusted) for each in kinds for name, value in vars(each).items())
+
+
+def _harmless(name: str, value: Any, trusted: frozenset[str]) -> bool:
+    if name.startswith("__") and name.endswith("__"):
+        ours = isinstance(value, FunctionType) and not value.__module__.startswith("pydantic.")
+        return name in _MADE or not (ours or isinstance(value, property))
+    return not hasattr(type(value), "__get__") or (
+        isinstance(value, FunctionType | classmethod | staticmethod) and name not in trusted
+    )
