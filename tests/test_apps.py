@@ -21,7 +21,6 @@ pytestmark = [
 
 BEHIND = {
     "draft_and_judge": "a method of a match that is not known yet ends the walk",
-    "summary_map_reduce": "stock's sync chain asks one after the other",
 }
 """Apps that do not reach their critical path yet, and why."""
 

@@ -28,6 +28,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
@@ -223,6 +224,7 @@ def looking_through(step: Any, site: Site) -> Any:
     """Returns an opaque step in whose own functions component calls run ahead."""
     if not site.looked_through:
         return step
+    several_prompts.install()
     found = looked_through_in(step)
     for _, each in found.values():
         for component in each.components.values():

@@ -16,6 +16,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, 
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
+from fineflow.adapters.langchain.several_prompts import asks_several
 from fineflow.adapters.lookahead.scan import Found, scan
 
 ENTRIES = frozenset({"invoke", "ainvoke"})
@@ -34,7 +35,7 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
 )
 _MADE = (BaseLanguageModel, BaseRetriever, Embeddings, VectorStore)
 _SIMPLE = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser, VectorStoreRetriever, RunnablePassthrough)
-_CALLED = ENTRIES.union(*(names for _, names in _METHODS))
+_CALLED = ENTRIES.union({"apply", "generate"}, *(names for _, names in _METHODS))
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
 _RUNS = ("_get_relevant_documents", "_aget_relevant_documents")
@@ -75,6 +76,8 @@ def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
         seen.add(id(obj))
         scanned = (scan(func, _is_component, _CALLED) for func in functions_of(obj).values())
         each = next((f for f in scanned if f.several or (f.calls and any(map(composite, f.components.values())))), None)
+        if each is None and asks_several(obj):
+            each = Found({"llm": obj}, 2)
         if each is not None:
             found[id(obj)] = obj, each
         if obj is step or isinstance(obj, (Runnable, BaseDocumentCompressor)):

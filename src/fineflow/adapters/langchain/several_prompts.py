@@ -1,0 +1,156 @@
+"""Sync ``generate`` of a chat model with several prompts: stock sends the requests one by one, here they run together.
+
+The classic chains ask so: ``MapReduceDocumentsChain``, ``MapRerankDocumentsChain``, ``LLMChain.apply``. Stock's own
+``generate`` runs and opens the runs. When it calls ``_generate`` for the first prompt, the requests for all of them
+start, and its calls claim them. As of langchain-core 1.7.2, whose ``agenerate`` runs them concurrently by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from types import FunctionType
+from typing import Any
+
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.runnables.config import var_child_runnable_config
+
+from fineflow.adapters.core.calls_ahead import MethodAhead
+from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.entry_wrappers import wrap_method
+from fineflow.adapters.core.recognition import owner
+from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.run_recorder import Nested, Recorder
+from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+
+_AT_ONCE = 16
+_ASKING = (
+    "combine_documents.map_reduce.MapReduceDocumentsChain",
+    "combine_documents.map_rerank.MapRerankDocumentsChain",
+)
+
+
+class _Several:
+    """The requests of one ``generate``. prompts: messages as stock hands them to ``_generate``."""
+
+    def __init__(self, model: Any, prompts: Sequence[Any], here: Claiming) -> None:
+        self.model = model
+        self._prompts = [_normalize_messages(list(prompt)) for prompt in prompts]
+        self._here = here
+        self._ahead: list[tuple[MethodAhead, Recorder, Any]] | None = None
+        self._next = 0
+
+    def one(self, own: Callable[..., Any], messages: Any, named: Mapping[str, Any]) -> Any:
+        """Makes stock's next request. own: the model's method."""
+        number, self._next = self._next, self._next + 1
+        if number == 0 and self._prompts[0] == messages:
+            self._start(own, named)
+        if self._ahead and number < len(self._prompts):
+            ahead, recorder, key = self._ahead[number]
+            if key == _key(messages, named):
+                with suppress(Nested):  # the model has started a run of its own, which only stock can place
+                    value = ahead.stock(_no_invocation)
+                    recorder.replay(named.get("run_manager"))
+                    return value
+        return own(messages, **named)
+
+    def _start(self, own: Callable[..., Any], named: Mapping[str, Any]) -> None:
+        try:
+            loop = engine_loop()
+        except RuntimeError:  # the interpreter is exiting
+            return
+        limit, self._ahead = self._limit(loop), []
+        for messages in self._prompts:
+            recorder, context = Recorder(self.model), contextvars.copy_context()
+            context.run(_several.set, None)
+            context.run(recorder.silence)
+            given = {**named, "run_manager": recorder.llm(sync=True)} if "run_manager" in named else named
+            ahead = MethodAhead(own, [messages], given, limit)
+            if not ahead.start(loop, context, lambda value: None):
+                self._ahead = None
+                return
+            self._ahead.append((ahead, recorder, _key(messages, named)))
+
+    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+        call, options = self._here.call, self._here.shadows.options
+        if call.limit is not None and call.loop is loop:
+            return call.limit
+        config = var_child_runnable_config.get() or {}
+        return asyncio.Semaphore(config.get("max_concurrency") or options.max_concurrency or _AT_ONCE)
+
+    def close(self) -> None:
+        """Ends the requests that stock has not made."""
+        for ahead, *_ in (self._ahead or [])[self._next :]:
+            ahead.drop()
+
+
+def _key(messages: Any, named: Mapping[str, Any]) -> Arguments:
+    return Arguments((messages, {name: value for name, value in named.items() if name != "run_manager"}))
+
+
+def _no_invocation() -> Any:
+    raise AssertionError("a method is called without one")
+
+
+_several: ContextVar[_Several | None] = ContextVar("fineflow_several_prompts", default=None)
+
+
+def asks_several(obj: Any) -> bool:
+    """Returns True for a classic chain that asks its model about each document."""
+    for name in _ASKING:
+        module, _, kind = f"langchain_classic.chains.{name}".rpartition(".")
+        known = getattr(sys.modules.get(module), kind, None)
+        if known is not None and isinstance(obj, known):
+            return True
+    return False
+
+
+def install() -> None:
+    """Makes ``generate`` run its requests together, inside optimized calls, from now on."""
+    if "langchain_classic.chains.llm" in sys.modules:
+        wrap_method(BaseChatModel, "generate", _together)
+
+
+def _together(own: Any, name: str) -> Any:
+    def method(model: Any, messages: Any, *args: Any, **named: Any) -> Any:
+        bound, here = own.__get__(model, type(model)), under_way.get()
+        if here is None or not _may_run_ahead(model, messages, here):
+            return bound(messages, *args, **named)
+        wrap_method(type(model), "_generate", _one)
+        several = _Several(model, messages, here)
+        before = _several.set(several)
+        try:
+            return bound(messages, *args, **named)
+        finally:
+            _several.reset(before)
+            several.close()
+
+    return method
+
+
+def _one(own: Any, name: str) -> Any:
+    def method(model: Any, messages: Any, *args: Any, **named: Any) -> Any:
+        several, bound = _several.get(), own.__get__(model, type(model))
+        if several is None or several.model is not model or args:
+            return bound(messages, *args, **named)
+        return several.one(bound, messages, named)
+
+    return method
+
+
+def _may_run_ahead(model: Any, messages: Any, here: Claiming) -> bool:
+    if type(messages) is not list or len(messages) < 2 or on_engine_loop():
+        return False
+    if model.cache or (model.cache is None and get_llm_cache() is not None):  # a request may answer a later one
+        return False
+    part = here.shadows.component(model)
+    plan = None if part is None else part._self_current(False)
+    if plan is None or any(p.by_stock for p in plan.p_graph) or part._self_framework.bounded(plan) is not plan:
+        return False
+    return isinstance(vars(owner(type(model), "_generate")).get("_generate"), FunctionType)
