@@ -191,7 +191,9 @@ class Components:
 
     def method(
         self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
-    ) -> CallAhead:
+    ) -> CallAhead | None:
+        if self.reading(obj).local:  # stock makes it, and the walk goes on with the result
+            return None
         runs = self._runs(obj, name)
         query = _query_in(args, named)
         if query is None:

@@ -36,6 +36,7 @@ from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.methods import believed_class
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding
 from fineflow.adapters.llamaindex.models.llms import model_effects
+from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.stores.searches import check_store
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.options import Options
@@ -52,31 +53,34 @@ _STREAMS, _PRINTS = ("_streaming", "streaming"), ("_verbose", "verbose")
 class Reading(NamedTuple):
     """What is known of the calls of a component. refused: why they may do more than read; "" if they do not.
 
-    embeds: they may embed the query, which sync methods store in it.
+    embeds: they may embed the query, which sync methods store in it. local: by a model in this process, which cannot
+    serve several threads.
     """
 
     refused: str
     embeds: bool = False
+    local: bool = False
 
 
 def reading_of(obj: Any, options: Options) -> Reading:
     """Returns what is known of the calls of a component."""
     b = IndexBuilder((), options.assume_pure, options.trust == "interfaces")
     seen: set[int] = set()
-    todo, embeds = [obj], False
+    todo, embeds, local = [obj], False, False
     try:
         while todo:
             each = todo.pop()
             each = each.__wrapped__ if isinstance(each, Planned) else each
             if id(each) not in seen:
                 seen.add(id(each))
-                embeds = embeds or isinstance(each, BaseEmbedding)
+                if isinstance(each, BaseEmbedding):
+                    embeds, local = True, local or encoder_of(each) is not None
                 todo += _checked(each, b)
         if stays(obj):
             return Reading("its database has to stay in the thread of its caller")
     except NotLowered as why:
         return Reading(str(why))
-    return Reading("", embeds)
+    return Reading("", embeds, local)
 
 
 def packaged_function(function: Any) -> bool:

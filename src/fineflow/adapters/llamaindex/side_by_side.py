@@ -98,7 +98,9 @@ class Group:
             if self._sync and not others and on_engine_loop():  # stock may not wait there
                 return self
             for call in self.calls:
-                call.refused, call.embeds = reading_of(call.obj, self._options)
+                call.refused, call.embeds, local = reading_of(call.obj, self._options)
+                if local and not self._sync and self._query.embedding is None:  # all would embed it at the same time
+                    call.refused = call.refused or "its embedding model cannot serve several threads"
             slow = [call for call in self.calls if self._options.eager or not quick(call.obj, call.name)]
             if len(slow) > 1 or (others and slow):
                 self._go()
