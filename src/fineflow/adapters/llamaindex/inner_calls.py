@@ -28,7 +28,7 @@ from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
-from fineflow.adapters.llamaindex.reading import Reading, reading_of
+from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.user_functions import (
     FORMATTING,
@@ -128,8 +128,8 @@ class _QueryAhead(RecordedAhead):
 class Components:
     """LlamaIndex's ``Components`` of one run of a user function. nested: returns a part as one that runs ahead."""
 
-    def __init__(self, options: Options, nested: Callable[[Any], Any]) -> None:
-        self._options, self._nested = options, nested
+    def __init__(self, options: Options, nested: Callable[[Any], Any], readings: Readings) -> None:
+        self._options, self._nested, self._lasting = options, nested, readings
         self._made: dict[int, Any] = {}  # components that the function makes in every call
         self._readings: dict[int, tuple[Any, Reading]] = {}
         self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
@@ -137,7 +137,8 @@ class Components:
     def reading(self, obj: Any) -> Reading:
         """Returns what is known of the calls of a component, looked up once per run."""
         if id(obj) not in self._readings:
-            self._readings[id(obj)] = obj, reading_of(obj, self._options)
+            lasts = id(obj) not in self._made
+            self._readings[id(obj)] = obj, self._lasting.of(obj) if lasts else reading_of(obj, self._options)
         return self._readings[id(obj)][1]
 
     def part(self, obj: Any) -> Planned | None:
@@ -268,16 +269,17 @@ def looking_through(obj: Any, site: Site) -> None:
     functions = functions_of(obj)
     if not (components := called_by(*functions.values())):
         return
+    readings = Readings(site.shadows.options)
     for each in components:
-        reading_of(each, site.shadows.options)  # the first look at a class takes longer than a walk may
+        readings.of(each)  # the first look at a class takes longer than a walk may
     for name in functions:
         looks_through(type(obj), name)
-    site.shadows.inside[id(obj)] = partial(_begin, site)
+    site.shadows.inside[id(obj)] = partial(_begin, site, readings)
 
 
-def _begin(site: Site, func: Any, args: Any, named: Any) -> IndexCalls | None:
+def _begin(site: Site, readings: Readings, func: Any, args: Any, named: Any) -> IndexCalls | None:
     here, shadows = site.here, site.shadows
     if here is None:
         return None
-    components = Components(shadows.options, shadows.nested)
+    components = Components(shadows.options, shadows.nested, readings)
     return IndexCalls(components, here, components.part, shadows.arguments, func, args, named, options=shadows.options)

@@ -20,7 +20,7 @@ import wrapt
 
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex.reading import reading_of
+from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.values import Failed
@@ -89,7 +89,7 @@ class Group:
         """Adds a call of a method of a part of the user's object."""
         self.calls.append(_Call(obj, name))
 
-    def begin(self, *, others: bool = False) -> Group:
+    def begin(self, readings: Readings, *, others: bool = False) -> Group:
         """Starts the calls, if there are two that take some time. others: calls outside of this group run, too.
 
         If that fails, stock makes the calls and a warning says so; with ``strict=True`` it raises PlanningError.
@@ -98,7 +98,7 @@ class Group:
             if self._sync and not others and on_engine_loop():  # stock may not wait there
                 return self
             for call in self.calls:
-                call.refused, call.embeds, local = reading_of(call.obj, self._options)
+                call.refused, call.embeds, local = readings.of(call.obj)
                 if local and not self._sync and self._query.embedding is None:  # all would embed it at the same time
                     call.refused = call.refused or "its embedding model cannot serve several threads"
             slow = [call for call in self.calls if self._options.eager or not quick(call.obj, call.name)]
