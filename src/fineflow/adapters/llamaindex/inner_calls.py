@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from llama_index.core import Settings
+from llama_index.core.llms import ChatMessage
 from llama_index.core.llms.llm import LLM
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.calls_ahead import CallAhead, Finished
@@ -232,6 +234,9 @@ class IndexCalls(InnerCalls):
         value = super().call(obj, name, args, named, sure=sure)
         return value.value if name in MAKING and isinstance(value, Awaited) else value  # "as_", not "a"
 
+    def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return super()._matching(obj, name, tuple(map(_as_now, key)), args, named)
+
 
 def _methods(obj: Any) -> Collection[str]:
     return FORMATTING if is_prompt(obj) else MAKING if makes(obj) else methods_of(obj) or ()
@@ -259,6 +264,13 @@ def _compared(value: Any) -> Any:
     if type(value) is not QueryBundle:
         return value
     return _Query(value.query_str, value.custom_embedding_strs, value.image_path)
+
+
+def _as_now(value: Any) -> Any:
+    """Returns an argument with copies of the nodes and messages in it, which may be changed later."""
+    if type(value) is not list or not any(isinstance(each, ChatMessage | NodeWithScore) for each in value):
+        return value
+    return [each.model_copy(deep=True) if isinstance(each, BaseModel) else each for each in value]
 
 
 # --- the user's own classes -------------------------------------------------------------------------------------------
