@@ -64,6 +64,14 @@ def test_apps_in_plain_python_take_what_they_must(tmp_path: Path) -> None:
     assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 20
 
 
+def test_apps_on_llamaindex_take_what_they_must(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    pytest.importorskip("llama_index.core")
+    shown, figures = run("llamaindex_apps", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 30
+
+
 def test_query_engines_of_llamaindex_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")

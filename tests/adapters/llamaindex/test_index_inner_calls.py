@@ -17,9 +17,10 @@ from llama_index.core import Settings
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.llms import CustomLLM, LLMMetadata
+from llama_index.core.llms import ChatMessage, CustomLLM, LLMMetadata
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from test_workflows import observed
 
@@ -139,9 +140,30 @@ def engines_in_a_loop(self: Any, query: str) -> str:
     return "\n".join(str(ask.query(f"{word} {query}")) for word in ("where", "when"))
 
 
+def growing_chat(self: Any, query: str) -> str:
+    """A history that each answer is added to."""
+    history = [ChatMessage(role="user", content=query)]
+    for number in range(3):
+        answer = self.llm.chat(history).message
+        history.append(answer)
+        history.append(ChatMessage(role="user", content=f"More about {number}"))
+    return str(self.llm.chat(history).message.content)
+
+
+def synthesized(self: Any, query: str) -> str:
+    """Nodes that are changed between two answers from them."""
+    found = self.retriever.retrieve(query)
+    maker = self.state[0] if self.state else None
+    if maker is None:
+        return "no synthesizer"
+    first = str(maker.synthesize(query, found))
+    found[0].node.text = "changed"
+    return first + str(maker.synthesize(query, found)) + str(maker.synthesize("again", found))
+
+
 FUNCTIONS = (
     *(each_node, first_relevant, until_enough, refined, twice, counting, changing, caught, by_settings),
-    *(made_in_a_loop, engines_in_a_loop),
+    *(made_in_a_loop, engines_in_a_loop, growing_chat),
 )
 
 
@@ -175,6 +197,15 @@ def test_same(function: Any, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert states[mine] == states[stock]
         more = at != "nowhere" and function is not caught  # of what runs beside a call that fails
         assert meters[mine].calls == meters[stock].calls or (more and meters[mine].calls > meters[stock].calls)
+
+
+def test_nodes_that_change_between_answers() -> None:
+    def make(manager: CallbackManager) -> Any:
+        kit = Kit(0, manager)
+        maker = get_response_synthesizer(llm=kit.llm(), callback_manager=manager)
+        return engine(synthesized, kit, state=[maker])
+
+    assert "answer" in str(assert_same_index(make, QUESTION, entries=("query",))["query"].text)
 
 
 @pytest.mark.parametrize("name", [name for name, app in APPS.items() if app.entry == "run"])

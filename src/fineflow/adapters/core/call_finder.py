@@ -49,8 +49,8 @@ class Components(Protocol):
 
     def method(
         self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
-    ) -> CallAhead:
-        """Returns the call of a method of a component that has no graph."""
+    ) -> CallAhead | None:
+        """Returns the call of a method of a component that has no graph; None if stock has to make it."""
 
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""

@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from llama_index.core import Settings
+from llama_index.core.llms import ChatMessage
 from llama_index.core.llms.llm import LLM
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.call_finder import CallFinder
@@ -29,7 +31,7 @@ from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
-from fineflow.adapters.llamaindex.reading import Reading, reading_of
+from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.user_functions import (
     FORMATTING,
@@ -129,8 +131,8 @@ class _QueryAhead(RecordedAhead):
 class Components:
     """LlamaIndex's ``Components`` of one run of a user function. nested: returns a part as one that runs ahead."""
 
-    def __init__(self, options: Options, nested: Callable[[Any], Any]) -> None:
-        self._options, self._nested = options, nested
+    def __init__(self, options: Options, nested: Callable[[Any], Any], readings: Readings) -> None:
+        self._options, self._nested, self._lasting = options, nested, readings
         self._made: dict[int, Any] = {}  # components that the function makes in every call
         self._readings: dict[int, tuple[Any, Reading]] = {}
         self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
@@ -138,7 +140,8 @@ class Components:
     def reading(self, obj: Any) -> Reading:
         """Returns what is known of the calls of a component, looked up once per run."""
         if id(obj) not in self._readings:
-            self._readings[id(obj)] = obj, reading_of(obj, self._options)
+            lasts = id(obj) not in self._made
+            self._readings[id(obj)] = obj, self._lasting.of(obj) if lasts else reading_of(obj, self._options)
         return self._readings[id(obj)][1]
 
     def part(self, obj: Any) -> Planned | None:
@@ -204,7 +207,9 @@ class Components:
 
     def method(
         self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
-    ) -> CallAhead:
+    ) -> CallAhead | None:
+        if self.reading(obj).local:  # stock makes it, and the walk goes on with the result
+            return None
         runs = self._runs(obj, name)
         query = _query_in(args, named)
         if query is None:
@@ -242,6 +247,9 @@ class IndexFinder(CallFinder):
         value = super().call(obj, name, args, named, sure=sure)
         return value.value if name in MAKING and isinstance(value, Awaited) else value  # "as_", not "a"
 
+    def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return super()._matching(obj, name, tuple(map(_as_now, key)), args, named)
+
 
 class IndexCalls(InnerCalls):
     """The component calls of one run of a user function."""
@@ -277,6 +285,13 @@ def _compared(value: Any) -> Any:
     return _Query(value.query_str, value.custom_embedding_strs, value.image_path)
 
 
+def _as_now(value: Any) -> Any:
+    """Returns an argument with copies of the nodes and messages in it, which may be changed later."""
+    if type(value) is not list or not any(isinstance(each, ChatMessage | NodeWithScore) for each in value):
+        return value
+    return [each.model_copy(deep=True) if isinstance(each, BaseModel) else each for each in value]
+
+
 # --- the user's own classes -------------------------------------------------------------------------------------------
 
 
@@ -285,16 +300,17 @@ def looking_through(obj: Any, site: Site) -> None:
     functions = functions_of(obj)
     if not (components := called_by(*functions.values())):
         return
+    readings = Readings(site.shadows.options)
     for each in components:
-        reading_of(each, site.shadows.options)  # the first look at a class takes longer than a walk may
+        readings.of(each)  # the first look at a class takes longer than a walk may
     for name in functions:
         looks_through(type(obj), name)
-    site.shadows.inside[id(obj)] = partial(_begin, site)
+    site.shadows.inside[id(obj)] = partial(_begin, site, readings)
 
 
-def _begin(site: Site, func: Any, args: Any, named: Any) -> IndexCalls | None:
+def _begin(site: Site, readings: Readings, func: Any, args: Any, named: Any) -> IndexCalls | None:
     here, shadows = site.here, site.shadows
     if here is None:
         return None
-    components = Components(shadows.options, shadows.nested)
+    components = Components(shadows.options, shadows.nested, readings)
     return IndexCalls(components, here, components.part, shadows.arguments, func, args, named, options=shadows.options)

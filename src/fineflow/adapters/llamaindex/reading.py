@@ -31,11 +31,12 @@ from llama_index.core.workflow import Workflow
 
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, believed, of_package
-from fineflow.adapters.core.snapshot import MOST
+from fineflow.adapters.core.snapshot import MOST, Snapshot
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.methods import believed_class
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding
 from fineflow.adapters.llamaindex.models.llms import model_effects
+from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.stores.searches import check_store
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.options import Options
@@ -46,37 +47,66 @@ _MADE_OF_OTHERS: tuple[type, ...] = (
 )
 _KEEPING = (BaseChatEngine, BaseMemory, Workflow)
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
+_CALLED = ("complete", "chat", "acomplete", "achat", "_get_query_embedding", "query", "_retrieve", "_query")
+_KEPT = 256  # readings
 _STREAMS, _PRINTS = ("_streaming", "streaming"), ("_verbose", "verbose")
 
 
 class Reading(NamedTuple):
     """What is known of the calls of a component. refused: why they may do more than read; "" if they do not.
 
-    embeds: they may embed the query, which sync methods store in it.
+    embeds: they may embed the query, which sync methods store in it. local: by a model in this process, which cannot
+    serve several threads.
     """
 
     refused: str
     embeds: bool = False
+    local: bool = False
 
 
-def reading_of(obj: Any, options: Options) -> Reading:
-    """Returns what is known of the calls of a component."""
+class Readings:
+    """What is known of components, as long as nothing that they are made of changes."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._known: dict[int, tuple[Any, Snapshot, Reading]] = {}
+
+    def of(self, obj: Any) -> Reading:
+        """Returns what is known of the calls of a component."""
+        known = self._known.get(id(obj))
+        if known is None or known[0] is not obj or not known[1].holds():
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            parts: list[Any] = []
+            found = reading_of(obj, self._options, parts)
+            methods = [(type(each), name) for each in parts for name in _CALLED if hasattr(type(each), name)]
+            known = self._known[id(obj)] = obj, Snapshot([(each, None) for each in parts], methods, apart=True), found
+        return known[2]
+
+
+def reading_of(obj: Any, options: Options, parts: list[Any] | None = None) -> Reading:
+    """Returns what is known of the calls of a component. parts: gets the objects that this depends on."""
     b = IndexBuilder((), options.assume_pure, options.trust == "interfaces")
     seen: set[int] = set()
-    todo, embeds = [obj], False
+    todo, embeds, local = [obj], False, False
+    parts = [] if parts is None else parts
     try:
         while todo:
             each = todo.pop()
             each = each.__wrapped__ if isinstance(each, Planned) else each
-            if id(each) not in seen:
-                seen.add(id(each))
-                embeds = embeds or isinstance(each, BaseEmbedding)
-                todo += _checked(each, b)
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, (*_MADE_OF_OTHERS, LLM, BaseEmbedding, BasePydanticVectorStore)):
+                parts.append(each)
+            if isinstance(each, BaseEmbedding):
+                embeds, local = True, local or encoder_of(each) is not None
+            todo += _checked(each, b)
         if stays(obj):
             return Reading("its database has to stay in the thread of its caller")
     except NotLowered as why:
         return Reading(str(why))
-    return Reading("", embeds)
+    return Reading("", embeds, local)
 
 
 def packaged_function(function: Any) -> bool:

@@ -36,6 +36,11 @@ _installed: list[bool] = []
 
 _DISPATCHED = ("span_enter", "span_exit", "span_drop", "event")
 _MANAGED = ("on_event_start", "on_event_end", "start_trace", "end_trace")
+_GIVEN = {
+    "on_event_start": ("event_type", "payload", "event_id", "parent_id"),
+    "on_event_end": ("event_type", "payload", "event_id"),
+}
+"""Parameters of methods, which callers pass in either way."""
 
 
 class Recording:
@@ -108,14 +113,15 @@ class Recording:
 
     def managed(self, own: Callable[..., Any], manager: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Keeps a call of a callback manager's method; returns what the method returns."""
-        given = dict(named)
+        given = dict(zip(_GIVEN.get(own.__name__, ()), args, strict=False)) | dict(named)
+        args = args if own.__name__ not in _GIVEN else ()
         inside = global_stack_trace.get()[1:]
         name = own.__name__
         made = None
         if name == "on_event_start":
             made = given["event_id"] = given.get("event_id") or str(uuid.uuid4())
         self._keep(partial(self._manage, own, manager, args, given, inside))
-        if name in ("on_event_start", "on_event_end") and _event_type(args, given) not in LEAF_EVENTS:
+        if name in ("on_event_start", "on_event_end") and given.get("event_type") not in LEAF_EVENTS:
             stack = global_stack_trace.get()
             global_stack_trace.set([*stack, made] if made is not None else stack[:-1])
         return made
@@ -138,10 +144,6 @@ class Recording:
             own(obj, *args, **named)
         else:  # by the wrapper: the sender may itself be recorded
             getattr(obj, own.__name__)(*args, **named)
-
-
-def _event_type(args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    return args[0] if args else named.get("event_type")
 
 
 def _install() -> None:

@@ -20,7 +20,7 @@ import wrapt
 
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex.reading import reading_of
+from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.values import Failed
@@ -89,30 +89,40 @@ class Group:
         """Adds a call of a method of a part of the user's object."""
         self.calls.append(_Call(obj, name))
 
-    def begin(self, *, others: bool = False) -> Group:
+    def begin(self, readings: Readings, *, others: bool = False) -> Group:
         """Starts the calls, if there are two that take some time. others: calls outside of this group run, too.
 
         If that fails, stock makes the calls and a warning says so; with ``strict=True`` it raises PlanningError.
         """
+        if not self._sync or others or not on_engine_loop():  # stock may not wait there
+            self._guarded(partial(self._begun, readings, others))
+        return self
+
+    def _begun(self, readings: Readings, others: bool) -> None:
+        for call in self.calls:
+            call.refused, call.embeds, local = readings.of(call.obj)
+            if local and not self._sync and self._query.embedding is None:  # all would embed it at the same time
+                call.refused = call.refused or "its embedding model cannot serve several threads"
+        slow = [call for call in self.calls if self._options.eager or not quick(call.obj, call.name)]
+        if len(slow) > 1 or (others and slow):
+            self._start_some()
+        else:
+            self._over = True
+
+    def _go(self) -> None:
+        self._guarded(self._start_some)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            if self._sync and not others and on_engine_loop():  # stock may not wait there
-                return self
-            for call in self.calls:
-                call.refused, call.embeds = reading_of(call.obj, self._options)
-            slow = [call for call in self.calls if self._options.eager or not quick(call.obj, call.name)]
-            if len(slow) > 1 or (others and slow):
-                self._go()
-            else:
-                self._over = True
+            work()
         except Exception as error:
             self._over = True
             text = f"engines and retrievers could not run side by side ({type(error).__name__}: {error})"
             if self._options.strict:
                 raise PlanningError(f"{text}; without strict=True this is a warning") from error
             warnings.warn(f"{text}; stock calls them. Please report this.", FineflowWarning, stacklevel=2)
-        return self
 
-    def _go(self) -> None:
+    def _start_some(self) -> None:
         """Starts the calls that may start by now."""
         with self._lock:
             self._waits, vector = False, self._query.embedding
@@ -128,7 +138,7 @@ class Group:
                 self._waits = vector is None and not (call.ended or call.made)
 
     def _start(self, call: _Call, vector: Any) -> None:
-        loop = engine_loop() if self._sync else self._loop
+        loop = _engine_loop() if self._sync else self._loop
         if loop is None:
             return
         call.given = copy.copy(self._query)
@@ -247,6 +257,13 @@ def _equal(before: Any, query: Any) -> bool:
         return bool(before == query)
     except Exception:  # a vector with a rule of its own
         return False
+
+
+def _engine_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return engine_loop()
+    except RuntimeError:  # the interpreter is exiting
+        return None
 
 
 def _no_invocation() -> Any:

@@ -20,7 +20,7 @@ from fineflow.adapters.core.entry_wrappers import looked_through
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
-from fineflow.adapters.llamaindex.reading import packaged_function, reading_of
+from fineflow.adapters.llamaindex.reading import Readings, packaged_function
 from fineflow.adapters.llamaindex.user_functions import called_by
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.values import Awaited
@@ -45,15 +45,17 @@ def looking(workflow: Any, options: Options, nested: Callable[[Any], Any]) -> di
     nested: returns a part of the workflow as one that runs ahead by itself.
     """
 
+    readings = Readings(options)
+
     def begin(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> InnerCalls:
-        components = StepComponents(options, nested)
+        components = StepComponents(options, nested, readings)
         given, by_name = [_walked(each) for each in args], {name: _walked(each) for name, each in named.items()}
         bound = MethodType(func, workflow)
         return _StepCalls(components, None, components.part, lambda key: key, bound, given, by_name, options=options)
 
     steps = steps_of(workflow)
     for each in called_by(*(MethodType(func, workflow) for func in steps.values())):
-        reading_of(each, options)  # the first look at a class takes longer than a walk may
+        readings.of(each)  # the first look at a class takes longer than a walk may
     return {name: _looking(func, partial(begin, func)) for name, func in steps.items()}
 
 

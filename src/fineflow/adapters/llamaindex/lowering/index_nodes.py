@@ -17,6 +17,7 @@ from llama_index.core.schema import IndexNode, TextNode
 
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.methods import method
+from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.side_by_side import Group
 
 HANDLING = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
@@ -64,6 +65,8 @@ def with_objects(made: Any, retriever: Any, site: Site) -> None:
 
 
 def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
+    readings = Readings(site.shadows.options)
+
     def entered(query: Any, nodes: Sequence[Any], sync: bool) -> _Nodes:
         found = _Nodes(made, nodes, site, query, sync)
         for each in nodes:
@@ -72,7 +75,7 @@ def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
                 obj = node.obj or made.object_map.get(node.index_id)
                 if isinstance(obj, BaseQueryEngine | BaseRetriever) and any(obj is known for known in objects):
                     found.link(id(obj), obj)
-        found.begin()
+        found.begin(readings)
         return found
 
     def handle(_: Any, query_bundle: Any, nodes: Any) -> Any:
@@ -121,7 +124,7 @@ def recursing(made: Any, retriever: Any, site: Site) -> None:
     kind = type(retriever)
     asking, getting = method(kind, "_query_retrieved_nodes"), method(kind, "_get_object")
     assert asking is not None and getting is not None
-    own, own_get = asking.function, getting.function
+    own, own_get, readings = asking.function, getting.function, Readings(site.shadows.options)
 
     def ahead(query: Any, nodes: Any, around: bool) -> _Nodes:
         def then(value: Any) -> Group | None:
@@ -136,7 +139,7 @@ def recursing(made: Any, retriever: Any, site: Site) -> None:
             if obj is None:  # stock raises when it gets here
                 break
             found.link(key, obj)
-        found.begin(others=around)
+        found.begin(readings, others=around)
         return found
 
     def query_nodes(_: Any, query_bundle: Any, nodes_with_score: Any) -> Any:
