@@ -8,6 +8,7 @@ import ast
 import collections
 import copy
 import datetime
+import gc
 import html
 import json
 import logging
@@ -44,6 +45,32 @@ def with_keyword_default(x: Any, *, names: Any = STOP_WORDS) -> Any:
 
 def unused_default(x: Any, seen: Any = LOUD) -> Any:
     return x["a"]
+
+
+class Application:
+    """What keeps its settings on itself, as most applications do."""
+
+    separator = "\n"
+
+    def __init__(self, k: int = 2) -> None:
+        self.k = k
+        self.labels = {"a": 1}
+
+    def format(self, docs: Any) -> str:
+        return self.separator.join(self._shown(doc, number) for number, doc in enumerate(docs[: self.k]))
+
+    def _shown(self, doc: Any, number: int) -> str:
+        return f"[{number}] {self.cleaned(doc.page_content)}"
+
+    @staticmethod
+    def cleaned(text: str) -> str:
+        return " ".join(text.split())
+
+    def inner(self) -> Callable[[Any], Any]:
+        return lambda x: self.labels.get(x["a"]) or self._shown(x["doc"], self.k)
+
+
+APPLICATION = Application()
 
 
 def over_closure() -> Callable[[Any], Any]:
@@ -121,6 +148,10 @@ CONSTANT: list[Callable[[Any], Any]] = [
     lambda x: ast.literal_eval(textwrap.dedent(html.unescape(x))),
     lambda x: copy.deepcopy(x)["a"],
     lambda x: loads(dumps(x), allowed_objects="messages"),
+    lambda x: APPLICATION.format(x["docs"])[: APPLICATION.k],
+    APPLICATION.format,
+    APPLICATION.inner(),
+    Application.cleaned,
     operator.attrgetter("score"),
     with_default,
     with_keyword_default,
@@ -191,6 +222,28 @@ def test_a_constant_that_changes_inside_is_noticed() -> None:
         assert not verdict.still_holds()
         back()
         assert verdict.still_holds()
+
+
+def test_an_object_whose_attributes_change_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    application = Application()
+    verdict = analyse(application.format)
+    assert verdict.pure, verdict
+    other = analyse(application.inner())
+    for name, value in (("k", 3), ("separator", " "), ("_shown", len), ("cleaned", len)):
+        setattr(application, name, value)
+        assert not verdict.still_holds(), name
+        delattr(application, name)
+        application.k = 2
+        assert verdict.still_holds()
+    assert other.still_holds() is False  # its function is gone
+    with monkeypatch.context() as patched:
+        patched.setattr(Application, "_shown", lambda self, doc, number: remember("a"))
+        assert not verdict.still_holds()
+        assert not analyse(application.format).pure
+    assert verdict.still_holds()
+    del application
+    gc.collect()
+    assert not verdict.still_holds()
 
 
 def test_constants_with_code_in_them_are_not_known() -> None:
