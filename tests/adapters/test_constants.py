@@ -13,6 +13,7 @@ import html
 import json
 import logging
 import operator
+import os
 import textwrap
 import time
 import uuid
@@ -116,6 +117,12 @@ def without(x: Any) -> Any:
     return copied
 
 
+def deleted(x: Any) -> Any:
+    copied = dict(x)
+    del copied["a"]
+    return copied
+
+
 def joined(docs: Any, prompt: Any = DOCUMENT_PROMPT, separator: str = "\n") -> str:
     return separator.join(format_document(doc, prompt) for doc in docs)
 
@@ -162,6 +169,8 @@ CONSTANT: list[Callable[[Any], Any]] = [
     counted,
     parsed,
     without,
+    deleted,
+    lambda x: x["a"].model_dump_json(),
     joined,
     halved,
 ]
@@ -281,6 +290,7 @@ UNORDERED: list[tuple[Callable[..., Any], str]] = [
     (lambda x: {**x, "today": datetime.datetime.now().strftime("%Y")}, "reads the clock"),
     (lambda x: (datetime.date.today().isoformat(), time.time()), "reads the clock"),
     (lambda x: str(uuid.uuid4()), "draws random numbers"),
+    (lambda x: os.getenv("HOME", x["a"]), "reads the environment"),
     (tells, "prints and logs"),
     (print, "prints"),
 ]

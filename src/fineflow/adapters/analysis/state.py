@@ -144,7 +144,7 @@ class Analysis:
             self._pin_content(obj, lambda held: held)
             self.held.append(obj)
             return SHARED
-        if of_package(type(obj).__module__) or not is_weak(obj):  # of a package's class too much would be read
+        if _foreign(type(obj)) or not is_weak(obj):
             raise Impure(f"reads {what}, which can change")
         self.names[id(obj)] = what
         return Value(Kind.OBJECT, obj)
@@ -294,6 +294,11 @@ def name_of(obj: Any) -> str:
     """Returns the name of an object for a reason text."""
     name = getattr(obj, "__name__", None)
     return name if isinstance(name, str) else f"a {type(obj).__name__}"
+
+
+def _foreign(kind: type) -> bool:
+    """Returns True for classes of Python and of packages: their objects are known by name, or left alone."""
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
 
 
 def is_weak(obj: Any) -> bool:

@@ -81,7 +81,14 @@ READERS: dict[str, Value] = (
     dict.fromkeys(_TO_TEXT, SCALAR)
     | dict.fromkeys(_TO_LIST, FRESH_LIST)
     | dict.fromkeys(_READ, SHARED)
-    | {"model_dump": FRESH_DICT, "join": SCALAR, "encode": SCALAR, "decode": SCALAR, "format": SCALAR}
+    | {
+        "model_dump": FRESH_DICT,
+        "model_dump_json": SCALAR,
+        "join": SCALAR,
+        "encode": SCALAR,
+        "decode": SCALAR,
+        "format": SCALAR,
+    }
 )
 READER_KEYWORDS = _words("sep maxsplit keepends encoding errors tabsize")
 
