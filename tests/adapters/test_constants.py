@@ -8,10 +8,12 @@ import ast
 import collections
 import copy
 import datetime
+import gc
 import html
 import json
 import logging
 import operator
+import os
 import textwrap
 import time
 import uuid
@@ -44,6 +46,32 @@ def with_keyword_default(x: Any, *, names: Any = STOP_WORDS) -> Any:
 
 def unused_default(x: Any, seen: Any = LOUD) -> Any:
     return x["a"]
+
+
+class Application:
+    """What keeps its settings on itself, as most applications do."""
+
+    separator = "\n"
+
+    def __init__(self, k: int = 2) -> None:
+        self.k = k
+        self.labels = {"a": 1}
+
+    def format(self, docs: Any) -> str:
+        return self.separator.join(self._shown(doc, number) for number, doc in enumerate(docs[: self.k]))
+
+    def _shown(self, doc: Any, number: int) -> str:
+        return f"[{number}] {self.cleaned(doc.page_content)}"
+
+    @staticmethod
+    def cleaned(text: str) -> str:
+        return " ".join(text.split())
+
+    def inner(self) -> Callable[[Any], Any]:
+        return lambda x: self.labels.get(x["a"]) or self._shown(x["doc"], self.k)
+
+
+APPLICATION = Application()
 
 
 def over_closure() -> Callable[[Any], Any]:
@@ -89,6 +117,12 @@ def without(x: Any) -> Any:
     return copied
 
 
+def deleted(x: Any) -> Any:
+    copied = dict(x)
+    del copied["a"]
+    return copied
+
+
 def joined(docs: Any, prompt: Any = DOCUMENT_PROMPT, separator: str = "\n") -> str:
     return separator.join(format_document(doc, prompt) for doc in docs)
 
@@ -121,6 +155,10 @@ CONSTANT: list[Callable[[Any], Any]] = [
     lambda x: ast.literal_eval(textwrap.dedent(html.unescape(x))),
     lambda x: copy.deepcopy(x)["a"],
     lambda x: loads(dumps(x), allowed_objects="messages"),
+    lambda x: APPLICATION.format(x["docs"])[: APPLICATION.k],
+    APPLICATION.format,
+    APPLICATION.inner(),
+    Application.cleaned,
     operator.attrgetter("score"),
     with_default,
     with_keyword_default,
@@ -131,6 +169,8 @@ CONSTANT: list[Callable[[Any], Any]] = [
     counted,
     parsed,
     without,
+    deleted,
+    lambda x: x["a"].model_dump_json(),
     joined,
     halved,
 ]
@@ -193,6 +233,28 @@ def test_a_constant_that_changes_inside_is_noticed() -> None:
         assert verdict.still_holds()
 
 
+def test_an_object_whose_attributes_change_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    application = Application()
+    verdict = analyse(application.format)
+    assert verdict.pure, verdict
+    other = analyse(application.inner())
+    for name, value in (("k", 3), ("separator", " "), ("_shown", len), ("cleaned", len)):
+        setattr(application, name, value)
+        assert not verdict.still_holds(), name
+        delattr(application, name)
+        application.k = 2
+        assert verdict.still_holds()
+    assert other.still_holds() is False  # its function is gone
+    with monkeypatch.context() as patched:
+        patched.setattr(Application, "_shown", lambda self, doc, number: remember("a"))
+        assert not verdict.still_holds()
+        assert not analyse(application.format).pure
+    assert verdict.still_holds()
+    del application
+    gc.collect()
+    assert not verdict.still_holds()
+
+
 def test_constants_with_code_in_them_are_not_known() -> None:
     jinja = PromptTemplate.from_template("{a}").model_copy(update={"template_format": "jinja2"})
     partial = PromptTemplate(template="{a}", input_variables=[], partial_variables={"a": lambda: remember("a")})
@@ -228,6 +290,7 @@ UNORDERED: list[tuple[Callable[..., Any], str]] = [
     (lambda x: {**x, "today": datetime.datetime.now().strftime("%Y")}, "reads the clock"),
     (lambda x: (datetime.date.today().isoformat(), time.time()), "reads the clock"),
     (lambda x: str(uuid.uuid4()), "draws random numbers"),
+    (lambda x: os.getenv("HOME", x["a"]), "reads the environment"),
     (tells, "prints and logs"),
     (print, "prints"),
 ]

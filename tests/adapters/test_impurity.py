@@ -320,6 +320,37 @@ def held_element(x: Any) -> Any:
     return x
 
 
+class Properties(Loud):
+    """Methods of an object, which reads itself."""
+
+    def reads_property(self, x: Any) -> Any:
+        return self.noisy
+
+    def sets(self, x: Any) -> Any:
+        self.last = x
+        return x
+
+    def returns_itself(self, x: Any) -> Any:
+        return [self]
+
+    def calls_itself(self, x: Any) -> Any:
+        return self(x)
+
+    def reads_hooked(self, x: Any) -> Any:
+        return self.hooked
+
+    def __getattr__(self, name: str) -> Any:
+        return LOUD.method(name)
+
+
+class Hooked:
+    def __getattribute__(self, name: str) -> Any:
+        return LOUD.method(name) if name == "a" else object.__getattribute__(self, name)
+
+    def reads(self, x: Any) -> Any:
+        return self.a
+
+
 IMPURE: list[tuple[Callable[..., Any], str]] = [
     (lambda x: input(x["a"]), "calls input"),
     (lambda x: open(x["a"]), "calls open"),  # noqa: SIM115
@@ -452,10 +483,16 @@ IMPURE: list[tuple[Callable[..., Any], str]] = [
     (hides_iterator, "iterator"),
     (function_attribute, "stores an attribute"),
     (exec_scope["from_text"], "unknown_name"),
-    (LOUD.method, "a method of Loud"),
+    (LOUD.method, ".append()"),
+    ([].append, "calls append"),
+    (Properties().reads_property, "self.noisy, which may run code"),
+    (Properties().sets, "stores an attribute"),
+    (Properties().returns_itself, "reads self, which can change"),
+    (Properties().calls_itself, "reads self, which can change"),
+    (Properties().reads_hooked, "self.hooked, which is not set"),
+    (Hooked().reads, "self.a, which may run code"),
     (LOUD, "Loud"),
     (Loud, "calls Loud"),
-    ([].append, "calls append"),
     (functools.partial(shorten, limit=[]), "holds a list"),
     (functools.partial(remember), "stores into"),
     (functools.lru_cache(shorten), "lru_cache"),

@@ -24,8 +24,11 @@ WEIGHTS: Mapping[Op, float] = {
 
 
 def cost(p: Primitive) -> float:
-    """Returns the relative cost of an operation by itself. A function that reads or writes counts as a search."""
-    touches = p.op is Op.CALL and p.effects.kind in (Effect.READ, Effect.WRITE)
+    """Returns the relative cost of an operation by itself.
+
+    A function that reads or writes, or whose result stock claims as it takes time, counts as a search.
+    """
+    touches = p.op is Op.CALL and (p.effects.kind in (Effect.READ, Effect.WRITE) or p.meta.get("claimed"))
     return WEIGHTS[Op.SEARCH] if touches else WEIGHTS.get(p.op, 0.0)
 
 

@@ -42,6 +42,8 @@ class Site(NamedTuple):
 
 def attribute(analysis: Analysis, value: Value, name: str) -> Value:
     """Returns ``value.name``: a known attribute, or a method that is judged when it is called."""
+    if value.kind is Kind.OBJECT:
+        return analysis.load_attribute(value.data, name)
     if value.kind is Kind.CONST:
         obj = value.data
         if type(obj) is ModuleType:
@@ -85,6 +87,8 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
     """Returns the value of a call. Raises Impure unless all of its possible effects are known."""
     if func.kind is Kind.BOUND:
         owner, name = func.data
+        if owner.kind is Kind.OBJECT:
+            return _call_function(site.analysis, getattr(type(owner.data), name), [owner, *args], keywords)
         if owner.kind is Kind.CONST and (rule := _of_library(owner.data, name)) is not None:
             return rule(site, args, keywords)
         if owner.kind is Kind.CONST and isinstance(owner.data, type):
@@ -93,6 +97,8 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
         return method(site, owner, name, args, keywords)
     if func.kind is Kind.FUNC:
         return _local(site, func.data, args, keywords)
+    if func.kind is Kind.OBJECT:
+        site.analysis.use(func)
     if func.kind is not Kind.CONST:
         raise Impure(f"calls {_describe(func)}")
     return _known(site, func.data, args, keywords)
@@ -144,9 +150,7 @@ def _known(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value
     if type(obj) in tables.GETTERS or type(obj) is functools.partial:
         return _getter(site, obj, args, keywords)
     if type(obj) is FunctionType:
-        code, values = obj.__code__, [_passed(analysis, value) for value in args]
-        given = dict(zip(code.co_varnames[: code.co_argcount], values, strict=False))
-        return _function(analysis, obj, given | {name: _passed(analysis, v) for name, v in keywords.items()})
+        return _call_function(analysis, obj, args, keywords)
     if isinstance(obj, type):
         if tables.is_error(obj) or tables.is_model(obj):
             for value in (*args, *keywords.values()):
@@ -217,9 +221,15 @@ def _parameters(code: CodeType) -> dict[str, Value]:
     return {name: LAZY if name == ".0" else SHARED for name in names}
 
 
+def _call_function(analysis: Analysis, func: FunctionType, args: list[Value], keywords: Keywords) -> Value:
+    code, values = func.__code__, [_passed(analysis, value) for value in args]
+    given = dict(zip(code.co_varnames[: code.co_argcount], values, strict=False))
+    return _function(analysis, func, given | {name: _passed(analysis, v) for name, v in keywords.items()})
+
+
 def _passed(analysis: Analysis, value: Value) -> Value:
     """Returns an argument as the called function sees it: a known constant, or arbitrary data."""
-    if value.kind is Kind.CONST and libraries.instance(value.data) is not None:
+    if value.kind is Kind.OBJECT or (value.kind is Kind.CONST and libraries.instance(value.data) is not None):
         return value
     return value if is_scalar(analysis.use(value)) else SHARED
 
@@ -233,6 +243,8 @@ def _function(analysis: Analysis, func: FunctionType, given: Keywords | None = N
 
     promise = declared(func)
     if promise is not None:
+        for value in (given or {}).values():
+            analysis.use(value)
         if promise.kind is Effect.PURE:
             return SHARED
         raise Impure(f"calls {func.__name__}, declared {promise}")

@@ -20,7 +20,6 @@ _GENERATOR = 0x20
 _REFUSED = {
     "STORE_ATTR": "stores an attribute",
     "DELETE_ATTR": "deletes an attribute",
-    "DELETE_SUBSCR": "deletes an element",
     "DELETE_DEREF": "deletes a variable",
     "DELETE_FAST": "deletes a variable",
     "DELETE_GLOBAL": "deletes a global",

@@ -10,6 +10,7 @@ import abc
 import builtins
 import datetime
 import logging
+import os
 import sys
 import time
 import uuid
@@ -142,6 +143,7 @@ _BY_ID: dict[int, tuple[Any, Rule]] = {
         (builtins.print, _unordered("prints", NONE, "file")),
         *((getattr(logging, name), _LOGS) for name in (*_LEVELS, "log")),
         *((getattr(time, name), _CLOCK) for name in ("time", "perf_counter", "monotonic", "strftime", "time_ns")),
+        (os.getenv, _unordered("reads the environment", SHARED)),
         *((getattr(uuid, name), _DRAWN) for name in ("uuid1", "uuid4")),
     )
 }

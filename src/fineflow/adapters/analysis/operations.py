@@ -155,6 +155,14 @@ def _store_slice(f: Frame, ins: Instruction) -> None:
         raise Impure("stores into a container that it did not create")
 
 
+@rule("DELETE_SUBSCR")
+def _delete_subscript(f: Frame, ins: Instruction) -> None:
+    container, key = f.pops(2)
+    f.analysis.use(key)
+    if container.kind is not Kind.FRESH:
+        raise Impure("deletes an element of a container that it did not create")
+
+
 @rule("FORMAT_VALUE")
 def _format_value(f: Frame, ins: Instruction) -> None:
     f.uses(2 if ins.arg & 4 else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from fineflow.adapters.analysis.values import (
     is_scalar,
     join,
 )
+from fineflow.adapters.core.recognition import of_package
 
 _BUDGET = 20_000  # instructions interpreted per verdict; a larger function is not worth the planning time
 _HELD = 1000  # parts of a mutable constant that are compared before each use
@@ -64,6 +66,7 @@ class Analysis:
         self.notes: dict[str, None] = {}
         self.unordered: dict[str, None] = {}  # what only stock may do, in its own time: "prints"
         self.held: list[Any] = []  # mutable constants
+        self.names: dict[int, str] = {}  # of objects that can change
         self.pins: dict[Key, Callable[[], bool]] = {}
         self.cells: dict[Key, Value] = {}
         self.read: set[Key] = set()  # cells read so far: only their growth requires another round
@@ -91,6 +94,8 @@ class Analysis:
                 raise Impure(f"uses {name_of(value.data)} as a value")  # a module, a function, a logger
         elif kind is Kind.BAD:
             raise Impure(value.data)
+        elif kind is Kind.OBJECT:
+            raise Impure(f"reads {self.names[id(value.data)]}, which can change")
         elif kind is Kind.LAZY:
             raise Impure("stores, returns or passes on an iterator, which is read later")
         elif kind in (Kind.FUNC, Kind.BOUND):
@@ -154,7 +159,10 @@ class Analysis:
             self._pin_content(obj, lambda held: held)
             self.held.append(obj)
             return SHARED
-        raise Impure(f"reads {what}, which can change")
+        if _foreign(type(obj)) or not is_weak(obj):
+            raise Impure(f"reads {what}, which can change")
+        self.names[id(obj)] = what
+        return Value(Kind.OBJECT, obj)
 
     def default(self, name: str, value: Any) -> Value:
         """Returns the value of a parameter that is not passed; one that can change must not be read."""
@@ -216,6 +224,34 @@ class Analysis:
         self.pins["outer", id(owner), name] = holds
         return self.known(obj, f"{name} of the enclosing function")
 
+    def load_attribute(self, obj: Any, name: str) -> Value:
+        """Loads an attribute of an object that can change, if reading it runs no code; a method as a function of it."""
+        what, kind = f"{self.names[id(obj)]}.{name}", type(obj)
+        look_up: Any = kind.__getattribute__
+        static = inspect.getattr_static(kind, name, _ABSENT)
+        own = getattr(obj, "__dict__", {})
+        if look_up is not object.__getattribute__ or name.startswith("__") or hasattr(type(static), "__set__"):
+            raise Impure(f"reads {what}, which may run code")
+        found = own.get(name, static)
+        reference, same, same_static = weakref.ref(obj), _same(found), _same(static)
+
+        def holds() -> bool:
+            here = reference()
+            if here is None or not same_static(inspect.getattr_static(type(here), name, _ABSENT)):
+                return False
+            return same(vars(here).get(name, static))
+
+        self.pins["attribute", id(obj), name] = holds
+        if found is static:
+            if isinstance(found, FunctionType) and not of_package(found.__module__):
+                return Value(Kind.BOUND, (Value(Kind.OBJECT, obj), name))
+            found = found.__func__ if isinstance(found, staticmethod) else found
+            if hasattr(type(found), "__get__") and (found is static or not isinstance(found, FunctionType)):
+                raise Impure(f"reads {what}, which may run code")
+        if found is _ABSENT:
+            raise Impure(f"reads {what}, which is not set")
+        return self.known(found, what)
+
     def load_import(self, owner: FunctionType, name: str, *, whole: bool) -> Value:
         """Imports a module that is loaded already. whole: ``from a.b import c`` binds a.b, ``import a.b`` binds a."""
         name = name if whole else name.partition(".")[0]
@@ -273,6 +309,16 @@ def name_of(obj: Any) -> str:
     """Returns the name of an object for a reason text."""
     name = getattr(obj, "__name__", None)
     return name if isinstance(name, str) else f"a {type(obj).__name__}"
+
+
+def _foreign(kind: type) -> bool:
+    """Returns True for classes of Python and of packages: their objects are known by name, or left alone."""
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
+
+
+def is_weak(obj: Any) -> bool:
+    """Returns True if an object can be referred to without keeping it alive."""
+    return type(obj).__weakrefoffset__ != 0
 
 
 def all_scalar(values: list[Value]) -> bool:

@@ -82,7 +82,14 @@ READERS: dict[str, Value] = (
     dict.fromkeys(_TO_TEXT, SCALAR)
     | dict.fromkeys(_TO_LIST, FRESH_LIST)
     | dict.fromkeys(_READ, SHARED)
-    | {"model_dump": FRESH_DICT, "join": SCALAR, "encode": SCALAR, "decode": SCALAR, "format": SCALAR}
+    | {
+        "model_dump": FRESH_DICT,
+        "model_dump_json": SCALAR,
+        "join": SCALAR,
+        "encode": SCALAR,
+        "decode": SCALAR,
+        "format": SCALAR,
+    }
 )
 READER_KEYWORDS = _words("sep maxsplit keepends encoding errors tabsize")
 
@@ -207,7 +214,7 @@ _DATA = (
     *("langchain_core.documents.", "langchain_core.messages."),
     *("llama_index.core.schema", "llama_index.core.base.llms.types", "llama_index.core.base.response.schema"),
 )
-_EXTRA = "__pydantic_extra__"
+_EXTRA, _PRIVATE = "__pydantic_extra__", "__pydantic_private__"
 
 
 def is_plain(value: Any, limit: int = 10_000) -> bool:
@@ -222,26 +229,30 @@ def is_plain(value: Any, limit: int = 10_000) -> bool:
         limit -= 1
         if limit < 0:
             return False
-        part = parts.pop()
-        kind = type(part)
-        if kind is list or kind is tuple or kind is set or kind is frozenset:
-            held: list[Any] = list(part)
-        elif kind is dict:
-            held = [*part, *part.values()]
-        elif kind.__module__.startswith(_DATA):
-            if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
-                return False  # a class that only claims to be from there
-            if isinstance(kind, EnumMeta):
-                continue
-            held = [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
-        elif immutable(part):
-            continue
-        elif reads_as_data(kind, _TRUSTED):
-            held = list(vars(part).values())
-            held += [getattr(part, _EXTRA, None), getattr(part, "__pydantic_private__", None)]
-        else:
+        held = parts_of(parts.pop())
+        if held is None:
             return False
         others = [each for each in held if type(each) not in _SCALARS]
         limit -= len(held) - len(others)
         parts += others
     return limit >= 0
+
+
+def parts_of(part: Any) -> list[Any] | tuple[()] | None:
+    """Returns what an object of plain data directly holds; None for any other object."""
+    kind = type(part)
+    if kind is list or kind is tuple or kind is set or kind is frozenset:
+        return list(part)
+    if kind is dict:
+        return [*part, *part.values()]
+    if kind.__module__.startswith(_DATA):
+        if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
+            return None  # a class that only claims to be from there
+        if isinstance(kind, EnumMeta):
+            return ()
+        return [*(vars(part).values() if hasattr(part, "__dict__") else ()), getattr(part, _EXTRA, None)]
+    if immutable(part):
+        return ()
+    if reads_as_data(kind, _TRUSTED):
+        return [*vars(part).values(), getattr(part, _EXTRA, None), getattr(part, _PRIVATE, None)]
+    return None

@@ -18,6 +18,7 @@ class Kind(Enum):
     NULL = auto()  # empty: an unbound local, or the marker that calls push
     ARG = auto()  # the argument itself, its keys tracked
     CONST = auto()  # a known object: ``data``
+    OBJECT = auto()  # a known object that can change, ``data``: only its attributes and methods may be used
     SCALAR = auto()  # immutable builtin data, including all parts; ``data`` is "number" if it is one
     SHARED = auto()  # anything else; may be part of the argument, hence must not be changed; ``data``: see ``part``
     FRESH = auto()  # a container this call created; ``data`` is "list", "dict", "set" or "any"
@@ -34,6 +35,8 @@ class Kind(Enum):
 class Value:
     """One abstract value. Known objects are compared by identity: 1, True and 1.0 are different constants."""
 
+    _BY_IDENTITY = (Kind.CONST, Kind.OBJECT)
+
     __slots__ = ("data", "kind")
 
     def __init__(self, kind: Kind, data: Any = None) -> None:
@@ -45,7 +48,7 @@ class Value:
             return True
         if not isinstance(other, Value) or self.kind is not other.kind:
             return False
-        return self.data is other.data or (self.kind is not Kind.CONST and bool(self.data == other.data))
+        return self.data is other.data or (self.kind not in self._BY_IDENTITY and bool(self.data == other.data))
 
     def __hash__(self) -> int:
         return hash(self.kind)

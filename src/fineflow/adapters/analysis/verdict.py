@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.analysis.bytecode import location
@@ -17,6 +17,7 @@ from fineflow.adapters.analysis.frame import Frame
 from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, Impure, Kind, Value, immutable
+from fineflow.adapters.core.recognition import of_package
 from fineflow.declare import declared
 from fineflow.ir import Effect
 
@@ -96,7 +97,7 @@ def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
     core = func
     while type(core) is functools.partial:
         core = core.func
-    where = location(core.__code__) if type(core) is FunctionType else ""
+    where = location(core.__code__) if isinstance(core, FunctionType | MethodType) else ""
     try:
         if not (3, 11) <= sys.version_info[:2] <= (3, 13):
             raise Impure(f"unsupported bytecode of Python {sys.version_info[0]}.{sys.version_info[1]}")
@@ -125,6 +126,13 @@ def _enter(analysis: Analysis, func: Any) -> None:
         for value in (*bound, *named.values()):
             if not immutable(value):
                 raise Impure(f"holds a {type(value).__name__}, which can change")
+    if type(func) is MethodType and type(func.__func__) is FunctionType and not of_package(func.__module__):
+        function, me = func.__func__, analysis.known(func.__self__, "self")
+        analysis.pin_function(function)
+        parameters = _parameters(analysis, function, (None,), named)
+        parameters[function.__code__.co_varnames[0]] = me
+        Frame(analysis, function.__code__, function, ("entry",)).run(parameters)
+        return
     if type(func) is FunctionType and not trusted(func):
         analysis.pin_function(func)
         Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(analysis, func, bound, named))
@@ -133,6 +141,8 @@ def _enter(analysis: Analysis, func: Any) -> None:
         known = analysis.known(func, "")
     except Impure:
         raise Impure(f"is {_kind(func)}, which may do anything") from None
+    if known.kind is Kind.OBJECT:
+        raise Impure(f"is {_kind(func)}, which may do anything")
     args = [Value(Kind.CONST, value) for value in bound]
     keywords = {name: Value(Kind.CONST, value) for name, value in named.items()}
     analysis.use(call(Site(analysis, None), known, [*args, ARG], keywords))

@@ -1,8 +1,14 @@
-"""Seconds that component calls took lately: what is worth running ahead, and what is quicker done by stock."""
+"""Seconds that component calls took lately: what is worth running ahead, and what is quicker done by stock.
+
+Also which of the user's pure functions take so long that they should not be called twice.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
+from functools import partial
+from types import CodeType
 from typing import Any
 
 QUICK = 0.002
@@ -32,6 +38,42 @@ def quick(component: Any, name: str) -> bool:
         return own < QUICK
     ran_ahead = _lately(component, name, ahead=True)
     return ran_ahead is not None and ran_ahead < _PERHAPS
+
+
+_OFTEN = 2  # the first call of a function may import modules
+_calls: weakref.WeakKeyDictionary[CodeType, list[int]] = weakref.WeakKeyDictionary()  # brief ones, and long ones
+
+
+def computed(func: Any, seconds: float, *, brief: bool = True) -> None:
+    """Records a call of a pure function. brief: also if it took less than ``QUICK``."""
+    long = seconds >= QUICK
+    code = _code(func) if long or brief else None
+    if code is None:
+        return
+    calls = _calls.setdefault(code, [0, 0])
+    if max(calls) < _OFTEN:  # decided once, so that plans do not alternate
+        calls[long] += 1
+
+
+def slow(func: Any) -> bool:
+    """Returns True if calls of a pure function take longer than it costs to claim a result."""
+    return _counted(func)[1] >= _OFTEN
+
+
+def brief(func: Any) -> bool:
+    """Returns True if they take less."""
+    return _counted(func)[0] >= _OFTEN
+
+
+def _counted(func: Any) -> Sequence[int]:
+    code = _code(func)
+    return (0, 0) if code is None else _calls.get(code, (0, 0))
+
+
+def _code(func: Any) -> CodeType | None:
+    while type(func) is partial:
+        func = func.func
+    return getattr(func, "__code__", None)
 
 
 def _lately(component: Any, name: str, *, ahead: bool) -> float | None:

@@ -6,10 +6,9 @@ compared twice: as they are now, and as they were when each side arrived.
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Set
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
@@ -53,25 +52,23 @@ def settings(component: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if isinstance(value, kinds)}
 
 
-def frozen(value: Any) -> Any:
-    """Returns ``value`` with containers, messages and documents copied, so that later changes in place do not show.
+def frozen(value: Any, left_out: Set[str] = ADDED) -> Any:
+    """Returns ``value`` with containers, messages and models copied, so that later changes in place do not show.
 
-    Uses tuples of plain values where possible, because Python's garbage collector stops tracking those.
+    Uses tuples of plain values where possible, because Python's garbage collector stops tracking those. left_out:
+    fields of messages that do not count.
     """
     kind = type(value)
     if kind in _ATOMS:
         return value
     if kind is list or kind is tuple:
-        return tuple([frozen(part) for part in value])
+        return tuple([frozen(part, left_out) for part in value])
     if kind is dict:
-        return {name: frozen(part) for name, part in value.items()} if value else _EMPTY
-    if isinstance(value, BaseMessage):
-        parts = [part for item in vars(value).items() if item[0] not in ADDED for part in item]
-        return (id(kind), *map(frozen, parts), frozen(value.model_extra))
-    if isinstance(value, Document):
-        return (id(kind), *map(frozen, chain.from_iterable(vars(value).items())))
-    if isinstance(value, BaseModel):  # a parsed object
-        return (id(kind), *map(frozen, chain.from_iterable(vars(value).items())), frozen(value.__pydantic_extra__))
+        return {name: frozen(part, left_out) for name, part in value.items()} if value else _EMPTY
+    if isinstance(value, BaseModel):  # a message, a document, a parsed object
+        hidden = left_out if isinstance(value, BaseMessage) else frozenset[str]()
+        parts = [part for item in vars(value).items() if item[0] not in hidden for part in item]
+        return (id(kind), *[frozen(part, left_out) for part in parts], frozen(value.__pydantic_extra__, left_out))
     return value
 
 

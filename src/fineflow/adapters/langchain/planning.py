@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from langchain_core.runnables import Runnable
 
 from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf
+from fineflow.adapters.core.durations import brief, slow
 from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.plan import Plan, asked, running, with_containers
 from fineflow.adapters.core.recognition import Row, find
@@ -155,7 +156,9 @@ def _snapshot(p_graph: Graph, objects: Mapping[str, Any]) -> Snapshot:
     # Whether nothing has to wait for a function that stock runs is decided here; the kernel checks the others.
     unordered = [p for p in everything(p_graph) if p.effects.kind is Effect.UNORDERED and p.by_stock]
     verdicts = [p.meta["verdict"].still_holds for p in unordered]
-    return Snapshot(watched, _called(planned), (lessons, servers.changes, *verdicts))
+    pure = [p for p in everything(p_graph) if p.op is Op.CALL and "reads" in p.meta]
+    durations = [partial(brief if p.meta.get("claimed") else slow, p.component.func) for p in pure]
+    return Snapshot(watched, _called(planned), (lessons, servers.changes, *verdicts, *durations))
 
 
 def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, str]]:

@@ -7,10 +7,12 @@ components may be awaited on any event loop.
 
 from __future__ import annotations
 
+from time import thread_time
 from typing import Any
 
 from langchain_core.runnables import Runnable
 
+from fineflow.adapters.core.durations import computed
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
 from fineflow.adapters.langchain.kernels.parsing import parse, pieces
@@ -19,7 +21,7 @@ from fineflow.adapters.langchain.kernels.reranking import aggregate, rerank
 from fineflow.adapters.langchain.kernels.searches import search
 from fineflow.adapters.langchain.kernels.vectors import embed
 from fineflow.adapters.langchain.lowering import tools
-from fineflow.adapters.langchain.lowering.functions import read
+from fineflow.adapters.langchain.lowering.function_claims import read
 from fineflow.adapters.langchain.lowering.routing import chosen_routes
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call import control_flow
@@ -47,7 +49,9 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
         if p.meta.get("copied"):  # the message holds the value itself
             return p.component.func(given).model_copy(deep=True)
         plain(given)
+        start = thread_time()
         value = p.component.func(given)
+        computed(p.component.func, thread_time() - start, brief=False)
         routes = p.meta.get("routes")
         found = chosen_routes(value, routes) if routes else value
         if (routes and found is None) or isinstance(found, Runnable):

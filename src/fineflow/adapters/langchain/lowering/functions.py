@@ -1,41 +1,35 @@
-"""Lowers user functions: pure ones run twice, declared ones are claimed or called by stock alone, others are opaque.
+"""Lowers user functions: pure ones run ahead, declared ones do or are called by stock alone, others are opaque.
 
-A declared function is called exactly once per call of stock's, and so is an async one that is declared pure.
+A declared function is called exactly once per call of stock's. One that was found pure is called by both sides, unless
+it has turned out to take time.
 """
 
 from __future__ import annotations
 
-import copy as copying
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from operator import itemgetter
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableGenerator, RunnableLambda
-from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.runnables.utils import AddableDict, accepts_config, accepts_run_manager, is_async_generator
+from langchain_core.runnables import RunnableGenerator, RunnableLambda
+from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
 
 from fineflow.adapters.analysis.keys import keys_read
 from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Record, Symbol
+from fineflow.adapters.core.durations import brief, slow
 from fineflow.adapters.core.nested_graphs import kind_of
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.adapters.langchain.claims import aclaim, claim
-from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.lowering import history, ingest, parsers, routing
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
+from fineflow.adapters.langchain.lowering.function_claims import keys_of, shadow_of_function, takes_config
 from fineflow.adapters.langchain.lowering.list_functions import judged, list_made, model_field
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.resources import shown
-from fineflow.adapters.langchain.run_recorder import Recorder, starts_runs
-from fineflow.declare import Declaration
-from fineflow.ir import PURE, Effects, Op, Primitive
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
-from fineflow.runtime.loop.workers import in_thread
+from fineflow.adapters.langchain.run_recorder import starts_runs
+from fineflow.declare import Declaration, declaration
+from fineflow.ir import PURE, Effects, Op
 
 _CONFIGURABLE = frozenset({"configurable"})
 
@@ -78,6 +72,10 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
         return b.opaque(step, value, "takes the run's config, or yields", where=where)
     given = b.whole(value, verdict.keys if verdict.pure else None)
     reason = verdict.reason if verdict.pure else "assumed pure"
+    made, leaf = list_made(func, value), b.leaf
+    facts: dict[str, Any] = {"reads": verdict.keys, "verdict": verdict, **made} if verdict.pure else {}
+    if verdict.pure and not made and _takes_time(step, value):
+        facts |= {"claimed": True, "keys": verdict.keys, "counted": shown(step), "leaf": leaf}
     with b.inside("", _name(func)):
         return b.add(
             Op.CALL,
@@ -86,8 +84,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
             component=step,
             kind=VALUE,
             where=where,
-            verdict=verdict if verdict.pure else None,
-            **({"reads": verdict.keys, **list_made(func, value)} if verdict.pure else {}),
+            **facts,
         )
 
 
@@ -101,6 +98,19 @@ def _lower_structured(step: RunnableLambda[Any, Any], schema: Any, value: Symbol
         return b.add(Op.CALL, {"value": value.ref}, component=step, kind=VALUE, model=schema, copied=True)
 
 
+def _takes_time(step: RunnableLambda[Any, Any], value: Symbol) -> bool:
+    """Returns True if a pure function may take so long that stock should claim its result, instead of calling it.
+
+    One that is declared may, until it has turned out to be quick.
+    """
+    if kind_of(value) == MESSAGE:  # stock adds something to it
+        return False
+    if slow(step.func):
+        return True
+    declared = declaration(step.func) is not None and not brief(step.func)
+    return declared and not step.deps and not starts_runs(step)
+
+
 def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value: Symbol, b: ChainBuilder) -> Symbol:
     """Lowers a function that touches only the declared resources, if any. If it writes, only stock calls it."""
     effects = declared_effects(promise, b)
@@ -112,7 +122,7 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
         made = b.by_stock(step, value, effects, where=where)
         b.note(made.ref.name, False, why)
         return made
-    keys = _keys(step)
+    keys = keys_of(step)
     given = b.whole(value, keys)
     leaf = b.leaf
     with b.inside("", _name(func)):
@@ -146,7 +156,7 @@ def _stays(step: RunnableLambda[Any, Any], b: ChainBuilder) -> str:
     if any(accepts_run_manager(func) for func in functions):
         return "takes its run manager, so only stock calls it"
     for func in filter(accepts_config, functions):
-        if b.configured or not _takes_config(func) or keys_read(func, "config") != _CONFIGURABLE:
+        if b.configured or not takes_config(func) or keys_read(func, "config") != _CONFIGURABLE:
             return "takes the run's config, which only stock has as a whole, so only stock calls it"
     if any(inspect.isgeneratorfunction(func) or is_async_generator(func) for func in functions):
         return "yields, so only stock calls it"
@@ -155,15 +165,9 @@ def _stays(step: RunnableLambda[Any, Any], b: ChainBuilder) -> str:
     return ""
 
 
-def _keys(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
-    """Returns the keys that its functions read of their argument; None for any."""
-    found = [keys_read(func) for func in functions_of(step)]
-    return frozenset[str]().union(*(keys for keys in found if keys)) if None not in found else None
-
-
 def _unfinished(step: RunnableLambda[Any, Any], value: Symbol) -> str:
     """Returns why the function's input may differ once stock calls it; "" if it cannot."""
-    keys = _keys(step)
+    keys = keys_of(step)
     parts = [value] if not isinstance(value, Record) else [*value.fields.values(), *filter(None, [value.rest])]
     if isinstance(value, Record) and keys is not None:
         parts = [value.fields[key] for key in keys & value.fields.keys()]
@@ -172,57 +176,8 @@ def _unfinished(step: RunnableLambda[Any, Any], value: Symbol) -> str:
     return ""
 
 
-def _takes_config(func: Any) -> bool:
-    code = getattr(getattr(func, "__func__", func), "__code__", None)
-    return code is not None and "config" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
-
 def _name(func: Any) -> str:
     return getattr(func, "__name__", "function").replace("<lambda>", "lambda")
-
-
-def _seen(value: Any, keys: frozenset[str] | None, config: Any) -> Any:
-    """Returns what the function reads of its argument and config: calls that read the same are the same call."""
-    configurable = None if config is None else config.get("configurable")
-    if type(value) is AddableDict:  # stock's type for a dict that arrives in chunks
-        value = dict(value)
-    if keys is None or not isinstance(value, dict) or not all(key in value for key in keys):
-        return value, configurable
-    return {key: dict.__getitem__(value, key) for key in keys}, configurable
-
-
-def read(p: Primitive, args: Args, run: Execution) -> Work:
-    """Calls a declared function ahead; stock's call with the same argument claims the result."""
-    current(run)
-    value = args["value"]
-    plain(value)
-    name = "afunc" if "afunc" in p.component.__dict__ and not run.call.sync else "func"
-    func = p.component.__dict__.get(name)
-    if func is None:
-        raise LeftToStock("an async function in a sync call")
-    given: dict[str, Any] = {}
-    if _takes_config(func):
-        visible = run.call.context.get(var_child_runnable_config) or {}
-        given["config"] = {"configurable": dict(visible.get("configurable") or {})}
-
-    async def start(entry: Entry) -> Any:
-        entry.reports.silence()
-        entry.running()
-        if name == "afunc":
-            return await func(value, **given)
-        return await in_thread(lambda: func(value, **given))
-
-    entry = run.work(p, Arguments(_seen(value, p.meta["keys"], given.get("config"))), start)
-    if entry.reports is None:
-        entry.reports = Recorder(p.component)
-    return Work(entry, _whole)
-
-
-def _whole(value: Any) -> Any:
-    """Returns a function's result for the graph. Raises LeftToStock if stock first turns it into another value."""
-    if isinstance(value, (Runnable, Awaitable, Iterator, Generator, AsyncGenerator)):
-        raise LeftToStock("the function returned something that gives its value later")
-    return value
 
 
 def _shadow_lambda(step: RunnableLambda[Any, Any], site: Site) -> Any:
@@ -230,35 +185,7 @@ def _shadow_lambda(step: RunnableLambda[Any, Any], site: Site) -> Any:
         copy = known(step, site)
         if copy is not None:
             return copy
-    return step if site.tapped else _shadow_read(step, site)
-
-
-def _shadow_read(step: RunnableLambda[Any, Any], site: Site) -> Any:
-    keys, copy = _keys(step), copying.copy(step)
-
-    def claiming(func: Any) -> Callable[..., Any]:
-        def claimed(value: Any, **given: Any) -> Any:
-            return claim(site, _seen(value, keys, given.get("config")), lambda: func(value, **given))[1]
-
-        def configured(value: Any, config: RunnableConfig) -> Any:
-            return claimed(value, config=config)
-
-        return configured if _takes_config(func) else claimed
-
-    def aclaiming(func: Any) -> Callable[..., Any]:
-        async def claimed(value: Any, **given: Any) -> Any:
-            key = _seen(value, keys, given.get("config"))
-            return (await aclaim(site, key, lambda: func(value, **given)))[1]
-
-        async def configured(value: Any, config: RunnableConfig) -> Any:
-            return await claimed(value, config=config)
-
-        return configured if _takes_config(func) else claimed
-
-    for name, instead in (("func", claiming), ("afunc", aclaiming)):
-        if name in step.__dict__:
-            setattr(copy, name, instead(step.__dict__[name]))
-    return copy
+    return step if site.tapped else shadow_of_function(step, site)
 
 
 ROWS = (
