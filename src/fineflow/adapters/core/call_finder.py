@@ -11,8 +11,12 @@ from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.entry_wrappers import claims_of
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.reachable import held_by, holds
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead.calls import call
+from fineflow.adapters.lookahead.objects import as_text
+from fineflow.adapters.lookahead.past import Past
+from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
 
 
@@ -49,11 +53,25 @@ class Components(Protocol):
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""
 
+    def inner(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+        """Returns the user's function that a call of a component runs, and its arguments; None if there is none."""
+
+    def makes(self, obj: Any, name: str) -> bool:
+        """Returns True for methods that only compute, or make a new component (``made``), such as ``bind``."""
+
+    def same(self, left: Any, right: Any) -> bool:
+        """Returns True if two components are made of the same parts, so that their calls are the same."""
+
     def joined(self, left: Any, right: Any) -> Any:
         """Returns ``left | right``. Raises Stop."""
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns a new component. Raises Stop if making it may do more."""
+        """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.
+
+        Raises Stop if that may do more.
+        """
 
 
 class FoundCall:
@@ -100,17 +118,45 @@ class CallFinder:
         self._components, self._part, self._arguments = components, part, arguments
         self._function, self._eager = function, eager
         self._walk: Walk = Walk(self)
+        self._past = Past()
+        self._made: list[Any] = []  # components that the walks made, as the function does
+        self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
+        self._changed: dict[int, Any] = {}  # what the function has changed so far, by id
 
     def look(self) -> list[FoundCall]:
         """Walks through the function with what is known by now; returns the calls under way that may gain."""
-        for call in self.calls:
-            call.met = False
+        for found in self.calls:
+            found.met = False
         self.blocked = self.worth = False
-        self._walk = Walk(self)
+        self._walk = Walk(self, self._past)
+        self._changed = {}
         func, args, named = self._function
         self._walk.run(func, args, named)
         self.blocked = self.blocked or bool(self._walk.reason)
-        return [call for call in self.calls if call.under_way and self.pays(call.component, call.name)]
+        if self._walk.stale:
+            self.calls = [found for found in self.calls if found.begun or found.taken]
+        return [found for found in self.calls if found.under_way and self.pays(found.component, found.name)]
+
+    def take(
+        self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> FoundCall | None:
+        """Returns the call that stock is about to make. One that no walk has found yet is noted for the next ones."""
+        for found in self.calls:
+            if not found.taken and self._is_call(found, component, name) and equal(found.key, key):
+                found.taken = True
+                return found
+        if not any(found.component is component for found in self.calls):
+            return None
+        made = FoundCall(component, name, key, args, named)
+        made.taken = True
+        self.calls.append(made)
+        return made
+
+    def _is_call(self, call: FoundCall, component: Any, name: str) -> bool:
+        """Returns True if this is a call of a component's method, or of one that is made of the same parts."""
+        if call.name != name:
+            return False
+        return call.component is component or self._components.same(call.component, component)
 
     def pays(self, component: Any, name: str) -> bool:
         """Returns True if calls of a method take long enough to run ahead."""
@@ -130,31 +176,81 @@ class CallFinder:
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """See ``lookahead.Host``."""
-        if not all(map(self._walk.plain, (*args, *named.values()))):
+        if not all(map(self._usable, (*args, *named.values()))):
             raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
-        return self._components.made(kind, name, args, named)
+        copied = [self._walk.copied(each) for each in args]
+        made = self._components.made(kind, name, copied, {each: self._walk.copied(v) for each, v in named.items()})
+        if not self.knows(made):
+            return self._walk.own(made)
+        # Another walk, or the next turn of a loop, gets the same one.
+        same = next((each for each in self._made if self._components.same(each, made)), None)
+        if same is None:
+            self._made.append(made)
+        return made if same is None else same
+
+    def _usable(self, value: Any) -> bool:
+        if type(value) in (list, tuple) and self._walk.whole(value):
+            return all(map(self._usable, value))
+        return isinstance(value, type) or self.knows(value) or self._walk.plain(value)
+
+    def inner(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+        """See ``lookahead.Host``."""
+        return self._components.inner(obj, name, args, named)
+
+    def changes(self, value: Any) -> None:
+        """See ``lookahead.Host``."""
+        self._changed[id(value)] = value
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
+        if self._components.makes(obj, name):
+            return self.made(obj, name, args, named)
+        value = self._value(obj, name, args, named, sure)
+        return Awaited(value) if name.startswith("a") else value
+
+    def _value(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        inner = self.inner(obj, name, args, named)
+        if inner is not None:
+            return self._through(*inner)
         key = self._components.key(obj, name, args, named)
         if type(key) is tuple:
             self._walk.own(key)
         steps = self._components.steps(obj)
         if steps is None:
-            value = self._met(obj, name, key, args, named, sure)
-        else:
-            value = key
-            for number, step in enumerate(steps):
-                given = [value, *args[1:]] if number else args
-                value = self._met(step, name, value, given, named, sure)
-        return Awaited(value) if name.startswith("a") else value
+            return self._met(obj, name, key, args, named, sure)
+        value = self._value(steps[0], name, args, named, sure)
+        more = {each: given for each, given in named.items() if each != "input"}
+        for step in steps[1:]:
+            value = self._value(step, name, [value, *args[1:]], more, sure)
+        return value
+
+    def _through(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Walks through the user's function in a component."""
+        value = call(self._walk, func, list(args), dict(named))
+        if isinstance(value, Awaited):
+            value = value.value
+        if self.knows(value) or isinstance(value, Pending):
+            raise Stop("gets a function's value from what the function returned")
+        return value
+
+    def _holds_changed(self, obj: Any) -> bool:
+        """Returns True if a component may hold something that the function has changed before this call."""
+        if not self._changed:
+            return False
+        if id(obj) not in self._held:
+            self._held[id(obj)] = obj, held_by(obj)
+        return holds(self._held[id(obj)][1], self._changed.keys())
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        if self._holds_changed(obj):
+            raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
         part = self._part(obj)
         known = self._walk.known(key)
         if part is not None and self._components.computes(obj):
             if known and (value := self._computed(part, key)) is not UNKNOWN:
-                return value
+                return as_text(value)
         else:
             self.worth = self.worth or self.pays(obj, name)
         reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
@@ -163,12 +259,12 @@ class CallFinder:
             if not reads_only:
                 raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")
             return UNKNOWN
-        call = self._matching(obj, name, self._walk.copied(key), args, named)
-        if call.failed:
+        found = self._matching(obj, name, self._walk.copied(key), args, named)
+        if found.failed:
             raise Stop(f"its call of a {type(obj).__name__} failed")
-        if call.value is UNKNOWN and not reads_only:
+        if found.value is UNKNOWN and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
-        return call.value
+        return as_text(found.value)
 
     def _computed(self, part: Planned, key: Any) -> Any:
         try:
@@ -178,10 +274,10 @@ class CallFinder:
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
         wanted = self._arguments(key)
-        for call in self.calls:
-            if not call.met and call.component is obj and call.name == name and equal(call.key, wanted):
-                call.met = True
-                return call
+        for found in self.calls:
+            if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
+                found.met = True
+                return found
         claims_of(type(obj), name)
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         self.calls.append(made)

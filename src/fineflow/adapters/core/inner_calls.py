@@ -31,7 +31,6 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
-from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
@@ -154,20 +153,17 @@ class InnerCalls:
     # --- what stock does --------------------------------------------------------------------------------------------
 
     def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
-        """Returns the call that stock is about to make, if a walk has found it."""
+        """Returns the call that stock is about to make; None if no walk would find it."""
         with self._lock:
-            if self._over or not any(call.component is component and not call.taken for call in self._finder.calls):
+            if self._due:  # stock already has the result that the next walk is for
+                self.look()
+            if self._over:
                 return None
             try:
                 wanted = self._arguments(self._components.key(component, name, args, named))
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
-            for call in self._finder.calls:
-                same = call.component is component and call.name == name and not call.taken
-                if same and equal(call.key, wanted):
-                    call.taken = True
-                    return call
-        return None
+            return self._finder.take(component, name, wanted, args, named)
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""

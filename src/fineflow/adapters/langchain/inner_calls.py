@@ -14,10 +14,10 @@ from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool
 
-from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.entry_wrappers import looked_through, looks_through
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
@@ -25,7 +25,10 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.inner_functions import inner_of
 from fineflow.adapters.langchain.lowering import parsers, prompts
+from fineflow.adapters.langchain.lowering.list_functions import judged
+from fineflow.adapters.langchain.made_components import made, makes, plain, same
 from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
@@ -33,7 +36,6 @@ from fineflow.ir import Effect, Primitive
 from fineflow.ir.spec import everything
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
-_MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")
 
 
 class _Sequence(NamedTuple):
@@ -63,11 +65,17 @@ class Runnables:
         return issubclass(type(obj), Runnable) or type(obj) is _Sequence
 
     def steps(self, obj: Any) -> Sequence[Any] | None:
-        return obj.steps if type(obj) is _Sequence else None
+        if type(obj) is _Sequence:
+            return obj.steps
+        # Functions that may do anything are looked through; other sequences run ahead as a whole.
+        opaque = type(obj) is RunnableSequence and any(map(_is_opaque, obj.steps))
+        return obj.steps if opaque else None
 
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if not self._of_runnable(obj):
             return self._method_key(obj, name, args, named)
+        if type(obj) is not _Sequence and name in getattr(obj, "__dict__", {}):
+            raise Stop(f"calls .{name}() of a runnable")
         if name not in ENTRIES:
             raise Stop(f"calls .{name}() of a runnable")
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
@@ -101,9 +109,9 @@ class Runnables:
             return UNKNOWN
         obj: Any = part.__wrapped__
         if isinstance(obj, BasePromptTemplate):
-            return obj._format_prompt_with_error_handling(_plain(key))
+            return obj._format_prompt_with_error_handling(plain(key))
         message = isinstance(key, BaseMessage)
-        made: Any = ChatGeneration(message=key) if message else Generation(text=_plain(key))
+        made: Any = ChatGeneration(message=key) if message else Generation(text=plain(key))
         return obj.parse_result([made])
 
     def invocation(self, part: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
@@ -119,24 +127,35 @@ class Runnables:
     def joined(self, left: Any, right: Any) -> Any:
         if not (self.knows(left) and self.knows(right)):
             raise Stop("makes a sequence of something that is no runnable")
-        return _Sequence((*(self.steps(left) or (left,)), *(self.steps(right) or (right,))))
+        return _Sequence((*_steps(left), *_steps(right)))
+
+    def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return None if type(obj) is _Sequence else inner_of(obj, name, args, named)
+
+    def makes(self, obj: Any, name: str) -> bool:
+        return makes(obj, name)
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        if not (isinstance(kind, type) and kind.__module__.startswith(_MADE_OF)):
-            raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
-        return (getattr(kind, name) if name else kind)(*args, **named)
+        return made(kind, name, args, named)
+
+    def same(self, left: Any, right: Any) -> bool:
+        return same(left, right)
+
+
+def _steps(obj: Any) -> Sequence[Any]:
+    return obj.steps if type(obj) in (_Sequence, RunnableSequence) else (obj,)
+
+
+def _is_opaque(step: Any) -> bool:
+    if isinstance(step, BaseTool):
+        return True
+    return type(step) is RunnableLambda and not judged(step.__dict__.get("func")).pure
 
 
 def _parses(p: Primitive) -> bool:
     """Returns True for a parser of a package, which stock runs."""
     kind = type(p.component)
     return issubclass(kind, BaseOutputParser) and of_package(kind.__module__)
-
-
-def _plain(value: Any) -> Any:
-    if not is_plain(value):
-        raise TypeError(f"a {type(value).__name__} is not plain data")
-    return value
 
 
 _RUNNABLES = {trusting: Runnables(trusting=trusting) for trusting in (False, True)}
