@@ -122,7 +122,7 @@ class _Writer:
                 f"service.remember({given})",
                 f"service.recall({given})",
                 f"model.invoke(prompt.format(text={given})).content.strip()",
-                f'(ChatPromptTemplate.from_template("{{text}}") | model.bind(stop=["x"]) | parser).invoke({{"text": {given}}})',
+                f'(ChatPromptTemplate.from_template("{{text}}") | model.bind(stop=["x"])).invoke({{"text": {given}}}).text',
                 f"store.as_retriever(search_kwargs={{'k': 1}}).invoke({given})[0].page_content",
                 f'lookup.invoke({{"query": {given}}})',
                 f'counted.invoke({{"query": {given}}})',

@@ -16,7 +16,7 @@ from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 from fineflow.adapters.core.entry_wrappers import looked_through, looks_through
 from fineflow.adapters.core.inner_calls import InnerCalls
@@ -25,7 +25,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.calls import is_constant
-from fineflow.adapters.langchain.inner_functions import inner_of
+from fineflow.adapters.langchain.inner_functions import HIDDEN, inner_of
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.made_components import made, makes, plain, same
@@ -158,6 +158,7 @@ def _parses(p: Primitive) -> bool:
     return issubclass(kind, BaseOutputParser) and of_package(kind.__module__)
 
 
+_COPIED = (RunnableLambda, StructuredTool, Tool)
 _RUNNABLES = {trusting: Runnables(trusting=trusting) for trusting in (False, True)}
 
 
@@ -165,7 +166,7 @@ def looking_through(step: Any, site: Site) -> Any:
     """Returns an opaque step in whose own functions component calls run ahead."""
     if not site.looked_through:
         return step
-    if type(step) is RunnableLambda:
+    if type(step) in _COPIED:
         copy = copying.copy(step)
         for name, func in functions_of(step).items():
             copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
@@ -181,7 +182,7 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     here = site.here
     if here is None or not site.shadows.leaves:
         return None
-    hidden = {name: UNKNOWN for name in named if name == "run_manager"}  # stock's, for the callbacks of this call
+    hidden = {name: UNKNOWN for name in named if name in HIDDEN}  # stock's, for the callbacks of this call
     given = {**named, **hidden}
     shadows = site.shadows
     components = _RUNNABLES[shadows.options.trust == "interfaces"]

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from types import FunctionType, MethodType
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
-from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.tools import BaseTool
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.langchain.lowering.pydantic_fields import stays
+from fineflow.adapters.langchain.user_functions import functions_of_tool
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 
-_HIDDEN = ("run_manager", "callbacks", "config")
+HIDDEN = ("run_manager", "callbacks", "config")
+"""Parameters by which stock passes the callbacks and the config of a run."""
+
 Inner = tuple[Any, Sequence[Any], Mapping[str, Any]]
-
-
-def functions_of_tool(tool: Any) -> dict[str, Any]:
-    """Returns the user's functions that a tool runs, by attribute or method."""
-    kind = type(tool)
-    if kind in (StructuredTool, Tool):
-        found = {name: getattr(tool, name, None) for name in ("func", "coroutine")}
-        return {name: func for name, func in found.items() if isinstance(func, FunctionType | MethodType)}
-    names = [name for name in ("_run", "_arun") if not of_package(owner(kind, name).__module__)]
-    plain = {name: inspect.getattr_static(kind, name) for name in names}
-    return {name: MethodType(func, tool) for name, func in plain.items() if isinstance(func, FunctionType)}
 
 
 def inner_of(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Inner | None:
@@ -71,7 +61,7 @@ def _of_tool(tool: BaseTool, name: str, value: Any) -> Inner:
     if isinstance(value, dict) and value.get("type") == "tool_call":
         raise Stop(f"calls the tool {tool.name} by a tool call")
     takes = inspect.signature(func).parameters
-    hidden = {each: UNKNOWN for each in _HIDDEN if each in takes}
+    hidden = {each: UNKNOWN for each in HIDDEN if each in takes}
     return func, [], {**_checked(tool, value), **hidden}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.code import decoded
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
+_MOST = 20  # elements of a container that may hold components
 _DEPTH = 4  # functions that call functions
 
 
@@ -38,6 +40,8 @@ def scan(func: Any, is_component: Callable[[Any], bool], methods: frozenset[str]
             for name, value in (*((type(value).__name__, value) for value in func.args), *func.keywords.items()):
                 refer(name, value, depth, repeated)
             func = func.func
+        if not isinstance(func, FunctionType | MethodType | type) and not of_package(type(func).__module__ or ""):
+            func = _attribute(func, "__call__")  # a callable object
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
         if (
@@ -70,6 +74,10 @@ def scan(func: Any, is_component: Callable[[Any], bool], methods: frozenset[str]
     def refer(name: str, value: Any, depth: int, repeated: bool, following: Instruction | None = None) -> None:
         if is_component(value):
             found.components[name] = value
+        elif type(value) in (list, tuple, dict):
+            for part in islice(value.values() if type(value) is dict else value, _MOST):
+                if is_component(part):
+                    found.components[name] = part
         elif isinstance(value, FunctionType | MethodType):
             if not of_package(getattr(value, "__module__", None) or ""):
                 visit(value, depth + 1, repeated)
