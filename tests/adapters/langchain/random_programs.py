@@ -32,6 +32,7 @@ class Note:
 class Found(BaseModel):
     text: str = ""
 
+PROMPT = ChatPromptTemplate.from_template("{text}")
 asked = 0
 NOTES = []
 
@@ -122,7 +123,9 @@ class _Writer:
                 f"service.remember({given})",
                 f"service.recall({given})",
                 f"model.invoke(prompt.format(text={given})).content.strip()",
-                f'(ChatPromptTemplate.from_template("{{text}}") | model.bind(stop=["x"])).invoke({{"text": {given}}}).text',
+                f"(PROMPT | model.bind(stop=['x'])).invoke({{'text': {given}}}).text",
+                f"'; '.join(ask.batch([{{'text': {given}}}, {{'text': {self.text(texts)}}}]))",
+                f"''.join(ask.stream({{'text': {given}}}))",
                 f"store.as_retriever(search_kwargs={{'k': 1}}).invoke({given})[0].page_content",
                 f'lookup.invoke({{"query": {given}}})',
                 f'counted.invoke({{"query": {given}}})',

@@ -38,17 +38,25 @@ class Components(Protocol):
         Raises Stop for a method that is not known to change nothing.
         """
 
-    def reads_only(self, part: Planned, key: Any) -> bool:
+    def reads_only(self, part: Planned, name: str, key: Any) -> bool:
         """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
 
-    def computes(self, obj: Any) -> bool:
-        """Returns True for a component that only computes: a prompt, a parser."""
+    def computes(self, obj: Any, name: str) -> bool:
+        """Returns True for calls of a component that only computes: a prompt, a parser."""
 
     def computed(self, part: Planned, key: Any) -> Any:
         """Returns the value of such a component; UNKNOWN if it may do more. Raises what it raises."""
 
-    def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
-        """Returns the call of a component."""
+    def invocation(
+        self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None
+    ) -> Invocation:
+        """Returns the call of a component, as its ``CallAhead`` needs it."""
+
+    def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
+        """Returns how a call of a component runs ahead; None if nothing of it can."""
+
+    def streams(self, name: str) -> bool:
+        """Returns True for methods whose results arrive piece by piece; stock alone calls these."""
 
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""
@@ -101,7 +109,7 @@ class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead.
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start.
     """
 
     def __init__(
@@ -118,6 +126,7 @@ class CallFinder:
         self._components, self._part, self._arguments = components, part, arguments
         self._function, self._eager = function, eager
         self._walk: Walk = Walk(self)
+        self.beside = False
         self._past = Past()
         self._made: list[Any] = []  # components that the walks made, as the function does
         self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
@@ -133,6 +142,7 @@ class CallFinder:
         func, args, named = self._function
         self._walk.run(func, args, named)
         self.blocked = self.blocked or bool(self._walk.reason)
+        self.beside = self._walk.beside
         if self._walk.stale:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         return [found for found in self.calls if found.under_way and self.pays(found.component, found.name)]
@@ -248,12 +258,17 @@ class CallFinder:
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
         part = self._part(obj)
         known = self._walk.known(key)
-        if part is not None and self._components.computes(obj):
+        if part is not None and self._components.computes(obj, name):
             if known and (value := self._computed(part, key)) is not UNKNOWN:
                 return as_text(value)
         else:
             self.worth = self.worth or self.pays(obj, name)
-        reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
+        reads_only = part is None or self._components.reads_only(part, name, key if known else UNKNOWN)
+        if self._components.streams(name):
+            if not reads_only:
+                raise Stop(f"streams a {type(obj).__name__}, which may have side effects")
+            self._walk.beside = self._walk.beside or sure
+            return UNKNOWN
         if not (sure and known):
             self.blocked = True
             if not reads_only:

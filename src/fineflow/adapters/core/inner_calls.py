@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fineflow.adapters.core.call_finder import CallFinder, Components, FoundCall
-from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead, MethodAhead
+from fineflow.adapters.core.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe
 from fineflow.adapters.core.entry_wrappers import active
@@ -72,6 +72,8 @@ class InnerCalls:
         self._limits: _Limits = {}
         self._over = False
         self._due = False  # another walk is scheduled
+        self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
+        self._most = components.limit() or options.max_concurrency or _AT_ONCE
 
     # --- walks ------------------------------------------------------------------------------------------------------
 
@@ -97,12 +99,23 @@ class InnerCalls:
             self._due = False
             if self._over or self._claiming.call.claims.closed:
                 return
-            waiting = self._finder.look()
-            if len(waiting) > 1:
-                for call in waiting:
-                    if not (call.begun or call.taken):
-                        call.begun = True
-                        self._begin(call)
+            self._waiting = self._finder.look()
+            self._fill()
+
+    def _fill(self) -> None:
+        """Starts calls that the last walk has found, while their number allows it.
+
+        Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
+        """
+        calls = self._finder.calls
+        running = sum(call.under_way and (call.ahead is not None or call.taken) for call in calls)
+        for call in self._waiting if len(self._waiting) > 1 or self._finder.beside else ():
+            if running >= self._most:
+                return
+            if not (call.begun or call.taken):
+                call.begun = True
+                self._begin(call)
+                running += call.ahead is not None
 
     def _observe(self, call: FoundCall, *, ahead: bool) -> None:
         observe(call.component, call.name, now() - call.since, ahead=ahead)
@@ -116,28 +129,27 @@ class InnerCalls:
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead
 
-    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-        """Returns the bound on calls that run ahead on a loop.
+    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore | None:
+        """Returns the bound on component calls on a loop, if the user has set one.
 
         A bound of the call around the function holds for all functions of this call, and for all inputs of a batch.
         """
         bound = self._claiming.call.limit
         if bound is not None and self._claiming.call.loop is loop:
             return bound
+        if bound is None and not (self._components.limit() or self._options.max_concurrency):
+            return None
         limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
         if loop not in limits:
-            limits[loop] = asyncio.Semaphore(self._components.limit() or self._options.max_concurrency or _AT_ONCE)
+            limits[loop] = asyncio.Semaphore(self._most)
         return limits[loop]
 
-    def _ahead(self, call: FoundCall, limit: asyncio.Semaphore) -> CallAhead | None:
+    def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
         part = self._part(call.component)
         if part is None:
             return MethodAhead(getattr(call.component, call.name), call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
-        plan = part._self_current(invocation.way)
-        if plan is None or not plan.touched:
-            return None
-        return GraphAhead(part, part._self_framework.bounded(plan), invocation)
+        return self._components.ahead(part, call.name, invocation)
 
     def _finished(self, call: FoundCall, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
@@ -146,6 +158,9 @@ class InnerCalls:
         elif call.value is UNKNOWN:
             self._observe(call, ahead=True)
             call.value = value
+        with self._lock:
+            if not self._over:
+                self._fill()
         if self._finder.blocked and not self._due and not self._over:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
@@ -207,7 +222,7 @@ class InnerCalls:
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)
         assert part is not None
-        return self._components.invocation(part, call.name, args, named, asyncio.Semaphore())
+        return self._components.invocation(part, call.name, args, named, None)
 
     def _made(self, call: FoundCall, value: Any) -> None:
         call.failed = False  # of what ran ahead, perhaps

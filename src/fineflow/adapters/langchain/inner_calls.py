@@ -18,18 +18,20 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
+from fineflow.adapters.core.calls_ahead import CallAhead, graph_ahead
 from fineflow.adapters.core.entry_wrappers import looked_through, looks_through
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.inner_functions import HIDDEN, inner_of
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.made_components import made, makes, plain, same
-from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, methods_of
+from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.ir import Effect, Primitive
@@ -59,7 +61,11 @@ class Runnables:
         defined = inspect.getattr_static(type(obj), name, None)
         if name in getattr(obj, "__dict__", {}) or not isinstance(defined, FunctionType):
             return False
-        return name in ENTRIES or name in (methods_of(obj) or ()) or of_package(owner(type(obj), name).__module__)
+        return (
+            name in ENTRIES | BATCHES | STREAMS
+            or name in (methods_of(obj) or ())
+            or of_package(owner(type(obj), name).__module__)
+        )
 
     def _of_runnable(self, obj: Any) -> bool:
         return issubclass(type(obj), Runnable) or type(obj) is _Sequence
@@ -76,7 +82,9 @@ class Runnables:
             return self._method_key(obj, name, args, named)
         if type(obj) is not _Sequence and name in getattr(obj, "__dict__", {}):
             raise Stop(f"calls .{name}() of a runnable")
-        if name not in ENTRIES:
+        if name in BATCHES and type(obj) is not _Sequence:
+            return self._batch_key(name, args, named)
+        if name not in ENTRIES | STREAMS or (name in STREAMS and type(obj) is _Sequence):
             raise Stop(f"calls .{name}() of a runnable")
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
         if "input" not in given or len(args) > 2 or not given.keys() <= {"input", "config"}:
@@ -86,6 +94,15 @@ class Runnables:
             raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
 
+    def _batch_key(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        given = dict(zip(("inputs", "config"), args, strict=False)) | dict(named)
+        inputs = given.get("inputs", UNKNOWN)
+        if len(args) > 2 or not given.keys() <= {"inputs", "config", "return_exceptions"}:
+            raise Stop(f"calls .{name}() with arguments of its own")
+        if inputs is not UNKNOWN and not (type(inputs) is list and inputs):
+            raise Stop(f"calls .{name}() with something else than a list of inputs")
+        return (inputs, bool(given.get("return_exceptions")))
+
     def _method_key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if name not in (methods_of(obj) or ()) or named.get("callbacks") is not None:
             raise Stop(f"calls .{name}() of a {type(obj).__name__}")
@@ -94,18 +111,21 @@ class Runnables:
             raise Stop(f"calls .{name}() of a {type(obj).__name__}, a class of the user's own")
         return (*args, *named, *named.values())
 
-    def reads_only(self, part: Planned, key: Any) -> bool:
+    def reads_only(self, part: Planned, name: str, key: Any) -> bool:
+        if name in BATCHES and key is not UNKNOWN:
+            key = key[0][0]
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
         return plan is not None and all(p.effects.kind in _READING or _parses(p) for p in everything(plan.p_graph))
 
-    def computes(self, obj: Any) -> bool:
+    def computes(self, obj: Any, name: str) -> bool:
         kind = type(obj)
-        return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (
-            issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None
+        return name in ENTRIES and (
+            (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None)
+            or (issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None)
         )
 
     def computed(self, part: Planned, key: Any) -> Any:
-        if not self.reads_only(part, key):
+        if not self.reads_only(part, "invoke", key):
             return UNKNOWN
         obj: Any = part.__wrapped__
         if isinstance(obj, BasePromptTemplate):
@@ -114,12 +134,24 @@ class Runnables:
         made: Any = ChatGeneration(message=key) if message else Generation(text=plain(key))
         return obj.parse_result([made])
 
-    def invocation(self, part: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
+    def invocation(self, part: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None) -> Any:
+        def one(input: Any, config: Any, limit: asyncio.Semaphore | None) -> Invocation:
+            sync = name in ("invoke", "batch")
+            made: Invocation = part._self_chain_call(
+                "invoke" if sync else "ainvoke", input, config, {}, sync=sync, limit=limit
+            )
+            return made
+
+        if name in BATCHES:
+            return batch_of(name, args, named, limit, one)
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
-        made: Invocation = part._self_chain_call(
-            name, given["input"], given.get("config"), {}, sync=name == "invoke", limit=limit
-        )
-        return made
+        return one(given["input"], given.get("config"), limit)
+
+    def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
+        return BatchAhead(part, invocation) if name in BATCHES else graph_ahead(part, invocation)
+
+    def streams(self, name: str) -> bool:
+        return name in STREAMS
 
     def limit(self) -> int | None:
         return (var_child_runnable_config.get() or {}).get("max_concurrency")

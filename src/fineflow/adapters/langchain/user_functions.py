@@ -22,6 +22,10 @@ from fineflow.adapters.lookahead.scan import Found, scan
 ENTRIES = frozenset({"invoke", "ainvoke"})
 """Methods of runnables whose calls inside user functions run ahead."""
 
+BATCHES = frozenset({"batch", "abatch"})
+STREAMS = frozenset({"stream"})
+"""Methods that only stock calls, while others run ahead."""
+
 _SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "
 _SEARCHES += "similarity_search_by_vector max_marginal_relevance_search max_marginal_relevance_search_by_vector"
 _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
@@ -33,7 +37,7 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
         (BaseCrossEncoder, "score"),
     )
 )
-_CALLED = ENTRIES.union(*(names for _, names in _METHODS))
+_CALLED = ENTRIES.union(BATCHES, STREAMS, *(names for _, names in _METHODS))
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
 _TOOL_RUNS = ("_run", "_arun")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import copy
 import inspect
@@ -13,7 +14,7 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.calls import SPECIAL, Named, call
 from fineflow.adapters.lookahead.iteration import elements, first_that
 from fineflow.adapters.lookahead.objects import attribute
-from fineflow.adapters.lookahead.values import UNKNOWN, Pending, Progress, Stop
+from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Pending, Progress, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -181,6 +182,28 @@ def _copied(walk: Walk, args: list[Any], named: Named) -> Any:
     return walk.own(copy.deepcopy(value)) if walk.plain(value) else UNKNOWN
 
 
+def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
+    return Awaited(walk.own([_result(each) for each in args]))
+
+
+def _result(value: Any) -> Any:
+    if value is not UNKNOWN and not isinstance(value, Awaited):
+        raise Stop(f"awaits a {type(value).__name__}")
+    return value.value if isinstance(value, Awaited) else UNKNOWN
+
+
+def _task(walk: Walk, args: list[Any], named: Named) -> Any:
+    return Awaited(_result(args[0]))
+
+
+def _in_thread(walk: Walk, args: list[Any], named: Named) -> Any:
+    return Awaited(call(walk, args[0], args[1:], dict(named)))
+
+
+def _run_to_end(walk: Walk, args: list[Any], named: Named) -> Any:
+    return _result(args[0])
+
+
 SPECIAL.update(
     {
         id(builtins.list): _sequence(list),
@@ -203,5 +226,9 @@ SPECIAL.update(
         id(builtins.next): _next,
         id(copy.copy): _copied,
         id(copy.deepcopy): _copied,
+        id(asyncio.gather): _gathered,
+        **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield, asyncio.wait_for)), _task),
+        id(asyncio.to_thread): _in_thread,
+        id(asyncio.run): _run_to_end,
     }
 )

@@ -34,6 +34,7 @@ class Walk:
         self.past = past or Past()
         self.stale = False  # the walk has met a change that stock may have made already
         self.reason = ""
+        self.beside = False  # the walk has met calls that only stock can start, in threads of its own
         self.unsure = 0  # branches entered that the function may not take
         self._steps = _STEPS
         self._depth = 0

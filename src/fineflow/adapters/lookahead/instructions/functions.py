@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration, objects
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import NULL, Local, Stop
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Awaited, Local, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -82,9 +83,13 @@ def _call_unpacked(f: Frame, ins: Instruction) -> None:
     named = f.pop() if ins.arg & 1 else {}
     args = iteration.elements(f.walk, f.pop())
     first, second = f.pops(2)
+    func = second if first is NULL else first
+    if args is None and func is asyncio.gather:
+        f.push(Awaited(UNKNOWN))
+        return
     if args is None or type(named) is not dict or not f.walk.whole(named):
         raise Stop("calls a function with arguments that are not known one by one")
-    f.push(calls.call(f.walk, second if first is NULL else first, list(args), dict(named)))
+    f.push(calls.call(f.walk, func, list(args), dict(named)))
 
 
 @rule("LOAD_ASSERTION_ERROR")
