@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import tables
@@ -40,6 +40,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         raise Stop(f"calls a {type(func).__name__} as a function")
     if isinstance(func, functools.partial):
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
+    if isinstance(func, GenericAlias):  # such as Counter[str]
+        func = func.__origin__
     found, value = harmless.value_of_call(func)
     if found:
         return value
