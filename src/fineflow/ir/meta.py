@@ -21,6 +21,7 @@ META: Mapping[str, str] = {
     "claimed": "stock claims the result of a function, tool or embedding call that ran ahead",
     "invoked": "stock calls invoke here even in calls that stream",
     "batched": "stock runs the items of the MAP concurrently, also in sync calls",
+    "copied": "a parser that takes a value out of the message as it is; later steps get a copy",
     "counted": "name of a user's function in statistics",
     "several": "makes several requests, which stock's sync methods make one by one",
     "foreign": "runs outside fineflow's engines, so nothing else measures its duration",

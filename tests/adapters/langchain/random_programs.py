@@ -11,6 +11,44 @@ from collections.abc import Callable
 from typing import Any
 
 _HELPERS = """
+import collections, contextlib, copy, dataclasses, datetime, functools, json, re
+from collections import Counter, defaultdict
+from typing import NamedTuple, TypedDict
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from pydantic import BaseModel
+from tqdm import tqdm
+
+@dataclasses.dataclass
+class Note:
+    text: str
+    tags: list = dataclasses.field(default_factory=list)
+
+    @property
+    def short(self):
+        return self.text[:9]
+
+class Found(BaseModel):
+    text: str = ""
+
+PROMPT = ChatPromptTemplate.from_template("{text}")
+asked = 0
+NOTES = []
+
+@tool
+def lookup(query: str) -> str:
+    "Looks up."
+    return "; ".join(doc.page_content for doc in search.invoke(query))
+
+@tool
+def counted(query: str, times: int = 2) -> str:
+    "Asks several times."
+    service.counted += 1
+    return " ".join(ask.invoke({"text": f"{number} {query}"}) for number in range(times))
+
+step = RunnableLambda(lambda text: ask.invoke({"text": "step " + text}))
+opened = prompt | model | parser | RunnableLambda(lambda text: (NOTES.append(text), text)[1])
 def describe(text):
     note = ask.invoke({"text": f"describe {text}"})
     if len(note) % 2:
@@ -29,6 +67,8 @@ class Service:
     def __init__(self):
         self.chain = ask
         self.counted = 0
+        self.history = []
+        self.last = "none"
 
     def call(self, text):
         return self.chain.invoke({"text": f"{self.prefix} {text}"})
@@ -36,6 +76,15 @@ class Service:
     def count(self, text):
         self.counted += 1
         return self.chain.invoke({"text": f"{self.counted} {text}"})
+
+    def remember(self, text):
+        answer = self.chain.invoke({"text": text})
+        self.history.append((text, answer))
+        self.last = answer
+        return answer
+
+    def recall(self, text):
+        return self.chain.invoke({"text": f"{len(self.history)} {self.last} {text}"})
 
 service = Service()
 """
@@ -71,8 +120,23 @@ class _Writer:
                 f"describe({given})",
                 f"service.call({given})",
                 f"service.count({given})",
+                f"service.remember({given})",
+                f"service.recall({given})",
+                f"model.invoke(prompt.format(text={given})).content.strip()",
+                f"(PROMPT | model.bind(stop=['x'])).invoke({{'text': {given}}}).text",
+                f"'; '.join(ask.batch([{{'text': {given}}}, {{'text': {self.text(texts)}}}]))",
+                f"''.join(ask.stream({{'text': {given}}}))",
+                f"store.as_retriever(search_kwargs={{'k': 1}}).invoke({given})[0].page_content",
+                f'lookup.invoke({{"query": {given}}})',
+                f'counted.invoke({{"query": {given}}})',
+                f"step.invoke({given})",
+                f'opened.invoke({{"text": {given}}})',
+                f"Note({self.call_simple(texts)}).short",
             ]
         )
+
+    def call_simple(self, texts: list[str]) -> str:
+        return f'ask.invoke({{"text": {self.text(texts)}}})'
 
     def condition(self, texts: list[str]) -> str:
         a = self.random.choice(texts)
@@ -88,8 +152,9 @@ class _Writer:
 
     def statement(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
         kinds = ["call"] * 5 + ["append"] * 3 + ["assign", "listed", "sorted", "print", "log", "dict"]
+        kinds += ["state", "global", "note", "grouped", "any", "next", "extreme", "parsed", "copied", "joined"]
         if depth:
-            kinds += ["for"] * 4 + ["if"] * 3 + ["try", "while", "closure", "raise"]
+            kinds += ["for"] * 4 + ["if"] * 3 + ["try", "while", "closure", "raise", "with", "tqdm"]
         if loop:
             kinds += ["break", "continue"]
         getattr(self, "_" + self.random.choice(kinds))(indent, texts, lists, loop, depth)
@@ -156,6 +221,79 @@ class _Writer:
         self.write(indent + 1, f"{name} = str(error)")
         texts.append(name)
 
+    def _state(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        value, name = self.call(texts), self.fresh()
+        self.write(indent, self.random.choice([f'state["notes"] += [{value}]', f'state["notes"].append({value})']))
+        self.write(indent, f'{name} = str(len(state["notes"]))')
+        texts.append(name)
+
+    def _global(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name = self.fresh()
+        self.write(indent, "asked += 1")
+        self.write(indent, f"NOTES.append({self.text(texts)})")
+        self.write(indent, f'{name} = f"{{asked}} {{len(NOTES)}}"')
+        texts.append(name)
+
+    def _note(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name, result = self.fresh(), self.fresh()
+        self.write(indent, f"{name} = Note(text={self.text(texts)}, tags=[{self.call(texts)}])")
+        self.write(indent, f"{name}.tags.append({self.text(texts)})")
+        self.write(indent, f'{name}.text = {name}.text + "!"')
+        self.write(indent, f"{result} = {name}.short")
+        texts.append(result)
+
+    def _grouped(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name, result = self.fresh(), self.fresh()
+        self.write(indent, f"{name} = defaultdict(list)")
+        self.write(indent, f"{name}[{self.call(texts)}].append({self.text(texts)})")
+        self.write(indent, f"{result} = str(sorted({name}))")
+        texts.append(result)
+
+    def _any(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name, source = self.fresh(), self.random.choice(lists)
+        which = self.random.choice(["any", "all"])
+        self.write(indent, f'{name} = str({which}("e" in {self.call(["x", *texts])} for x in {source}[:3]))')
+        texts.append(name)
+
+    def _next(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name, source = self.fresh(), self.random.choice(lists)
+        self.write(indent, f'{name} = next((x for x in {source}[:3] if "a" in {self.call(["x"])}), "none")')
+        texts.append(name)
+
+    def _extreme(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name = self.fresh()
+        self.write(indent, f'{name} = max({self.random.choice(lists)}, key=lambda x: (len(x), x), default="d")')
+        texts.append(name)
+
+    def _parsed(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name = self.fresh()
+        self.write(indent, f'{name} = re.sub(r"[aeiou]+", "", {self.call(texts)})')
+        self.write(indent, f'{name} = json.loads(json.dumps({{"x": {name}}})).get("x", "")')
+        self.write(indent, f'{name}_found = re.search(r"\\w+", {self.text(texts)})')
+        self.write(indent, f"{name} += {name}_found.group(0) if {name}_found else 'nothing'")
+        texts.append(name)
+
+    def _copied(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name = self.fresh()
+        self.write(indent, f"{name} = copy.deepcopy({self.random.choice(lists)})")
+        self.write(indent, f"{name}.append({self.text(texts)})")
+        lists.append(name)
+
+    def _joined(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name, source = self.fresh(), self.random.choice(lists)
+        self.write(indent, f'{name} = ", ".join({self.call(["x", *texts])} for x in {source}[:2])')
+        texts.append(name)
+
+    def _with(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        manager = self.random.choice(["contextlib.suppress(ZeroDivisionError)", "contextlib.nullcontext()"])
+        self.write(indent, f"with {manager}:")
+        self.block(indent + 1, texts, lists, loop, depth - 1)
+
+    def _tqdm(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        item, source = self.fresh(), self.random.choice(lists)
+        self.write(indent, f"for {item} in tqdm({source}[:3], disable=True):")
+        self.block(indent + 1, [*texts, item], lists, True, depth - 1)
+
     def _while(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
         count = self.fresh()
         self.write(indent, f"{count} = 0")
@@ -184,12 +322,13 @@ class _Writer:
 def source_of(seed: int) -> str:
     """Returns the source of a program."""
     writer = _Writer(seed)
+    writer.write(1, "global asked")
     for line in ("question = state['question']", "items = state['items']", "out, seen = [], {}", "carried = 'start'"):
         writer.write(1, line)
     texts, lists = ["question", "carried"], ["items", "out"]
     for _ in range(writer.random.randint(2, 5)):
         writer.statement(1, texts, lists, False, 2)
-    writer.write(1, 'return {"out": out, "carried": carried, "seen": seen}')
+    writer.write(1, 'return {"out": out, "carried": carried, "seen": seen, "state": state, "history": service.history}')
     return _HELPERS + "\ndef program(state):\n" + "\n".join(writer.lines) + "\n"
 
 

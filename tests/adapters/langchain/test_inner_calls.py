@@ -10,19 +10,22 @@ from types import MethodType
 from typing import Any
 
 import pytest
-from benchmarks.written_apps import APPS, ASYNC_APPS, Researcher
+from benchmarks.written_apps import Researcher
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from pipelines import ENTRIES
 
 import fineflow
+from benchmarks import written_apps, written_functions, written_tools
 from fineflow.adapters.core import inner_calls
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
+APPS = written_apps.APPS | written_functions.FUNCTIONS | written_tools.TOOLS
+ASYNC_APPS = written_apps.ASYNC_APPS | written_tools.ASYNC_TOOLS
 needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
 
 

@@ -37,7 +37,13 @@ class World:
         self.prompt = ChatPromptTemplate.from_template("{text}")
         self.asked: list[str] = []
         self.seed = seed
-        names = {"model": self.model, "prompt": self.prompt, "parser": StrOutputParser(), "log": self.log}
+        names = {
+            "model": self.model,
+            "prompt": self.prompt,
+            "parser": StrOutputParser(),
+            "log": self.log,
+            "store": self.store,
+        }
         ask = self.prompt | self.model | StrOutputParser()
         search = self.store.as_retriever(search_kwargs={"k": 2})
         self.app = RunnableLambda(compiled(source_of(seed), ask=ask, search=search, **names))
@@ -51,7 +57,7 @@ class World:
 
 
 def _state() -> dict[str, Any]:
-    return {"question": STATE["question"], "items": list(STATE["items"])}
+    return {"question": STATE["question"], "items": list(STATE["items"]), "notes": []}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

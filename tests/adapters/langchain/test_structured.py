@@ -137,7 +137,7 @@ class Root(RootModel[list[str]]):
     pass
 
 
-@pytest.mark.parametrize("model", [Plain, Further, Inner])
+@pytest.mark.parametrize("model", [Plain, Further, Inner, Bounded])
 def test_plain_models(model: Any) -> None:
     assert plain_model(model)
 
@@ -145,7 +145,7 @@ def test_plain_models(model: Any) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        *(Validated, Checked, InheritsValidator, Renamed, Generated, Stripped, Made, Bounded, Before, Within, Custom),
+        *(Validated, Checked, InheritsValidator, Renamed, Generated, Stripped, Made, Before, Within, Custom),
         *(Anything, Private, Initialised, Afterwards, Pretends, Root, BaseModel | None, dict, str, "Plain"),
     ],
 )

@@ -12,8 +12,12 @@ from fineflow.adapters.core.entry_wrappers import claims_of
 from fineflow.adapters.core.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.reachable import held_by, holds
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead.calls import call
+from fineflow.adapters.lookahead.objects import as_text
+from fineflow.adapters.lookahead.past import Past
+from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
 
 
@@ -35,31 +39,47 @@ class Components(Protocol):
         Raises Stop for a method that is not known to change nothing.
         """
 
-    def reads_only(self, part: Planned, key: Any) -> bool:
+    def reads_only(self, part: Planned, name: str, key: Any) -> bool:
         """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
 
-    def computes(self, obj: Any) -> bool:
-        """Returns True for a component that only computes: a prompt, a parser."""
+    def computes(self, obj: Any, name: str) -> bool:
+        """Returns True for calls of a component that only computes: a prompt, a parser."""
 
     def computed(self, part: Planned, key: Any) -> Any:
         """Returns the value of such a component; UNKNOWN if it may do more. Raises what it raises."""
 
-    def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
-        """Returns the call of a component."""
+    def invocation(
+        self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None
+    ) -> Invocation:
+        """Returns the call of a component, as its ``CallAhead`` needs it."""
+
+    def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
+        """Returns how a call of a component runs ahead; None if nothing of it can."""
 
     def method(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> CallAhead | None:
         """Returns the call of a method of a component that has no graph; None if stock has to make it."""
+
+    def streams(self, name: str) -> bool:
+        """Returns True for methods whose results arrive piece by piece; stock alone calls these."""
 
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""
 
-    def joined(self, left: Any, right: Any) -> Any:
-        """Returns ``left | right``. Raises Stop."""
+    def inner(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+        """Returns the user's function that a call of a component runs, and its arguments; None if there is none."""
 
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns a new component. Raises Stop if making it may do more."""
+    def makes(self, obj: Any, name: str) -> bool:
+        """Returns True for methods that only compute, or make a new component (``made``), such as ``bind``."""
+
+    def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
+        """Returns True if two components are made of the same parts, so that their calls are the same.
+
+        made: components that stand for others made of the same arguments, as long as these are configured alike.
+        """
 
     def fresh(self, kind: Any) -> bool:
         """Returns True for classes of components that only stock makes, as that may open connections."""
@@ -67,16 +87,13 @@ class Components(Protocol):
     def composite(self, obj: Any) -> bool:
         """Returns True for a component that consists of several, so that one call of it may gain by itself."""
 
-    def derives(self, obj: Any, name: str) -> bool:
-        """Returns True for methods that only compute: they return a new component, or data, and change nothing."""
+    def joined(self, left: Any, right: Any) -> Any:
+        """Returns ``left | right``. Raises Stop."""
 
-    def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns the result of such a method. Raises Stop if it may do more with these arguments."""
+    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.
 
-    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
-        """Returns True if two components are one to their callers, as they were made or derived in the same way.
-
-        made: components that stand for others made of the same arguments, as long as these are configured alike.
+        Raises Stop if that may do more.
         """
 
 
@@ -107,7 +124,7 @@ class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead.
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start.
     """
 
     def __init__(
@@ -123,39 +140,53 @@ class CallFinder:
         self.blocked = self.worth = False
         self._components, self._part, self._arguments = components, part, arguments
         self._function, self._eager = function, eager
-        self._fresh = FreshComponents()
-        self._derivations: list[tuple[Any, Any]] = []  # what was asked for, and the result
         self._walk: Walk = Walk(self)
+        self.beside = False
+        self._past = Past()
+        self._fresh = FreshComponents()
+        self._made: list[Any] = []  # components that the walks made, as the function does
+        self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
+        self._changed: dict[int, Any] = {}  # what the function has changed so far, by id
 
     def look(self) -> list[FoundCall]:
         """Walks through the function with what is known by now; returns the calls under way that may gain."""
-        for call in self.calls:
-            call.met = False
+        for found in self.calls:
+            found.met = False
         self.blocked = self.worth = False
         self._fresh.restart()
-        self._walk = Walk(self)
+        self._walk = Walk(self, self._past)
+        self._changed = {}
         func, args, named = self._function
         self._walk.run(func, args, named)
         self.blocked = self.blocked or bool(self._walk.reason)
-        found = [call for call in self.calls if call.met and call.under_way and not isinstance(call.component, Fresh)]
-        return [call for call in found if self.pays(call.component, call.name)]
+        self.beside = self._walk.beside
+        if self._walk.stale:
+            self.calls = [found for found in self.calls if found.begun or found.taken]
+        waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
+        return [found for found in waiting if (found.met or found.begun) and self.pays(found.component, found.name)]
 
-    def pays(self, component: Any, name: str) -> bool:
-        """Returns True if calls of a method take long enough to run ahead."""
-        return self._eager or not quick(component, name)
+    def take(
+        self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> FoundCall | None:
+        """Returns the call that stock is about to make. One that no walk has found yet is noted for the next ones."""
+        for found in self.calls:
+            if not found.taken and self._is_call(found, component, name) and equal(found.key, key):
+                found.taken = True
+                return found
+        if not any(found.component is component for found in self.calls):
+            return None
+        made = FoundCall(component, name, key, args, named)
+        made.taken = True
+        self.calls.append(made)
+        return made
 
-    def matching(self, component: Any, name: str, wanted: Any) -> FoundCall | None:
-        """Returns the call of a component that stock is about to make, if a walk has found it.
-
-        wanted: its arguments, wrapped.
-        """
-        made = self._fresh.shared()
-        for call in self.calls:
-            own = call.component is component or self._components.same(call.component, component, made)
-            if own and call.name == name and not call.taken and equal(call.key, wanted):
-                call.taken = True
-                return call
-        return None
+    def _is_call(self, call: FoundCall, component: Any, name: str) -> bool:
+        """Returns True if this is a call of a component's method, or of one that is made of the same parts."""
+        if call.name != name:
+            return False
+        if isinstance(call.component, Fresh):
+            return call.component.same(component)
+        return call.component is component or self._components.same(call.component, component, self._fresh.shared())
 
     def first(self, component: Any, name: str, args: Sequence[Any]) -> FoundCall | None:
         """Returns the call by which stock shows a component that the function has made; the next walk uses it."""
@@ -167,11 +198,28 @@ class CallFinder:
         if found is None:
             return None
         found.component.made.bound = component
-        for call in self.calls:
-            call.component = next(self._flat([call.component]))
-            claims_of(type(call.component), call.name)
+        for each in self.calls:
+            each.component = next(self._flat([each.component]))
+            claims_of(type(each.component), each.name)
         found.taken = True
         return found
+
+    def _resolved(self, obj: Any) -> Any:
+        """Returns the component behind a fresh one if stock has called it; any other as it is."""
+        if not isinstance(obj, Fresh) or (bound := self._fresh.bound(obj.made)) is None:
+            return obj
+        if obj.parent is None:
+            return bound
+        return self._components.made(self._resolved(obj.parent), obj.name, obj.args, obj.named)
+
+    def _flat(self, steps: Sequence[Any]) -> Iterator[Any]:
+        for step in map(self._resolved, steps):
+            inner = self._components.steps(step)
+            yield from (step,) if inner is None else inner
+
+    def pays(self, component: Any, name: str) -> bool:
+        """Returns True if calls of a method take long enough to run ahead."""
+        return self._eager or not quick(component, name)
 
     def knows(self, obj: Any) -> bool:
         """See ``lookahead.Host``."""
@@ -190,83 +238,105 @@ class CallFinder:
         if not name and self._components.fresh(kind):
             plain = all(map(self._walk.plain, (*args, *named.values())))
             return self._fresh.next(kind, args, named, plain=plain)
-        if not all(map(self._walk.plain, (*args, *named.values()))):
+        if not all(map(self._usable, (*args, *named.values()))):
             raise Stop(f"makes a {getattr(kind, '__name__', 'component')} of something that is not plain data")
-        return self._components.made(kind, name, args, named)
+        copied = [self._walk.copied(each) for each in args]
+        by_name = {each: self._walk.copied(value) for each, value in named.items()}
+        if isinstance(kind, Fresh):
+            return Fresh(kind.kind, copied, by_name, parent=kind, name=name)
+        made = self._components.made(kind, name, copied, by_name)
+        if not self.knows(made):
+            return self._walk.own(made)
+        # Another walk, or the next turn of a loop, gets the same one.
+        same = next((each for each in self._made if self._components.same(each, made, ())), None)
+        if same is None:
+            self._made.append(made)
+        return made if same is None else same
+
+    def _usable(self, value: Any) -> bool:
+        if type(value) in (list, tuple) and self._walk.whole(value):
+            return all(map(self._usable, value))
+        return isinstance(value, type) or self.knows(value) or self._walk.plain(value)
+
+    def inner(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+        """See ``lookahead.Host``."""
+        return self._components.inner(obj, name, args, named)
+
+    def changes(self, value: Any) -> None:
+        """See ``lookahead.Host``."""
+        self._changed[id(value)] = value
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
         obj = self._resolved(obj)
-        if self._components.derives(obj, name):
-            return self._derived(obj, name, args, named)
+        if self._components.makes(obj, name):
+            return self.made(obj, name, args, named)
+        value = self._value(obj, name, args, named, sure)
+        return Awaited(value) if name.startswith("a") else value
+
+    def _value(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        inner = self.inner(obj, name, args, named)
+        if inner is not None:
+            return self._through(*inner)
         key = self._components.key(obj, name, args, named)
         if type(key) is tuple:
             self._walk.own(key)
         steps = self._components.steps(obj)
         if steps is None:
-            value = self._met(obj, name, key, args, named, sure)
-        else:
-            value = key
-            for number, step in enumerate(self._flat(steps)):
-                given = [value, *args[1:]] if number else args
-                value = self._met(step, name, value, given, named, sure)
-        return Awaited(value) if name.startswith("a") else value
+            return self._met(obj, name, key, args, named, sure)
+        first, *others = self._flat(steps)
+        value = self._value(first, name, args, named, sure)
+        more = {each: given for each, given in named.items() if each != "input"}
+        for step in others:
+            value = self._value(step, name, [value, *args[1:]], more, sure)
+        return value
 
-    def _derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        if not all(map(self._walk.known, (*args, *named.values()))):
-            if self._components.knows(obj) and self._components.computes(obj):
-                return UNKNOWN
-            raise Stop(f"calls .{name}() with something that is not known yet")
-        given = [*map(self._walk.copied, args)], {key: self._walk.copied(value) for key, value in named.items()}
-        return self._derivation(obj, name, *given)
+    def _through(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Walks through the user's function in a component."""
+        value = call(self._walk, func, list(args), dict(named))
+        if isinstance(value, Awaited):
+            value = value.value
+        if self.knows(value) or isinstance(value, Pending):
+            raise Stop("gets a function's value from what the function returned")
+        return value
 
-    def _derivation(self, obj: Any, name: str, args: Any, named: Any) -> Any:
-        for done, value in self._derivations:
-            if done[0] is obj and done[1:] == (name, args, named):
-                return value
-        fresh = isinstance(obj, Fresh)
-        value = (
-            Fresh(obj.kind, args, named, parent=obj, name=name)
-            if fresh
-            else self._components.derived(obj, name, args, named)
-        )
-        if self._components.knows(value):  # each walk meets the same object, and thus its calls
-            self._derivations.append(((obj, name, args, named), value))
-        return self._walk.own(value) if type(value) is list else value
-
-    def _resolved(self, obj: Any) -> Any:
-        """Returns the component behind a fresh one if stock has called it; any other as it is."""
-        if not isinstance(obj, Fresh) or (bound := self._fresh.bound(obj.made)) is None:
-            return obj
-        if obj.parent is None:
-            return bound
-        return self._derivation(self._resolved(obj.parent), obj.name, obj.args, obj.named)
-
-    def _flat(self, steps: Sequence[Any]) -> Iterator[Any]:
-        for step in map(self._resolved, steps):
-            inner = self._components.steps(step)
-            yield from (step,) if inner is None else inner
+    def _holds_changed(self, obj: Any) -> bool:
+        """Returns True if a component may hold something that the function has changed before this call."""
+        if not self._changed:
+            return False
+        if id(obj) not in self._held:
+            self._held[id(obj)] = obj, held_by(obj)
+        return holds(self._held[id(obj)][1], self._changed.keys())
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        if self._holds_changed(obj):
+            raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
         part = None if isinstance(obj, Fresh) else self._part(obj)
         known = self._walk.known(key)
-        if part is not None and self._components.computes(obj):
+        if part is not None and self._components.computes(obj, name):
             if known and (value := self._computed(part, key)) is not UNKNOWN:
-                return value
+                return as_text(value)
         else:
             self.worth = self.worth or self.pays(obj, name)
-        reads_only = part is None or self._components.reads_only(part, key if known else UNKNOWN)
+        reads_only = part is None or self._components.reads_only(part, name, key if known else UNKNOWN)
+        if self._components.streams(name):
+            if not reads_only:
+                raise Stop(f"streams a {type(obj).__name__}, which may have side effects")
+            self._walk.beside = self._walk.beside or sure
+            return UNKNOWN
         if not (sure and known and self._walk.real(key)):
             self.blocked = True
             if not reads_only:
                 raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")
             return UNKNOWN
-        call = self._matching(obj, name, self._walk.copied(key), args, named)
-        if call.failed:
+        found = self._matching(obj, name, self._walk.copied(key), args, named)
+        if found.failed:
             raise Stop(f"its call of a {type(obj).__name__} failed")
-        if call.value is UNKNOWN and not reads_only:
+        if found.value is UNKNOWN and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
-        return call.value
+        return as_text(found.value)
 
     def _computed(self, part: Planned, key: Any) -> Any:
         try:
@@ -276,11 +346,10 @@ class CallFinder:
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
         wanted = self._arguments(key)
-        for call in self.calls:
-            own = call.component is obj or self._components.same(call.component, obj, ())
-            if own and not call.met and call.name == name and equal(call.key, wanted):
-                call.met = True
-                return call
+        for found in self.calls:
+            if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
+                found.met = True
+                return found
         claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         self.calls.append(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from typing import Any, Protocol
@@ -78,11 +78,19 @@ class GraphAhead:
             lifecycle.close(call)
 
 
+def graph_ahead(part: Planned, invocation: Invocation) -> GraphAhead | None:
+    """Returns a call whose graph runs ahead; None if nothing of it can."""
+    plan = part._self_current(invocation.way)
+    if plan is None or not plan.touched:
+        return None
+    return GraphAhead(part, part._self_framework.bounded(plan), invocation)
+
+
 class MethodAhead:
     """A call of a method that opens no runs, such as a search of a store. Stock gets its result."""
 
     def __init__(
-        self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+        self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> None:
         self._call = partial(method, *args, **named)
         self._awaits = method.__name__.startswith("a")
@@ -93,7 +101,7 @@ class MethodAhead:
         async def work() -> Any:
             try:
                 await self.ready()
-                async with self._limit:
+                async with self._limit or nullcontext():
                     value = await (self._call() if self._awaits else in_thread(self._call))
             except Exception as error:
                 finished(Failed(error))

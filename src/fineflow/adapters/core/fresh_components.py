@@ -34,6 +34,14 @@ class Fresh:
         """The component that the function makes, of which this is one or is derived."""
         return self if self.parent is None else self.parent.made
 
+    def same(self, other: Any) -> bool:
+        """Returns True if another walk has met this component, or derived one from it in the same way."""
+        if self is other or not isinstance(other, Fresh):
+            return self is other
+        if self.parent is None or other.parent is None or not self.parent.same(other.parent):
+            return False
+        return (self.name, self.args, self.named) == (other.name, other.args, other.named)
+
 
 class FreshComponents:
     """The components that one run of a function makes, in the order in which walks meet them."""

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from fineflow.adapters.core.call_finder import CallFinder, Components, FoundCall
-from fineflow.adapters.core.calls_ahead import CallAhead, GraphAhead
+from fineflow.adapters.core.calls_ahead import CallAhead
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe
 from fineflow.adapters.core.entry_wrappers import active
@@ -74,6 +74,8 @@ class InnerCalls:
         self._limits: _Limits = {}
         self._over = False
         self._due = False  # another walk is scheduled
+        self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
+        self._most = components.limit() or options.max_concurrency or _AT_ONCE
 
     # --- walks ------------------------------------------------------------------------------------------------------
 
@@ -99,11 +101,24 @@ class InnerCalls:
             self._due = False
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
-            waiting = self._finder.look()
-            for call in waiting:
-                if not (call.begun or call.taken) and (len(waiting) > 1 or self._gains(call)):
-                    call.begun = True
-                    self._begin(call)
+            self._waiting = self._finder.look()
+            self._fill()
+
+    def _fill(self) -> None:
+        """Starts calls that the last walk has found, while their number allows it.
+
+        Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
+        """
+        calls = self._finder.calls
+        running = sum(call.under_way and (call.ahead is not None or call.taken) for call in calls)
+        several = len(self._waiting) > 1 or self._finder.beside
+        for call in self._waiting:
+            if running >= self._most:
+                return
+            if not (call.begun or call.taken) and (several or self._gains(call)):
+                call.begun = True
+                self._begin(call)
+                running += call.ahead is not None
 
     def _observe(self, call: FoundCall, *, ahead: bool) -> None:
         observe(call.component, call.name, now() - call.since, ahead=ahead)
@@ -117,8 +132,8 @@ class InnerCalls:
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead
 
-    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-        """Returns the bound on calls that run ahead on a loop.
+    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore | None:
+        """Returns the bound on component calls on a loop, if the user has set one.
 
         A bound of the call around the function holds for all functions of this call, and for all inputs of a batch.
         """
@@ -126,20 +141,19 @@ class InnerCalls:
         bound = None if call is None else call.limit
         if call is not None and bound is not None and call.loop is loop:
             return bound
+        if bound is None and not (self._components.limit() or self._options.max_concurrency):
+            return None
         limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
         if loop not in limits:
-            limits[loop] = asyncio.Semaphore(self._components.limit() or self._options.max_concurrency or _AT_ONCE)
+            limits[loop] = asyncio.Semaphore(self._most)
         return limits[loop]
 
-    def _ahead(self, call: FoundCall, limit: asyncio.Semaphore) -> CallAhead | None:
+    def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
         part = self._part(call.component)
         if part is None:
             return self._components.method(call.component, call.name, call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
-        plan = part._self_current(invocation.way)
-        if plan is None or not plan.touched:
-            return None
-        return GraphAhead(part, part._self_framework.bounded(plan), invocation)
+        return self._components.ahead(part, call.name, invocation)
 
     def _finished(self, call: FoundCall, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
@@ -148,6 +162,9 @@ class InnerCalls:
         elif call.value is UNKNOWN:
             self._observe(call, ahead=True)
             call.value = value
+        with self._lock:
+            if not self._over:
+                self._fill()
         if self._finder.blocked and not self._due and not self._over:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
@@ -155,8 +172,10 @@ class InnerCalls:
     # --- what stock does --------------------------------------------------------------------------------------------
 
     def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
-        """Returns the call that stock is about to make, if a walk has found it, or if it gains by itself."""
+        """Returns the call that stock is about to make; None for one that nothing has found."""
         with self._lock:
+            if self._due:  # stock already has the result that the next walk is for
+                self.look()
             if self._over:
                 return None
             try:
@@ -164,32 +183,41 @@ class InnerCalls:
                     self.look()
                     return first
                 wanted = self._arguments(self._components.key(component, name, args, named))
-                found = self._finder.matching(component, name, wanted)
-                if found is not None and found.ahead is not None and not found.ahead.fits(args, named):
+                found = self._finder.take(component, name, wanted, args, named)
+                if found is None:
+                    return self._alone(FoundCall(component, name, wanted, args, named))
+                if not found.begun:
+                    self._alone(found)
+                elif found.ahead is not None and not found.ahead.fits(args, named):
                     found.ahead.drop()
                     found.ahead = None
-                return found or self._alone(FoundCall(component, name, wanted, args, named))
+                return found
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
 
     def _alone(self, call: FoundCall) -> FoundCall | None:
         """Runs a call that no walk has found as an optimized object would, if it gains by itself."""
-        if not (self._components.composite(call.component) and self._finder.pays(call.component, call.name)):
-            return None
-        if not self._gains(call):
+        if not (self._finder.pays(call.component, call.name) and self._gains(call)):
             return None
         call.begun = call.taken = True
         self._begin(call)
         return None if call.ahead is None else call
 
     def _gains(self, call: FoundCall) -> bool:
-        """Returns True if a call gains by itself, as an optimized object would."""
-        part = self._part(call.component)
-        if part is None or self._components.computes(call.component):
+        """Returns True if a call gains by itself, as an optimized object would.
+
+        One that walks look through does not: its steps are calls of their own.
+        """
+        part = None if self._opened(call) else self._part(call.component)
+        if part is None or not self._components.composite(call.component):
             return False
-        invocation = self._components.invocation(part, call.name, call.args, call.named, asyncio.Semaphore())
+        invocation = self._components.invocation(part, call.name, call.args, call.named, None)
         plan = part._self_current(invocation.way)
         return plan is not None and plan.follows_for(call.name, eager=self._options.eager)
+
+    def _opened(self, call: FoundCall) -> bool:
+        inner = self._components.inner(call.component, call.name, call.args, call.named)
+        return inner is not None or self._components.steps(call.component) is not None
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
@@ -233,7 +261,7 @@ class InnerCalls:
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)
         assert part is not None
-        return self._components.invocation(part, call.name, args, named, asyncio.Semaphore())
+        return self._components.invocation(part, call.name, args, named, None)
 
     def _made(self, call: FoundCall, value: Any) -> None:
         call.failed = False  # of what ran ahead, perhaps

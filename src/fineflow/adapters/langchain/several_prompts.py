@@ -85,8 +85,8 @@ class _Several:
         return asyncio.Semaphore(config.get("max_concurrency") or options.max_concurrency or _AT_ONCE)
 
     def close(self) -> None:
-        """Ends the requests that stock has not made."""
-        for ahead, *_ in (self._ahead or [])[self._next :]:
+        """Ends the requests that stock has not made. The last first: none may get the permit of one that ends."""
+        for ahead, *_ in reversed((self._ahead or [])[self._next :]):
             ahead.drop()
 
 

@@ -13,6 +13,7 @@ from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, RunnablePassthrough, RunnableSequence
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
@@ -21,6 +22,10 @@ from fineflow.adapters.lookahead.scan import Found, scan
 
 ENTRIES = frozenset({"invoke", "ainvoke"})
 """Methods of runnables whose calls inside user functions run ahead."""
+
+BATCHES = frozenset({"batch", "abatch"})
+STREAMS = frozenset({"stream"})
+"""Methods that only stock calls, while others run ahead."""
 
 _SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "
 _SEARCHES += "similarity_search_by_vector max_marginal_relevance_search max_marginal_relevance_search_by_vector"
@@ -35,9 +40,10 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
 )
 _MADE = (BaseLanguageModel, BaseRetriever, Embeddings, VectorStore)
 _SIMPLE = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser, VectorStoreRetriever, RunnablePassthrough)
-_CALLED = ENTRIES.union({"apply", "generate"}, *(names for _, names in _METHODS))
+_CALLED = ENTRIES.union({"apply", "generate"}, BATCHES, STREAMS, *(names for _, names in _METHODS))
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
+_TOOL_RUNS = ("_run", "_arun")
 _RUNS = ("_get_relevant_documents", "_aget_relevant_documents")
 
 
@@ -53,6 +59,8 @@ def functions_of(step: Any) -> dict[str, Any]:
     """
     if type(step) is RunnableLambda:
         return {name: step.__dict__[name] for name in ("func", "afunc") if name in step.__dict__}
+    if isinstance(step, BaseTool):
+        return functions_of_tool(step)
     kind = type(step)
     if issubclass(kind, BaseDocumentCompressor):
         names = list(_COMPRESS)
@@ -63,6 +71,16 @@ def functions_of(step: Any) -> dict[str, Any]:
         names = []
     found = {name: plain(kind, name) for name in names}
     return {name: MethodType(func, step) for name, func in found.items() if isinstance(func, FunctionType)}
+
+
+def functions_of_tool(tool: BaseTool) -> dict[str, Any]:
+    """Returns the user's functions that a tool runs, by attribute or method."""
+    kind = type(tool)
+    if kind in (StructuredTool, Tool):
+        own = {name: getattr(tool, name, None) for name in ("func", "coroutine")}
+        return {name: func for name, func in own.items() if isinstance(func, FunctionType | MethodType)}
+    found = {name: plain(kind, name) for name in _TOOL_RUNS if not of_package(owner(kind, name).__module__)}
+    return {name: MethodType(func, tool) for name, func in found.items() if isinstance(func, FunctionType)}
 
 
 def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:

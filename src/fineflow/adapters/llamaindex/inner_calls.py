@@ -80,7 +80,7 @@ class _QueryAhead(RecordedAhead):
         method: Callable[..., Any],
         args: Sequence[Any],
         named: Mapping[str, Any],
-        limit: asyncio.Semaphore,
+        limit: asyncio.Semaphore | None,
         query: QueryBundle,
         before: Sequence[_QueryAhead],
         embeds: bool,
@@ -162,11 +162,17 @@ class Components:
     def composite(self, obj: Any) -> bool:
         return False
 
-    def derives(self, obj: Any, name: str) -> bool:
-        return False
+    def makes(self, obj: Any, name: str) -> bool:
+        return False  # of an index: computed
 
-    def derived(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        raise Stop(f"calls .{name}() of a {type(obj).__name__}")
+    def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        return None
+
+    def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
+        raise AssertionError("components of LlamaIndex run ahead by their methods")
+
+    def streams(self, name: str) -> bool:
+        return False
 
     def steps(self, obj: Any) -> Sequence[Any] | None:
         return None
@@ -179,13 +185,13 @@ class Components:
                 raise Stop(f"calls .{name}() of a {type(obj).__name__}: {refused}")
         return (*map(_compared, args), name, *named, *map(_compared, named.values()))
 
-    def reads_only(self, part: Planned, key: Any) -> bool:
+    def reads_only(self, part: Planned, name: str, key: Any) -> bool:
         return True
 
     def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
         return one is other or (id(one) in self._made and _alike(one, other, _DEEP))
 
-    def computes(self, obj: Any) -> bool:
+    def computes(self, obj: Any, name: str = "") -> bool:
         return is_prompt(obj) or makes(obj)
 
     def computed(self, part: Planned, key: Any) -> Any:
@@ -202,11 +208,13 @@ class Components:
             self._made[id(value)] = value
         return value
 
-    def invocation(self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore) -> Invocation:
+    def invocation(
+        self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None
+    ) -> Invocation:
         raise AssertionError("components of LlamaIndex run ahead by their methods")
 
     def method(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> CallAhead | None:
         if self.reading(obj).local:  # stock makes it, and the walk goes on with the result
             return None

@@ -205,7 +205,7 @@ class RecordedAhead(MethodAhead):
         method: Callable[..., Any],
         args: Sequence[Any],
         named: Mapping[str, Any],
-        limit: asyncio.Semaphore,
+        limit: asyncio.Semaphore | None,
         then: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(method, args, named, limit)

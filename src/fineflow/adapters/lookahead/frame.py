@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,15 @@ class Frame:
         self.result: Any = None
         self.keywords: tuple[str, ...] = ()  # of the next call (Python 3.11 and 3.12)
         self.yielded: list[Any] | None = None  # what a generator expression has yielded
+        self.each: Callable[[Any], None] | None = None  # gets that
         self._decoded = decoded(code)
         self._branches: list[int] = []  # unknown branches that are being walked through
 
     def run(self, names: dict[str, Any]) -> Any:
         """Returns what the code returns, given its local variables. Raises Stop."""
         self.names = names
-        self._until(frozenset({self._decoded.end}))
+        with self.walk.deeper():
+            self._until(frozenset({self._decoded.end}))
         return self.result
 
     def _until(self, stops: frozenset[int]) -> None:
@@ -105,7 +107,7 @@ class Frame:
     # --- the stack and variables ------------------------------------------------------------------------------------
 
     def push(self, value: Any) -> None:
-        self.stack.append(value)
+        self.stack.append(self.walk.seen(value) if self.walk.past.contents else value)
 
     def pop(self) -> Any:
         return self.stack.pop()
@@ -126,6 +128,9 @@ class Frame:
 
     def outer(self, name: str) -> Any:
         """Returns a global or builtin. Raises Stop if there is none."""
+        found = self.walk.assigned(self.owner.__globals__, name, NULL)
+        if found is not NULL:
+            return found
         for scope in (self.owner.__globals__, vars(builtins)):
             if name in scope:
                 return scope[name]

@@ -51,6 +51,8 @@ class _Scan:
             for name, value in (*((type(value).__name__, value) for value in func.args), *func.keywords.items()):
                 self._refer(name, value, depth, repeated)
             func = func.func
+        if not isinstance(func, FunctionType | MethodType | type) and not of_package(type(func).__module__ or ""):
+            func = _attribute(func, "__call__")  # a callable object
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
         if not isinstance(func, FunctionType) or func.__code__.co_flags & _GENERATORS or depth > _DEPTH:

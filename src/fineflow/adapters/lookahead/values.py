@@ -20,6 +20,9 @@ class _Marker:
 UNKNOWN: Any = _Marker("UNKNOWN")
 """The result of a component call that has not ended, and whatever depends on it."""
 
+INERT: Any = _Marker("INERT")
+"""An object of which nothing is known but that its methods change nothing else, such as a counter or a progress bar."""
+
 NULL: Any = _Marker("NULL")
 """An unbound local, or the marker that calls push."""
 
@@ -43,6 +46,19 @@ class Local(NamedTuple):
     defaults: tuple[Any, ...]
     named_defaults: Mapping[str, Any]
     cells: tuple[Any, ...]
+
+
+class Pending(NamedTuple):
+    """A generator expression that nothing has read yet. names: its local variables."""
+
+    func: Local
+    names: Mapping[str, Any]
+
+
+class Progress(NamedTuple):
+    """A progress bar around something that is iterated over."""
+
+    elements: Any
 
 
 class Awaited(NamedTuple):
@@ -77,8 +93,22 @@ class Host(Protocol):
         Raises: Stop if the call may have side effects that what follows depends on.
         """
 
+    def inner(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+        """Returns the user's function that a component call runs, and its arguments; None if there is none."""
+
     def joined(self, left: Any, right: Any) -> Any:
         """Returns ``left | right``. Raises Stop if that is not understood."""
 
+    def changes(self, value: Any) -> None:
+        """Notes that the function changes a container or object that it did not create.
+
+        ``call`` raises Stop for components that hold it.
+        """
+
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns a new object, by ``kind(...)`` or ``kind.name(...)``. Raises Stop if making it may do more."""
+        """Returns a new object, by ``kind(...)`` or ``kind.name(...)``; kind: a class or a component.
+
+        Raises Stop if making it may do more.
+        """

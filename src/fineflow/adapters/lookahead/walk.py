@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.tables import is_plain
-from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Cell, Host, Local, Method, Stop
+from fineflow.adapters.lookahead.past import Past, Stale
+from fineflow.adapters.lookahead.values import (
+    INERT,
+    NULL,
+    UNKNOWN,
+    Awaited,
+    Cell,
+    Host,
+    Local,
+    Method,
+    Pending,
+    Progress,
+    Stop,
+)
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
 
 _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
@@ -23,16 +41,22 @@ class Walk:
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
+        self.past = past or Past()
+        self.stale = False  # the walk has met a change that stock may have made already
         self.reason = ""
+        self.beside = False  # the walk has met calls that only stock can start, in threads of its own
         self.unsure = 0  # branches entered that the function may not take
         self._steps = _STEPS
         self._depth = 0
         self._until = 0.0
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
+        self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
         self._given: dict[int, Any] = {}  # containers of data that the function was given
         self._tainted: dict[int, Any] = {}  # containers that the function may have changed by now
+        self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
+        self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._outside = False  # some of these are not the walk's own
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -43,14 +67,18 @@ class Walk:
         self._until = time.thread_time() + _SECONDS
         for each in (*args, *named.values()):
             self.given(each)
+        for changed, _ in self.past.contents.values():
+            self._tainted[id(changed)] = changed
+            self._outside = True
         try:
             call(self, func, list(args), dict(named))
         except Stop as why:
-            self.reason = str(why)
+            self.reason, self.stale = str(why), isinstance(why, Stale)
         except RecursionError:
             self.reason = "is nested too deeply"
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read
             self.reason = f"raises {type(error).__name__}"
+        self.past.first = False
 
     def spend(self, steps: int = 1) -> None:
         """Counts instructions, or work that takes as long. Raises Stop when the budget is spent."""
@@ -61,24 +89,42 @@ class Walk:
 
     def enter(self, func: Local, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Walks through a call of a Python function; returns what it returns."""
-        from fineflow.adapters.lookahead.frame import Frame, arguments
+        from fineflow.adapters.lookahead.frame import arguments
 
         flags = func.code.co_flags
         if flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>"):
             raise Stop("calls a generator function")
+        names = arguments(self, func, args, named)
+        if flags & _GENERATOR:
+            return Pending(func, names)
+        value = self.frame(func).run(names)
+        return Awaited(value) if flags & _COROUTINE else value
+
+    def frame(self, func: Local) -> Frame:
+        """Returns a frame for a call of a function."""
+        from fineflow.adapters.lookahead.frame import Frame
+
+        return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Raises Stop if calls are nested too deeply."""
         self._depth += 1
-        if self._depth > _DEPTH:
-            raise Stop("calls functions that are nested too deeply")
         try:
-            frame = Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
-            if flags & _GENERATOR:
-                frame.yielded = self.own([])
-            value = frame.run(arguments(self, func, args, named))
+            if self._depth > _DEPTH:
+                raise Stop("calls functions that are nested too deeply")
+            yield
         finally:
             self._depth -= 1
-        if flags & _GENERATOR:
-            return frame.yielded
-        return Awaited(value) if flags & _COROUTINE else value
+
+    @contextmanager
+    def perhaps(self) -> Iterator[None]:
+        """Marks what is met inside as something that the function may not do."""
+        self.unsure += 1
+        try:
+            yield
+        finally:
+            self.unsure -= 1
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -91,6 +137,16 @@ class Walk:
         """Returns True for a container that the walk has created."""
         return self._own.get(id(value)) is value
 
+    def create(self, kind: Any) -> Any:
+        """Returns a new object of one of the user's classes. It is never given to the user's code or to components."""
+        made = object.__new__(kind)
+        self._objects[id(made)] = made
+        return made
+
+    def created(self, value: Any) -> bool:
+        """Returns True for an object of the walk's own: another one than that of the function."""
+        return self._objects.get(id(value)) is value
+
     def given(self, value: Any) -> Any:
         """Registers a container of data that the function was given, or that is part of a document; returns it.
 
@@ -101,16 +157,23 @@ class Walk:
         return value
 
     def taint(self, value: Any) -> None:
-        """Notes that a container may have any content from now on. Raises Stop if a component may hold it."""
+        """Notes that a container may have any content from now on."""
         if not self.owns(value):
+            self.past.keep_content(value)
             if self._given.get(id(value)) is not value:
-                raise Stop("may change an object that it was given")
+                self.host.changes(value)
             self._outside = True
         self._tainted[id(value)] = value
 
+    def changes(self, obj: Any) -> None:
+        """Notes that an object that the walk did not create has other attributes from now on."""
+        self.host.changes(obj)
+        self._outside = True
+        self._tainted[id(obj)] = obj
+
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""
-        if value is UNKNOWN or id(value) in self._tainted:
+        if not self.whole(value) or isinstance(value, Pending | Progress) or self.created(value):
             return False
         if type(value) not in _CONTAINERS or not self.owns(value):
             return not self._outside or not self._touched(value)
@@ -137,7 +200,7 @@ class Walk:
 
     def real(self, value: Any) -> bool:
         """Returns True if stock can meet an equal value: it contains no function that only this walk has defined."""
-        if isinstance(value, Local | Method | Awaited | Cell):
+        if isinstance(value, Local | Method | Awaited | Cell | Pending | Progress):
             return False
         if type(value) is dict:
             return all(map(self.real, value.values()))
@@ -145,7 +208,7 @@ class Walk:
 
     def whole(self, value: Any) -> bool:
         """Returns True if a container's length and order are known, if not its elements."""
-        return value is not UNKNOWN and id(value) not in self._tainted
+        return value is not UNKNOWN and value is not INERT and id(value) not in self._tainted
 
     def plain(self, value: Any) -> bool:
         """Returns True for known plain data, on which operators and builtins run no user code."""
@@ -153,6 +216,33 @@ class Walk:
             return True
         self.spend(len(value) if type(value) in _CONTAINERS else 1)
         return self.known(value) and is_plain(value)
+
+    # --- variables and attributes of others ---------------------------------------------------------------------------
+
+    def seen(self, value: Any) -> Any:
+        """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""
+        found = self.past.contents.get(id(value))
+        if found is None or self.past.first or found[0] is not value:
+            return value
+        if id(value) not in self._copies:
+            self._copies[id(value)] = self.own(copy.copy(found[1]))
+        return self._copies[id(value)]
+
+    def assign(self, place: Any, name: str, value: Any, before: Any) -> None:
+        """Notes an assignment to an attribute of an object, or to a variable, that the walk did not create.
+
+        place: the object, the globals of a module, or a cell. before: its value now.
+        """
+        self.past.keep(place, name, before)
+        self._assigned[id(place), name] = place, UNKNOWN if self.unsure else value
+
+    def assigned(self, place: Any, name: str, otherwise: Any) -> Any:
+        """Returns what the walk has noted for an attribute or variable, or ``otherwise``."""
+        found = self._assigned.get((id(place), name)) if self._assigned else None
+        if found is not None:
+            return found[1]
+        before = self.past.value(place, name)
+        return otherwise if before is NULL else before
 
     def copied(self, value: Any) -> Any:
         """Returns a value with the walk's own containers copied: the walk may change them later."""

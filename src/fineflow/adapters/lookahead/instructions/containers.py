@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction
-from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -69,7 +69,7 @@ def _store_item(f: Frame, ins: Instruction) -> None:
 
 def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
     walk = f.walk
-    if container is UNKNOWN:
+    if container is UNKNOWN or container is INERT:
         return  # part of a result, which the walk reads no more
     if type(container) not in (list, dict):
         raise Stop(f"stores into a {type(container).__name__}")
@@ -79,6 +79,16 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
         raise Stop("stores under a key that is not plain data")
     else:
         container[key] = value
+
+
+@rule("DELETE_SUBSCR")
+def _delete_item(f: Frame, ins: Instruction) -> None:
+    container, _ = f.pops(2)
+    if container is UNKNOWN or container is INERT:
+        return
+    if type(container) not in (list, dict):
+        raise Stop(f"deletes an item of a {type(container).__name__}")
+    f.walk.taint(container)
 
 
 @rule("LIST_TO_TUPLE")
@@ -107,7 +117,7 @@ def _slice(f: Frame, ins: Instruction) -> None:
 
 def _item(f: Frame, container: Any, key: Any) -> Any:
     walk = f.walk
-    if container is UNKNOWN or not walk.known(key) or not walk.whole(container):
+    if not walk.known(key) or not walk.whole(container):
         return UNKNOWN
     if type(container) not in _COPIES or not (walk.plain(key) or type(key) is slice):
         raise Stop(f"reads an item of a {type(container).__name__}")
@@ -117,10 +127,11 @@ def _item(f: Frame, container: Any, key: Any) -> Any:
 
 @rule("UNPACK_SEQUENCE")
 def _unpack(f: Frame, ins: Instruction) -> None:
-    parts = calls.elements(f.walk, f.pop())
+    parts = iteration.elements(f.walk, f.pop())
     if parts is None:
         f.stack += [UNKNOWN] * ins.arg
         return
     if len(parts) != ins.arg:
         raise Stop("may raise an exception")
-    f.stack += reversed(parts)
+    for part in reversed(parts):
+        f.push(part)

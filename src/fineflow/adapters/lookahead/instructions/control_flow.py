@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction
-from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Stop
+from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Awaited, Progress, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -47,7 +47,7 @@ def _jump_or_pop(f: Frame, ins: Instruction) -> None:
 
 def _holds(f: Frame, name: str, value: Any) -> bool | None:
     """Returns True if a conditional jump is taken, None if that is not known."""
-    if value is UNKNOWN or not f.walk.whole(value):
+    if not f.walk.whole(value):
         return None
     if name.endswith("NOT_NONE"):
         return value is not None
@@ -58,7 +58,7 @@ def _holds(f: Frame, name: str, value: Any) -> bool | None:
 
 @rule("GET_ITER")
 def _iterate(f: Frame, ins: Instruction) -> None:
-    f.push(calls.iterator(f.walk, f.pop()))
+    f.push(iteration.iterator(f.walk, f.pop()))
 
 
 @rule("FOR_ITER")
@@ -121,5 +121,19 @@ def _yield(f: Frame, ins: Instruction) -> None:
         raise Stop("yields")
     if f.walk.unsure:
         f.walk.taint(f.yielded)
-    f.yielded.append(f.pop())
+    value = f.pop()
+    f.yielded.append(value)
+    if f.each is not None:
+        f.each(value)
     f.push(None)
+
+
+# --- with -----------------------------------------------------------------------------------------------------------
+
+
+@rule("BEFORE_WITH")
+def _enter(f: Frame, ins: Instruction) -> None:
+    manager = f.pop()
+    if manager is not INERT and not isinstance(manager, Progress):
+        raise Stop(f"enters a {type(manager).__name__}")
+    f.stack += [INERT, manager]  # its exit, and what it returns

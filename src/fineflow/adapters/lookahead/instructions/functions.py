@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction
-from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead import calls, iteration, objects
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import NULL, Local, Stop
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Awaited, Local, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
 @rule("LOAD_ATTR LOAD_METHOD")
 def _attribute(f: Frame, ins: Instruction) -> None:
     method = ins.name == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(ins.arg & 1))
-    value = calls.attribute(f.walk, f.pop(), ins.value, method=method)
+    value = objects.attribute(f.walk, f.pop(), ins.value, method=method)
     f.stack += [NULL, value] if method else [value]
 
 
-@rule("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_SUBSCR")
+@rule("STORE_ATTR")
+def _set_attribute(f: Frame, ins: Instruction) -> None:
+    value, obj = f.pops(2)
+    objects.set_attribute(f.walk, obj, ins.value, value)
+
+
+@rule("DELETE_ATTR DELETE_GLOBAL")
 def _refused(f: Frame, ins: Instruction) -> None:
-    raise Stop("may change an object that it was given")
+    raise Stop("deletes part of an object that it was given")
 
 
 @rule("MAKE_FUNCTION")
@@ -74,11 +81,15 @@ def _call(f: Frame, ins: Instruction) -> None:
 @rule("CALL_FUNCTION_EX")
 def _call_unpacked(f: Frame, ins: Instruction) -> None:
     named = f.pop() if ins.arg & 1 else {}
-    args = calls.elements(f.walk, f.pop())
+    args = iteration.elements(f.walk, f.pop())
     first, second = f.pops(2)
+    func = second if first is NULL else first
+    if args is None and func is asyncio.gather:
+        f.push(Awaited(UNKNOWN))
+        return
     if args is None or type(named) is not dict or not f.walk.whole(named):
         raise Stop("calls a function with arguments that are not known one by one")
-    f.push(calls.call(f.walk, second if first is NULL else first, list(args), dict(named)))
+    f.push(calls.call(f.walk, func, list(args), dict(named)))
 
 
 @rule("LOAD_ASSERTION_ERROR")

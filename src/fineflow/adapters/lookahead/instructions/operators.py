@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -105,14 +105,14 @@ def _contains(f: Frame, ins: Instruction) -> None:
 @rule("IS_OP")
 def _is(f: Frame, ins: Instruction) -> None:
     left, right = f.pops(2)
-    unknown = left is UNKNOWN or right is UNKNOWN
+    unknown = any(each is UNKNOWN or each is INERT for each in (left, right))
     f.push(UNKNOWN if unknown else (left is right) is not bool(ins.arg))
 
 
 @rule("UNARY_NOT TO_BOOL")
 def _not(f: Frame, ins: Instruction) -> None:
     value = f.pop()
-    if value is UNKNOWN or not f.walk.whole(value):
+    if not f.walk.whole(value):
         f.push(UNKNOWN)
     else:
         f.push(f.walk.truth(value) is (ins.name == "TO_BOOL"))
@@ -121,9 +121,10 @@ def _not(f: Frame, ins: Instruction) -> None:
 @rule("UNARY_NEGATIVE")
 def _negative(f: Frame, ins: Instruction) -> None:
     value = f.pop()
-    if value is not UNKNOWN and type(value) not in (int, float):
+    known = f.walk.whole(value)
+    if known and type(value) not in (int, float):
         raise Stop(f"negates a {type(value).__name__}")
-    f.push(UNKNOWN if value is UNKNOWN else -value)
+    f.push(-value if known else UNKNOWN)
 
 
 @rule("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction
-from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead import objects
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Stop
 
@@ -69,18 +69,35 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
 @rule("LOAD_DEREF LOAD_CLASSDEREF")
 def _load_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
-    value = cell.value if isinstance(cell, Cell) else cell.cell_contents
+    value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", NULL)
+    if value is NULL and not isinstance(cell, Cell):
+        value = _content(cell)
     if value is NULL:
         raise Stop(f"reads {ins.value} before it is assigned")
     f.push(value)
 
 
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return NULL
+
+
 @rule("STORE_DEREF")
 def _store_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
-    if not isinstance(cell, Cell):
-        raise Stop(f"assigns {ins.value} of the enclosing function")
-    cell.value = UNKNOWN if f.walk.unsure and ins.value in f.code.co_freevars else f.pop()
+    value = f.pop()
+    if isinstance(cell, Cell):
+        cell.value = UNKNOWN if f.walk.unsure and ins.value in f.code.co_freevars else value
+    else:
+        f.walk.assign(cell, "", value, _content(cell))
+
+
+@rule("STORE_GLOBAL")
+def _store_global(f: Frame, ins: Instruction) -> None:
+    scope = f.owner.__globals__
+    f.walk.assign(scope, ins.value, f.pop(), scope.get(ins.value, NULL))
 
 
 @rule("LOAD_GLOBAL LOAD_NAME")
@@ -100,7 +117,7 @@ def _import(f: Frame, ins: Instruction) -> None:
 
 @rule("IMPORT_FROM")
 def _import_from(f: Frame, ins: Instruction) -> None:
-    f.push(calls.attribute(f.walk, f.stack[-1], ins.value, method=False))
+    f.push(objects.attribute(f.walk, f.stack[-1], ins.value, method=False))
 
 
 @rule("POP_TOP")

@@ -1,0 +1,39 @@
+"""What an object holds: whether a change of some container or object can be noticed by a component."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Collection
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+_MOST = 20_000  # objects that are looked at
+_SKIPPED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, logging.Logger)
+_SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)})
+
+
+def held_by(obj: Any) -> frozenset[int] | None:
+    """Returns the ids of all objects that an object refers to, itself included; None if these are too many.
+
+    Functions count with their closures, defaults and attributes, without the globals of their module.
+    """
+    seen: set[int] = set()
+    todo = [obj]
+    while todo:
+        each = todo.pop()
+        if type(each) in _SCALARS or id(each) in seen or isinstance(each, _SKIPPED):
+            continue
+        seen.add(id(each))
+        if len(seen) > _MOST:
+            return None
+        if isinstance(each, FunctionType):
+            todo += [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
+        else:
+            todo += gc.get_referents(each)
+    return frozenset(seen)
+
+
+def holds(held: frozenset[int] | None, changed: Collection[int]) -> bool:
+    """Returns True if an object may hold one of these; held: what ``held_by`` has returned for it."""
+    return held is None or not held.isdisjoint(changed)

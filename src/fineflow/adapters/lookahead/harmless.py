@@ -1,0 +1,134 @@
+"""Functions of the standard library and of common packages that change nothing that a component could notice.
+
+Stock calls them; a walk only needs to get past them. Some it computes, as they are pure.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import html
+import logging
+import os
+import pprint
+import random
+import re
+import sys
+import textwrap
+import time
+import traceback
+import urllib.parse
+import uuid
+import warnings
+from typing import Any
+
+from fineflow.adapters.lookahead.values import INERT, UNKNOWN
+
+_LEVELS = "debug info warning warn error exception critical log trace success"
+LOG_METHODS = frozenset({*_LEVELS.split(), "isEnabledFor", "bind", "opt"})
+
+_CHECKS = ("validators", "field_validators", "root_validators", "model_validators", "field_serializers")
+
+
+def _by_id(values: dict[Any, list[Any]]) -> dict[int, tuple[Any, Any]]:
+    return {id(func): (func, value) for value, functions in values.items() for func in functions}
+
+
+def _named(module: Any, names: str) -> list[Any]:
+    return [getattr(module, name) for name in names.split()]
+
+
+# By id, with the function itself to keep the id from being reused, and the value of a call.
+_FUNCTIONS = _by_id(
+    {
+        None: [print, pprint.pprint, pprint.pp, *_named(traceback, "print_exc print_stack"), warnings.warn],
+        UNKNOWN: [
+            *_named(time, "time time_ns perf_counter perf_counter_ns monotonic strftime ctime localtime gmtime"),
+            *_named(uuid, "uuid1 uuid3 uuid4 uuid5"),
+            *_named(random, "random randint uniform choice choices sample randrange"),
+            *_named(traceback, "format_exc"),
+            *_named(dataclasses, "asdict astuple replace"),
+            *(hash, id, callable, os.getenv, os.path.exists, os.getcwd),
+        ],
+        INERT: [
+            *_named(collections, "defaultdict Counter deque OrderedDict"),
+            *_named(hashlib, "md5 sha1 sha256 sha512"),
+            *_named(contextlib, "suppress nullcontext"),
+        ],
+    }
+)
+_METHODS = frozenset(
+    (id(kind), name)
+    for kind, names in ((datetime.datetime, "now utcnow today"), (datetime.date, "today"))
+    for name in names.split()
+)
+PURE = frozenset(
+    id(each)
+    for each in (
+        *_named(textwrap, "dedent fill indent shorten wrap"),
+        *_named(html, "escape unescape"),
+        *_named(urllib.parse, "quote quote_plus unquote urljoin"),
+        *_named(os.path, "basename dirname join splitext"),
+    )
+)
+
+# Of packages that may be imported later, or never: module, name, value of a call.
+_ELSEWHERE: tuple[tuple[str, str, Any], ...] = (
+    ("langchain_core.callbacks.usage", "get_usage_metadata_callback", INERT),
+    ("langchain_community.callbacks.manager", "get_openai_callback", INERT),
+    ("langchain_core.tracers.context", "collect_runs", INERT),
+    ("langchain_core.tracers.context", "tracing_v2_enabled", INERT),
+    ("rich", "print", None),
+    ("rich.pretty", "pprint", None),
+    ("icecream", "ic", UNKNOWN),
+)
+PATTERNS = (re.Pattern, re.Match)
+_BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook", "tqdm.auto", "tqdm.rich")
+
+_NOTHING: Any = object()
+
+
+def value_of_call(func: Any) -> tuple[bool, Any]:
+    """Returns True and the value of a call, perhaps UNKNOWN or INERT; False for a function that is not known."""
+    found = _FUNCTIONS.get(id(func))
+    if found is not None:
+        return True, found[1]
+    for module, name, value in _ELSEWHERE:
+        if getattr(func, "__name__", "") == name and getattr(sys.modules.get(module), name, _NOTHING) is func:
+            return True, value
+    return False, None
+
+
+def of_class(kind: Any, name: str) -> bool:
+    """Returns True if ``kind.name(...)`` changes nothing and its value is not worth knowing."""
+    return (id(kind), name) in _METHODS or (is_bar(kind) and name == "write")
+
+
+def is_bar(kind: Any) -> bool:
+    """Returns True for the classes of progress bars."""
+    return isinstance(kind, type) and kind.__module__ in _BARS
+
+
+def logs(obj: Any, name: str) -> bool:
+    """Returns True if ``obj.name(...)`` writes a message for people."""
+    if isinstance(obj, logging.Logger | logging.LoggerAdapter):
+        return name in LOG_METHODS
+    if obj is sys.stdout or obj is sys.stderr:
+        return name in ("write", "flush")
+    module = type(obj).__module__.partition(".")[0]
+    if module in ("loguru", "structlog"):
+        return name in LOG_METHODS
+    return type(obj).__module__ == "rich.console" and name in ("print", "log", "rule")
+
+
+def is_silent_model(kind: Any) -> bool:
+    """Returns True for a pydantic model or named tuple whose instances are made without the user's code."""
+    if getattr(kind, "__pydantic_decorators__", None) is None:
+        return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_field_defaults")
+    decorators = kind.__pydantic_decorators__
+    if any(getattr(decorators, name, None) for name in _CHECKS) or kind.__pydantic_post_init__:
+        return False
+    return not kind.__pydantic_custom_init__

@@ -1,0 +1,145 @@
+"""Attributes of objects, and objects of the user's classes that the function makes."""
+
+from __future__ import annotations
+
+import inspect
+from enum import EnumMeta
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis import is_plain, tables
+from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.lookahead import harmless
+from fineflow.adapters.lookahead.values import INERT, NULL, UNKNOWN, Local, Method, Pending, Progress, Stop
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.walk import Walk
+
+_DATA = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None)})
+# Methods of messages, models and run managers that only read.
+OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
+OF_RESULTS |= {"get_content", "get_text"}
+
+
+def as_text(value: Any) -> Any:
+    """Returns plain text for an instance of a package's text class that behaves as such; other values unchanged."""
+    kind = type(value)
+    if kind is str or not isinstance(value, str) or not of_package(kind.__module__):
+        return value
+    same = all(getattr(kind, name) is getattr(str, name) for name in ("__str__", "__format__", "__eq__", "__hash__"))
+    return str.__str__(value) if same else value
+
+
+def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
+    """Returns ``obj.name``, without running code. method: it is about to be called. Raises Stop."""
+    if obj is UNKNOWN or obj is INERT or isinstance(obj, Progress):
+        return Method(UNKNOWN if obj is UNKNOWN else INERT, name) if method else UNKNOWN
+    if walk.host.knows(obj):
+        return _of_component(walk, obj, name)
+    if type(obj) in _DATA or isinstance(obj, harmless.PATTERNS):
+        return Method(obj, name)
+    if type(obj) is ModuleType:
+        if name not in vars(obj):
+            raise Stop(f"reads {name} of module {obj.__name__}, which it does not have yet")
+        return walk.assigned(vars(obj), name, vars(obj)[name])
+    if isinstance(obj, EnumMeta):
+        return vars(obj)["_member_map_"].get(name, Method(obj, name))
+    if isinstance(obj, type):
+        return _of_class(obj, name)
+    if harmless.logs(obj, name):
+        return Method(INERT, name)
+    if name in tables.ATTRIBUTES and is_plain(obj):
+        return walk.given(as_text(getattr(obj, name)))
+    if name in OF_RESULTS and is_plain(obj):
+        return Method(obj, name)
+    if isinstance(obj, Local | Method | Pending | FunctionType | MethodType):
+        if name == "__name__" and isinstance(obj, FunctionType | MethodType):
+            return obj.__name__
+        raise Stop(f"reads {name} of a function")
+    return _of_instance(walk, obj, name)
+
+
+def _of_component(walk: Walk, obj: Any, name: str) -> Any:
+    return Method(obj, name) if walk.host.judges(obj, name) else _of_instance(walk, obj, name)
+
+
+def _of_class(kind: Any, name: str) -> Any:
+    if name == "__name__":
+        return kind.__name__
+    found = inspect.getattr_static(kind, name, None)
+    return found if type(found) in _DATA and found is not None else Method(kind, name)
+
+
+def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
+    kind = type(obj)
+    own_look_up: Any = kind.__getattribute__
+    if own_look_up is not object.__getattribute__:
+        raise Stop(f"reads an attribute of a {kind.__name__}, which may run code")
+    noted = walk.assigned(obj, name, NULL)
+    if noted is not NULL:
+        return noted
+    if name == "__class__":
+        return kind
+    found = inspect.getattr_static(kind, name, None)
+    if isinstance(found, property) and isinstance(found.fget, FunctionType):
+        from fineflow.adapters.lookahead.calls import call
+
+        return call(walk, found.fget, [obj], {})
+    if isinstance(found, MemberDescriptorType):
+        return found.__get__(obj, kind)
+    if found is not None and hasattr(type(found), "__set__"):
+        raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
+    own = getattr(obj, "__dict__", {})
+    if name in own:
+        return own[name]
+    if isinstance(found, FunctionType):
+        return MethodType(found, obj)
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if isinstance(found, classmethod):
+        return MethodType(found.__func__, kind)
+    if found is None or hasattr(type(found), "__get__"):
+        raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
+    return found
+
+
+def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
+    """Does ``obj.name = value``: to objects of the walk's own; for others it is only noted. Raises Stop."""
+    if obj is UNKNOWN or obj is INERT:
+        return  # part of a result, which the walk reads no more
+    kind = type(obj)
+    if walk.host.knows(obj) or isinstance(obj, type | ModuleType | FunctionType | MethodType):
+        raise Stop(f"changes a {kind.__name__}")
+    setter: Any = kind.__setattr__
+    found = inspect.getattr_static(kind, name, None)
+    hidden = found is not None and hasattr(type(found), "__set__") and not isinstance(found, MemberDescriptorType)
+    if hidden or not (setter is object.__setattr__ or of_package(getattr(setter, "__module__", None) or "")):
+        raise Stop(f"sets {name} of a {kind.__name__}, which may run code")
+    if walk.created(obj):
+        object.__setattr__(obj, name, UNKNOWN if walk.unsure else value)
+        return
+    walk.changes(obj)
+    walk.assign(obj, name, value, getattr(obj, "__dict__", {}).get(name, NULL))
+
+
+def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """Returns ``kind(*args, **named)`` for a class. Raises Stop unless making it changes nothing."""
+    from fineflow.adapters.lookahead.calls import call
+
+    if harmless.is_bar(kind):
+        return Progress(args[0] if args else named["iterable"]) if args or "iterable" in named else INERT
+    if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
+        return walk.own(dict(named))
+    if isinstance(kind, EnumMeta) or harmless.is_silent_model(kind):
+        return UNKNOWN
+    setup = inspect.getattr_static(kind, "__init__", None)
+    own_class = not of_package(kind.__module__)
+    plain: Any = kind.__new__ is object.__new__ and kind.__setattr__ is object.__setattr__
+    if not (own_class and plain and type(kind).__call__ is type.__call__):
+        return walk.host.made(kind, "", args, named)
+    made = walk.create(kind)
+    if walk.host.knows(made):
+        raise Stop(f"makes a {kind.__name__}")
+    if isinstance(setup, FunctionType):
+        call(walk, setup, [made, *args], named)
+    return made
