@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import collections
+import contextlib
+import copy
+import datetime
 import functools
 import logging
+import re
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
+from tqdm import tqdm
 
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
+from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.lookahead.values import Awaited
 
@@ -31,6 +41,7 @@ class Host:
     calls: list[Any] = field(default_factory=list)
     unsure: list[Any] = field(default_factory=list)
     changed: list[Any] = field(default_factory=list)
+    past: Past = field(default_factory=Past)
 
     def knows(self, obj: Any) -> bool:
         return isinstance(obj, Component)
@@ -249,6 +260,118 @@ class Service:
             self.asked += 1
 
 
+class Calling:
+    def __call__(self, items):
+        return [llm.invoke(item) for item in items]
+
+
+class Remembering:
+    def __init__(self) -> None:
+        self.llm, self.history, self.last = llm, [], ""
+
+    def run(self, items):
+        for item in items:
+            self.last = item + "!"
+            self.history.append(self.last)
+            self.llm.invoke(f"{self.last} {len(items)}")
+
+
+COUNT = 0
+
+
+def counts_globally(items):
+    global COUNT
+    for item in items:
+        COUNT += 1
+        llm.invoke(f"{COUNT}{item}")
+
+
+def makes_nonlocal():
+    count = 0
+
+    def run(items):
+        nonlocal count
+        for item in items:
+            count += 1
+            llm.invoke(f"{count}{item}")
+
+    return run
+
+
+def any_of(items):
+    return any(llm.invoke(item) == "yes" for item in items)
+
+
+def all_of(items):
+    return all(llm.invoke(item) == "yes" for item in items)
+
+
+def next_of(items):
+    return next((item for item in items if llm.invoke(item)), None) or llm.invoke("none")
+
+
+def any_of_known(items):
+    if any(item == "bb" for item in items) and all(items) and next(item for item in items) == "a":
+        llm.invoke(max(items, key=len))
+
+
+@dataclass
+class Pair:
+    left: str
+    others: list[Any] = field(default_factory=list)
+
+    @property
+    def both(self) -> str:
+        return f"{self.left}{len(self.others)}"
+
+
+def pairs(items):
+    made = []
+    for item in items:
+        pair = Pair(left=item)
+        pair.others.append(llm.invoke(pair.both))
+        pair.left = "x"
+        made.append(pair)
+    return llm.invoke(made[0].both)
+
+
+def bars(items):
+    with contextlib.suppress(ValueError):
+        for item in tqdm(items, disable=True):
+            llm.invoke(item)
+    found = collections.defaultdict(list)
+    for item in items:
+        found[llm.invoke(item * 2)].append(item)
+    print(datetime.datetime.now(), hash(items[0]), dict(found))
+    return llm.invoke("end")
+
+
+def matched(items):
+    for item in items:
+        if match := re.search(r"(\w)\w", item):
+            llm.invoke(match.group(1))
+
+
+async def gathers(items):
+    tasks = [asyncio.create_task(llm.ainvoke(item)) for item in items]
+    first, *_ = await asyncio.gather(*tasks)
+    await llm.ainvoke("end")
+    return await asyncio.gather(*[llm.ainvoke(item) for item in first])
+
+
+def sleeps(items):
+    for item in items:
+        llm.invoke(item)
+        time.sleep(1)
+
+
+def locks(items):
+    lock = threading.Lock()
+    for item in items:
+        with lock:
+            llm.invoke(item)
+
+
 A, B, C = ITEMS = ["a", "bb", "cc"]
 FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "loop": (loop, ITEMS, ""),
@@ -277,6 +400,19 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "awaits": (awaits, ITEMS, ""),
     "sorts": (sorts, ["cc", "bb", "a"], ""),
     "method": (Service().all, ITEMS, ""),
+    "state on self": (Remembering().run, ["a! 3", "bb! 3", "cc! 3"], ""),
+    "a global": (counts_globally, ["1a", "2bb", "3cc"], ""),
+    "a variable of the enclosing function": (makes_nonlocal(), ["1a", "2bb", "3cc"], ""),
+    "any": (any_of, ["a"], ""),
+    "all": (all_of, ["a"], ""),
+    "next": (next_of, ["a"], ""),
+    "any of what is known": (any_of_known, ["bb"], ""),
+    "records": (pairs, ["a0", "bb0", "cc0", "x1"], ""),
+    "progress bars and counters": (bars, [*ITEMS, "aa", "bbbb", "cccc", "end"], ""),
+    "matches": (matched, ["b", "c"], ""),
+    "gathers": (gathers, [*ITEMS, "end"], ""),
+    "sleeps": (sleeps, ["a"], "calls sleep"),
+    "locks": (locks, [], "calls allocate_lock"),
     "counting method": (Service().counting, ITEMS, ""),
 }
 
@@ -284,13 +420,14 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
 @pytest.mark.parametrize("name", FOUND)
 def test_finds(name: str) -> None:
     func, calls, reason = FOUND[name]
-    given, service = list(ITEMS), getattr(func, "__self__", None)
+    given, state = list(ITEMS), copy.deepcopy(vars(getattr(func, "__self__", None) or Service()))
     found = Host().through(func, given)
     assert found.calls == calls
     assert found.walk.reason == reason
     assert given == ITEMS
     assert not CHANGED
-    assert service is None or service.asked == 0
+    assert COUNT == 0
+    assert not hasattr(func, "__self__") or vars(func.__self__) == state
 
 
 @pytest.mark.parametrize(
@@ -302,10 +439,58 @@ def test_finds(name: str) -> None:
         (unknown_loop, {"list": "x,y"}, ["list", "x", "y", "last"]),
         (tainted, {"a": "yes", "bb": "", "cc": "yes"}, [*ITEMS, "again a", "again cc", "a, cc", 3]),
         (raising, {"a": "", "bb": "yes"}, ["a"]),
+        (any_of, {"a": "no", "bb": "yes"}, ["a", "bb"]),
+        (all_of, {"a": "yes", "bb": "no"}, ["a", "bb"]),
+        (next_of, {"a": "", "bb": "yes"}, ["a", "bb"]),
+        (next_of, dict.fromkeys(ITEMS, ""), [*ITEMS, "none"]),
     ],
 )
 def test_goes_on_with_results(func: Any, results: Any, calls: list[Any]) -> None:
     assert Host(results).through(func, ITEMS).calls == calls
+
+
+def test_a_later_walk_reads_the_state_before_the_function() -> None:
+    """Stock runs between two walks: what it has changed by then is read as it was."""
+    remembering, host = Remembering(), Host()
+    for _ in range(2):
+        host.calls.clear()
+        host.walk = Walk(host, host.past)
+        host.walk.run(remembering.run, [ITEMS], {})
+        assert host.calls == ["a! 3", "bb! 3", "cc! 3"]
+        remembering.last, remembering.counted = "changed", 1
+        remembering.history.append("changed")
+
+    def grows(items):
+        llm.invoke(len(items))
+        items.append("z")
+        llm.invoke(len(items))
+
+    items, host = list(ITEMS), Host()
+    found = []
+    for _ in range(2):
+        host.calls.clear()
+        host.walk = Walk(host, host.past)
+        host.walk.run(grows, [items], {})
+        found.append(list(host.calls))
+        items.append("z")
+    assert found == [[3], [3, 4]]
+
+
+def test_a_later_walk_that_meets_another_change_is_stale() -> None:
+    def changes_late(items):
+        if llm.invoke("first") == "go":
+            open("/nowhere")  # noqa: SIM115
+        llm.invoke(len(items))
+        items.append("z")
+
+    host = Host()
+    host.walk = Walk(host, host.past)
+    host.walk.run(changes_late, [list(ITEMS)], {})
+    assert host.walk.reason == "calls open"
+    host = Host({"first": "stay"}, past=host.past)
+    host.walk = Walk(host, host.past)
+    host.walk.run(changes_late, [list(ITEMS)], {})
+    assert host.walk.stale
 
 
 def test_an_iterator_that_was_given_is_not_consumed() -> None:
@@ -393,4 +578,7 @@ def test_scan_finds_components_in_partials_defaults_and_attributes() -> None:
     assert found(Service().one) == (["llm"], False)
     assert found(loop) == found(awaits) == (["llm"], True)
     assert found(generates) == ([], False)
+    assert found(Calling()) == (["llm"], True)
+    by_name = {"llm": llm}
+    assert found(lambda items: [by_name[item].invoke(item) for item in items]) == (["Component"], True)
     assert found(len) == ([], False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
 import threading
 from types import MethodType
@@ -11,9 +12,13 @@ from typing import Any
 
 import pytest
 from benchmarks.written_apps import Researcher
+from langchain_core.callbacks import get_usage_metadata_callback
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.tools import BaseTool, tool
 from pipelines import ENTRIES
 
 import fineflow
@@ -333,3 +338,140 @@ def test_arguments_that_a_component_refuses_are_refused_by_it(called: Any) -> No
         RunnableLambda(each).invoke(MANY[:2])
     with pytest.raises(type(stock.value)):
         fineflow.optimize(RunnableLambda(each), strict=True).invoke(MANY[:2])
+
+
+def test_what_stock_makes_concurrently_never_waits() -> None:
+    """More than run ahead at a time."""
+    model = FakeChat(prefill=1)
+
+    async def each(texts: list[str]) -> int:
+        first = await model.ainvoke("first")
+        return len([first, *await asyncio.gather(*[model.ainvoke(text) for text in texts])])
+
+    for config in ({}, {"max_concurrency": 2}):
+        fast = fineflow.optimize(RunnableLambda(each), strict=True)
+        value, took = virtual.run(fast.ainvoke(MANY, config))  # type: ignore[arg-type]
+        assert value == 41
+        assert took <= 2
+
+
+def test_a_component_that_holds_what_the_function_changes_is_left_to_stock() -> None:
+    settings = {"k": 1}
+    store = written_apps.retriever(0).vectorstore
+    search = store.as_retriever()
+    search.search_kwargs = settings
+
+    def widens(queries: list[str]) -> list[int]:
+        found = []
+        for query in queries:
+            found.append(len(search.invoke(query)))
+            settings["k"] += 1
+        return found
+
+    fast = fineflow.optimize(RunnableLambda(widens), strict=True, eager=True)
+    assert fast.invoke(["Paris", "Lyon", "Rome"]) == [1, 2, 3]
+    settings["k"] = 1
+    assert asyncio.run(fast.ainvoke(["Paris", "Lyon", "Rome"])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_state_of_the_users_object_counts_once(entry: str) -> None:
+    service = written_functions.Assistant(0)
+    fast = fineflow.optimize(RunnableLambda(service.run), strict=True, eager=True)
+    questions = ["Paris?", "Lyon?", "Rome?"]
+    value = fast.invoke(questions) if entry == "invoke" else asyncio.run(fast.ainvoke(questions))
+    assert list(value) == questions
+    assert service.calls == 3
+    assert service.history == list(value.items())
+    assert service.llm.meter.calls == 3
+
+
+def test_components_made_inside_are_claimed_by_their_parts() -> None:
+    """Each walk and each call of stock makes another object."""
+    model = FakeChat(prefill=1)
+    store = written_apps.retriever(1).vectorstore
+
+    def each(texts: list[str]) -> list[Any]:
+        made = []
+        for text in texts:
+            prompt = ChatPromptTemplate.from_template("Answer {text}")
+            docs = store.as_retriever(search_kwargs={"k": 1}).invoke(text)
+            made.append(((prompt | model.bind(stop=["x"])).invoke({"text": text}).text, len(docs)))
+        return made
+
+    fast = fineflow.optimize(RunnableLambda(each), strict=True)
+    if not virtual_threads.available:
+        pytest.skip("needs /proc")
+    value, took = virtual_threads.run(lambda: fast.invoke(MANY[:4]))
+    assert value == [("ok", 1)] * 4
+    assert took <= 1.05
+    assert model.meter.calls == 4
+
+
+def test_usage_is_counted_around_calls_that_ran_ahead() -> None:
+    usage: Any = {"input_tokens": 2, "output_tokens": 3, "total_tokens": 5}
+    message = AIMessage("ok", usage_metadata=usage, response_metadata={"model_name": "fake"})
+
+    def app() -> Any:
+        model = GenericFakeChatModel(messages=itertools.repeat(message))
+
+        def counts(texts: list[str]) -> Any:
+            with get_usage_metadata_callback() as counted:
+                for text in texts:
+                    model.invoke(text)
+            return counted.usage_metadata
+
+        return RunnableLambda(counts)
+
+    expected = app().invoke(MANY[:3])
+    assert expected["fake"]["total_tokens"] == 15
+    assert fineflow.optimize(app(), strict=True, eager=True).invoke(MANY[:3]) == expected
+
+
+class Lookup(BaseTool):
+    name: str = "lookup"
+    description: str = "Looks up."
+    model: Any = None
+
+    def _run(self, query: str) -> str:
+        return " ".join(self.model.invoke(f"{query} {number}").text for number in range(3))
+
+
+@needs_virtual_threads
+def test_a_tool_class_of_the_users_is_looked_through() -> None:
+    model = FakeChat(prefill=1)
+    fast = fineflow.optimize(RunnablePassthrough() | Lookup(model=model), strict=True)
+    value, took = virtual_threads.run(lambda: fast.invoke({"query": "x"}))
+    assert value == "ok ok ok"
+    assert took <= 1.05
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_tools_in_functions(entry: str) -> None:
+    """Arguments that are checked, converted, defaulted or refused are stock's."""
+    asked: list[str] = []
+    model = FakeChat(answers=lambda messages: (asked.append(messages[-1].text), "ok")[1])
+
+    @tool
+    def ask(query: str, times: int = 2) -> str:
+        """Asks."""
+        return " ".join(model.invoke(f"{query} {number}").text for number in range(times))
+
+    def run(given: list[Any]) -> list[Any]:
+        made: list[Any] = []
+        for each in given:
+            try:
+                made.append(ask.invoke(each))
+            except Exception as error:
+                made.append(type(error).__name__)
+        return made
+
+    given = [{"query": "a"}, {"query": "b", "times": "3"}, "c", {"query": 1}, {"query": "d", "times": 1}, {"other": 1}]
+    call = {"name": "ask", "args": {"query": "e"}, "id": "1", "type": "tool_call"}
+    app = RunnableLambda(run)
+    expected = app.invoke([*given, call])
+    requests, asked[:] = sorted(asked), []
+    fast = fineflow.optimize(app, strict=True, eager=True)
+    found = fast.invoke([*given, call]) if entry == "invoke" else asyncio.run(fast.ainvoke([*given, call]))
+    assert found == expected
+    assert sorted(asked) == requests

@@ -84,8 +84,11 @@ class InnerCalls:
 
         If that fails, the function runs as it is and a warning says so; with ``strict=True`` it raises PlanningError.
         """
+        self._guarded(self._look)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            self._look()
+            work()
         except asyncio.CancelledError:  # the call has been stopped: stock gets to know when it makes its next call
             self._over = True
         except Exception as error:
@@ -164,7 +167,7 @@ class InnerCalls:
             call.value = value
         with self._lock:
             if not self._over:
-                self._fill()
+                self._guarded(self._fill)
         if self._finder.blocked and not self._due and not self._over:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)

@@ -225,6 +225,8 @@ class Walk:
         if found is None or self.past.first or found[0] is not value:
             return value
         if id(value) not in self._copies:
+            if self._given.get(id(value)) is not value:
+                self.host.changes(value)  # from here on rather than from where it is: the copy is the walk's own
             self._copies[id(value)] = self.own(copy.copy(found[1]))
         return self._copies[id(value)]
 

@@ -135,3 +135,17 @@ def _unpack(f: Frame, ins: Instruction) -> None:
         raise Stop("may raise an exception")
     for part in reversed(parts):
         f.push(part)
+
+
+@rule("UNPACK_EX")
+def _unpack_rest(f: Frame, ins: Instruction) -> None:
+    before, after = ins.arg & 255, ins.arg >> 8
+    parts = iteration.elements(f.walk, f.pop())
+    if parts is None:
+        f.stack += [UNKNOWN] * (before + 1 + after)
+        return
+    end = len(parts) - after
+    if end < before:
+        raise Stop("may raise an exception")
+    for part in reversed([*parts[:before], f.walk.own(parts[before:end]), *parts[end:]]):
+        f.push(part)
