@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from benchmarks.llamaindex_apps import QUESTION, TABLES, Kit, document_summaries, nodes, table_engines, two_levels
+from benchmarks.llamaindex_apps import document_summaries, table_engines, two_levels
+from benchmarks.llamaindex_kit import QUESTION, TABLES, Kit, nodes
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.keyword_table import KeywordTableIndex
 from llama_index.core.llms import MockLLM
