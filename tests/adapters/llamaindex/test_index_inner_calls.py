@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from benchmarks.llamaindex_apps import APPS, QUESTION, App, Kit, nodes
+from benchmarks.llamaindex_apps import APPS
+from benchmarks.llamaindex_kit import QUESTION, App, Kit, nodes
 from llama_index.core import Settings
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import CompletionResponse

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from benchmarks.llamaindex_apps import QUESTION, TABLES, Kit, document_summaries, nodes, table_engines, two_levels
+from benchmarks.llamaindex_apps import composable_objects, document_summaries, table_engines, two_levels
+from benchmarks.llamaindex_kit import QUESTION, TABLES, Kit, nodes
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.keyword_table import KeywordTableIndex
 from llama_index.core.llms import MockLLM
@@ -211,6 +212,11 @@ def test_verbose_parts_print_when_stock_calls_them(capsys: pytest.CaptureFixture
     stock = run(False)
     assert "Retrieved node with id" in stock
     assert run(True) == stock
+
+
+@pytest.mark.parametrize("make", [document_summaries, table_engines, composable_objects])
+def test_explain_says_so(make: Any) -> None:
+    assert "index nodes refer to run side by side" in str(fineflow.explain(make(Kit(0))))
 
 
 @needs_virtual_threads

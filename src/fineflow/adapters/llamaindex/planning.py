@@ -22,7 +22,7 @@ from fineflow.adapters.llamaindex.lowering import chat_engines, engines, postpro
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.engines import RETRIEVER_ENGINE, engine_components
 from fineflow.adapters.llamaindex.lowering.postprocessors import queued
-from fineflow.adapters.llamaindex.lowering.retrievers import parts_run_ahead
+from fineflow.adapters.llamaindex.lowering.retrievers import follows_links, parts_run_ahead
 from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, is_synthesizer
 from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
@@ -53,6 +53,7 @@ _INGESTING = ("acall", "_aparse_nodes", "_aget_text_embedding", "_aget_text_embe
 
 _REMARKS = {
     "parts": "Stock calls its parts in its own order, and each of them runs ahead by itself.",
+    "links": "Retrievers and query engines that index nodes refer to run side by side.",
     "threads": "Work with which stock's {entry} would block the event loop is done in threads.",
     "queues": "Cross-encoders score nodes in engines, one call at a time over all queries.",
     "inside": "Calls of components inside methods of your own run ahead.",
@@ -91,6 +92,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     parts = any(container_of(each) is not None for each in (obj, getattr(obj, "_query_engine", None)))
     follows = {
         "parts": parts or any(map(parts_run_ahead, objects)),
+        "links": any(map(follows_links, objects)),
         "threads": not way.sync and _blocking(obj, used),
         "queues": any(map(queued, used)),
         "inside": any(map(calls_components, used)),

@@ -10,7 +10,7 @@ from typing import Any
 
 import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever
+from llama_index.core.retrievers import AutoMergingRetriever, RecursiveRetriever, RouterRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
@@ -111,6 +111,13 @@ def parts_run_ahead(obj: Any) -> bool:
     if any(row.matches(obj) for row in (*containers.RETRIEVERS, *node_embeddings.ROWS)):
         return True
     return isinstance(obj, BaseRetriever) and bool(getattr(obj, "object_map", None))
+
+
+def follows_links(obj: Any) -> bool:
+    """Returns True if a retriever calls the retrievers and engines that retrieved nodes refer to."""
+    return isinstance(obj, RecursiveRetriever) or (
+        isinstance(obj, BaseRetriever) and bool(getattr(obj, "object_map", None))
+    )
 
 
 class _Counted(wrapt.ObjectProxy[Any]):
