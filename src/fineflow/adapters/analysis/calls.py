@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from fineflow.adapters.analysis import libraries, tables
 from fineflow.adapters.analysis.methods import format_text, method, regex
-from fineflow.adapters.analysis.state import Analysis, Closure, Key, all_scalar, name_of
+from fineflow.adapters.analysis.outside import Key
+from fineflow.adapters.analysis.state import Analysis, Closure, all_scalar, name_of
 from fineflow.adapters.analysis.values import (
     ERROR,
     FRESH_DICT,
