@@ -8,6 +8,7 @@ import ast
 import collections
 import copy
 import datetime
+import enum
 import gc
 import html
 import json
@@ -52,6 +53,30 @@ def with_keyword_default(x: Any, *, names: Any = STOP_WORDS) -> Any:
 
 def unused_default(x: Any, seen: Any = LOUD) -> Any:
     return x["a"]
+
+
+class Intent(enum.Enum):
+    SEARCH = "search"
+    CHAT = "chat"
+
+
+class Level(str, enum.Enum):  # noqa: UP042
+    HIGH = "high"
+
+
+class Counting(enum.Enum):
+    """Members that do more than to be one."""
+
+    ONE = 1
+
+    @property
+    def label(self) -> str:
+        return remember("a")
+
+    def __eq__(self, other: object) -> bool:
+        return bool(remember("a"))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Application:
@@ -162,6 +187,8 @@ CONSTANT: list[Callable[[Any], Any]] = [
     lambda x: copy.deepcopy(x)["a"],
     lambda x: loads(dumps(x), allowed_objects="messages"),
     lambda x: APPLICATION.format(x["docs"])[: APPLICATION.k],
+    lambda x: x["intent"] == Intent.SEARCH or x["intent"] in (Intent.CHAT.value, Intent.CHAT.name),
+    lambda x: f"{Level.HIGH} {x['level'] == Level.HIGH}",
     APPLICATION.format,
     APPLICATION.inner(),
     Application.cleaned,
@@ -337,6 +364,9 @@ class Frozen(Grade):
 
 def test_parsed_models_are_plain_data() -> None:
     assert is_plain([Grade(parts=[Grade()]), Frozen(more="a", binary_score="No")])  # type: ignore[call-arg]
+    assert is_plain([Grade.model_construct(binary_score=Level.HIGH), Intent.CHAT])
+    assert not is_plain(Counting.ONE)
+    assert not analyse(lambda x: x["a"] == Counting.ONE).pure
     assert not is_plain(Grade.model_construct(binary_score=LOUD))
     assert not is_plain(Frozen(more=LOUD))  # type: ignore[call-arg]
 
