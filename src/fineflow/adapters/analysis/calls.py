@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Iterator
+from enum import EnumMeta
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from fineflow.adapters.analysis import libraries, tables
 from fineflow.adapters.analysis.methods import format_text, method, regex
-from fineflow.adapters.analysis.state import Analysis, Closure, Key, all_scalar, name_of
+from fineflow.adapters.analysis.outside import Key
+from fineflow.adapters.analysis.state import Analysis, Closure, all_scalar, name_of
 from fineflow.adapters.analysis.values import (
     ERROR,
     FRESH_DICT,
@@ -48,6 +50,10 @@ def attribute(analysis: Analysis, value: Value, name: str) -> Value:
         obj = value.data
         if type(obj) is ModuleType:
             return analysis.load_module(obj, name)
+        if type(obj) is EnumMeta and name in obj._member_map_:
+            return analysis.known(obj._member_map_[name], f"{name_of(obj)}.{name}")
+        if type(type(obj)) is EnumMeta and name in ("value", "name") and immutable(obj):
+            return Value(Kind.CONST, getattr(obj, f"_{name}_"))
         if isinstance(obj, type):
             if (id(obj), name) in tables.CLASS_METHODS or libraries.class_method(obj, name):
                 return Value(Kind.BOUND, (value, name))

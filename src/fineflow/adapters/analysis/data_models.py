@@ -1,4 +1,4 @@
-"""Pydantic models that are data: reading, comparing, printing and copying an instance runs no code of the user's.
+"""Pydantic models and enums that are data: reading, comparing, printing and copying one runs no code of the user's.
 
 A validator runs when an instance is made, so it makes no difference. A property, a serializer or an ``__eq__`` does.
 """
@@ -6,12 +6,15 @@ A validator runs when an instance is made, so it makes no difference. A property
 from __future__ import annotations
 
 import sys
+from enum import EnumMeta
 from functools import lru_cache
-from types import FunctionType
+from types import FunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 _MADE = frozenset({"__init__", "__new__", "__init_subclass__", "__pydantic_init_subclass__"})
 """Special methods that run only when a class or an instance is made."""
+_PYTHONS = ("enum", "builtins")
+_IN_C = (GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType)
 
 
 def reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
@@ -37,6 +40,19 @@ def _reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
         return False
     kinds = kind.__mro__[: kind.__mro__.index(base)]
     return all(_harmless(name, value, trusted) for each in kinds for name, value in vars(each).items())
+
+
+def plain_enum(kind: Any) -> bool:
+    """Returns True for a class of enum members without methods and properties of the user's."""
+    return _plain_enum(kind)
+
+
+@lru_cache(maxsize=512)
+def _plain_enum(kind: Any) -> bool:
+    own = [base for base in kind.__mro__ if base.__module__ not in _PYTHONS]
+    values = [value for base in own for name, value in vars(base).items() if name not in kind.__members__]
+    written = [value for value in values if hasattr(type(value), "__get__") and type(value) not in _IN_C]
+    return type(kind) is EnumMeta and all(getattr(value, "__module__", "") in _PYTHONS for value in written)
 
 
 def _harmless(name: str, value: Any, trusted: frozenset[str]) -> bool:

@@ -11,8 +11,9 @@ from types import CodeType, FunctionType
 from fineflow.adapters.analysis import flow, operations  # noqa: F401  (they register their rules)
 from fineflow.adapters.analysis.bytecode import Instruction, decode, handlers, location
 from fineflow.adapters.analysis.calls import Site
+from fineflow.adapters.analysis.outside import Key
 from fineflow.adapters.analysis.rules import RULES
-from fineflow.adapters.analysis.state import Analysis, Key
+from fineflow.adapters.analysis.state import Analysis
 from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Table, Value
 
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator

@@ -106,12 +106,12 @@ def _prompt(prompt: Any) -> Any:
 
 
 class Instance(NamedTuple):
-    """Objects of exactly one class, with the rules of its methods. content: what these read, as plain data."""
+    """Objects of exactly one class, with the rules of its methods. content: returns what these read, as plain data."""
 
     module: str
     name: str
     methods: dict[str, Rule]
-    content: Callable[[Any], Any] = lambda obj: None
+    content: Callable[[Any], Any] | None = None
 
 
 _LEVELS = ("debug", "info", "warning", "error", "critical", "exception")

@@ -7,9 +7,11 @@ itself.
 from __future__ import annotations
 
 import re
-from enum import Enum, auto
+from enum import Enum, EnumMeta, auto
 from types import EllipsisType, NoneType, NotImplementedType
 from typing import Any
+
+from fineflow.adapters.analysis.data_models import plain_enum
 
 
 class Kind(Enum):
@@ -100,9 +102,11 @@ _DATA = frozenset({Kind.SCALAR, Kind.SHARED, Kind.FRESH, Kind.MATCH, Kind.ERROR}
 
 
 def immutable(obj: Any) -> bool:
-    """Returns True if an object can never change: exact builtin types only, because a subclass may carry state."""
+    """Returns True if an object can never change: exact builtin types, as a subclass may carry state, and enums."""
     kind = type(obj)
-    return kind in _ATOMS or (kind in (tuple, frozenset) and all(map(immutable, obj)))
+    if kind in _ATOMS or (kind in (tuple, frozenset) and all(map(immutable, obj))):
+        return True
+    return type(kind) is EnumMeta and plain_enum(kind) and immutable(obj._value_)
 
 
 def is_scalar(value: Value) -> bool:
