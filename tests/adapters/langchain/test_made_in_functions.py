@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from enum import Enum
 from typing import Any
@@ -98,6 +99,39 @@ def test_a_chain_behind_side_effects_still_gains_by_itself() -> None:
 
     assert took(ask, TEXTS[:2])[1:] == (4, 2)
     assert written == TEXTS[:2] * 2
+
+
+@needs_threads
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_documents_that_were_found_are_changed_after_each_answer(entry: str) -> None:
+    """As a feedback loop does: results are the function's own to change, and later walks read them as they were."""
+    model = FakeChat(answers=lambda messages: "yes" if "one" in messages[-1].text else "no", prefill=1)
+    store = FakeVectorStore.from_texts(TEXTS, FakeVectorStore().embedding, latency=1)
+    feedback = ["a", "b"]
+
+    def adjust(query: str) -> list[Any]:
+        docs = store.similarity_search(query, k=4)
+        for doc in docs:
+            doc.metadata["score"] = 1.0
+        for doc in docs:
+            relevant = [each for each in feedback if model.invoke(f"{doc.page_content} {each}").text == "yes"]
+            if relevant:
+                doc.metadata["score"] *= len(relevant) / 3
+        scores = ", ".join(f"{doc.metadata['score']:.2f}" for doc in docs)
+        return [model.invoke(scores).text, sorted(docs, key=lambda doc: -doc.metadata["score"])]
+
+    app = RunnableLambda(adjust)
+    fast = fineflow.optimize(app, strict=True)
+
+    def call(app: Any) -> Any:
+        return app.invoke("one") if entry == "invoke" else asyncio.run(app.ainvoke("one"))
+
+    stock = virtual_threads.run(lambda: call(app))
+    asked, model.meter.calls = model.meter.calls, 0
+    ours = virtual_threads.run(lambda: call(fast))
+    assert ours.value == stock.value
+    assert model.meter.calls == asked == 9
+    assert (stock.seconds, ours.seconds) == (10, 3)
 
 
 # --- made in the function -------------------------------------------------------------------------------------------

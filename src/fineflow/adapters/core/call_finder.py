@@ -124,7 +124,8 @@ class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead. beside: it has met calls that only stock can start.
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. latest: the call
+    whose result stock is about to get.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class CallFinder:
         self._function, self._eager = function, eager
         self._walk: Walk = Walk(self)
         self.beside = False
+        self.latest: FoundCall | None = None
         self._past = Past()
         self._fresh = FreshComponents()
         self._made: list[Any] = []  # components that the walks made, as the function does
@@ -336,7 +338,8 @@ class CallFinder:
             raise Stop(f"its call of a {type(obj).__name__} failed")
         if found.value is UNKNOWN and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
-        return as_text(found.value)
+        value = as_text(found.value)
+        return value if found.taken and found is not self.latest else self._walk.result(value)
 
     def _computed(self, part: Planned, key: Any) -> Any:
         try:

@@ -271,7 +271,9 @@ class InnerCalls:
         if call.value is UNKNOWN:
             call.value = value
             if self._finder.blocked and self._finder.worth:
+                self._finder.latest = call
                 self.look()
+                self._finder.latest = None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

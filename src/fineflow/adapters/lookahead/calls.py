@@ -59,7 +59,7 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if tables.is_error(func):
         return UNKNOWN
     if isinstance(func, type) and tables.is_model(func):
-        return builtin(walk, func, args, named)
+        return walk.result(builtin(walk, func, args, named))
     if isinstance(func, type):
         return make(walk, func, args, named)
     if isinstance(func, FunctionType):

@@ -25,23 +25,25 @@ class Past:
         self.contents: dict[int, tuple[Any, Any]] = {}  # containers, with a copy of each, by id
         self._values: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables
 
-    def keep(self, place: Any, name: str, value: Any) -> None:
-        """Notes that the function assigns to an attribute or variable whose value is this one. Raises Stale."""
+    def keep(self, place: Any, name: str, value: Any, *, new: bool) -> None:
+        """Notes that the function assigns to an attribute or variable whose value is this one. Raises Stale.
+
+        new: stock has not seen the place yet.
+        """
         if (id(place), name) not in self._values:
-            self._check()
+            self._check(new)
             self._values[id(place), name] = place, value
 
-    def keep_content(self, container: Any) -> None:
-        """Notes that the function changes a container, which has its first content now. Raises Stale."""
-        if id(container) not in self.contents:
-            self._check()
-            self.contents[id(container)] = container, copy.copy(container)
+    def keep_content(self, container: Any, *, new: bool) -> None:
+        """Notes that the function changes a container, which has its first content now. Raises Stale. new: as above."""
+        self._check(new)
+        self.contents[id(container)] = container, copy.copy(container)
 
     def value(self, place: Any, name: str) -> Any:
         """Returns the first value of an attribute or variable that the function assigns to, else NULL."""
         found = self._values.get((id(place), name))
         return NULL if found is None else found[1]
 
-    def _check(self) -> None:
-        if not self.first:
+    def _check(self, new: bool) -> None:
+        if not (self.first or new):
             raise Stale("changes something that it may have changed already")

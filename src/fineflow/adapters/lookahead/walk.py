@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.tables import is_plain
+from fineflow.adapters.core.reachable import held_by
 from fineflow.adapters.lookahead.past import Past, Stale
 from fineflow.adapters.lookahead.values import (
     INERT,
@@ -56,8 +57,11 @@ class Walk:
         self._given: dict[int, Any] = {}  # containers of data that the function was given
         self._tainted: dict[int, Any] = {}  # containers that the function may have changed by now
         self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
+        self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._outside = False  # some of these are not the walk's own
+        self._results: list[Any] = []  # results of components that stock has not seen yet
+        self._in_results: set[int] = set()  # what these refer to
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
@@ -159,11 +163,24 @@ class Walk:
     def taint(self, value: Any) -> None:
         """Notes that a container may have any content from now on."""
         if not self.owns(value):
-            self.past.keep_content(value)
+            if id(value) not in self.past.contents:
+                self.past.keep_content(value, new=self._is_new(value))
+                self._kept.add(id(value))
             if self._given.get(id(value)) is not value:
                 self.host.changes(value)
             self._outside = True
         self._tainted[id(value)] = value
+
+    def result(self, value: Any) -> Any:
+        """Registers the result of a component that stock has not seen yet, or an object that the walk has made."""
+        if value is not UNKNOWN and type(value) not in _SCALARS:
+            self._results.append(value)
+        return value
+
+    def _is_new(self, value: Any) -> bool:
+        while self._results:
+            self._in_results |= held_by(self._results.pop()) or set()
+        return id(value) in self._in_results
 
     def changes(self, obj: Any) -> None:
         """Notes that an object that the walk did not create has other attributes from now on."""
@@ -222,7 +239,7 @@ class Walk:
     def seen(self, value: Any) -> Any:
         """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""
         found = self.past.contents.get(id(value))
-        if found is None or self.past.first or found[0] is not value:
+        if found is None or id(value) in self._kept or found[0] is not value:
             return value
         if id(value) not in self._copies:
             if self._given.get(id(value)) is not value:
@@ -235,7 +252,7 @@ class Walk:
 
         place: the object, the globals of a module, or a cell. before: its value now.
         """
-        self.past.keep(place, name, before)
+        self.past.keep(place, name, before, new=self._is_new(place))
         self._assigned[id(place), name] = place, UNKNOWN if self.unsure else value
 
     def assigned(self, place: Any, name: str, otherwise: Any) -> Any:

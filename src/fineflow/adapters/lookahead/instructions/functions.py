@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def _attribute(f: Frame, ins: Instruction) -> None:
     method = ins.name == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(ins.arg & 1))
     value = objects.attribute(f.walk, f.pop(), ins.value, method=method)
-    f.stack += [NULL, value] if method else [value]
+    if method:
+        f.push(NULL)
+    f.push(value)
 
 
 @rule("STORE_ATTR")
