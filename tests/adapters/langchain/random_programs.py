@@ -152,7 +152,7 @@ class _Writer:
 
     def statement(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
         kinds = ["call"] * 5 + ["append"] * 3 + ["assign", "listed", "sorted", "print", "log", "dict"]
-        kinds += ["state", "global", "note", "grouped", "any", "next", "extreme", "parsed", "copied", "joined"]
+        kinds += ["state", "global", "note", "grouped", "any", "next", "extreme", "parsed", "copied", "joined", "scored"]
         if depth:
             kinds += ["for"] * 4 + ["if"] * 3 + ["try", "while", "closure", "raise", "with", "tqdm"]
         if loop:
@@ -283,6 +283,14 @@ class _Writer:
         name, source = self.fresh(), self.random.choice(lists)
         self.write(indent, f'{name} = ", ".join({self.call(["x", *texts])} for x in {source}[:2])')
         texts.append(name)
+
+    def _scored(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
+        name, result = self.fresh(), self.fresh()
+        self.write(indent, f"for {name} in search.invoke({self.text(texts)}):")
+        self.write(indent + 1, f"if {self.condition(texts)}:")
+        self.write(indent + 2, f'{name}.metadata["score"] = {name}.metadata.get("score", 0) + 1')
+        self.write(indent + 1, f"{result} = f\"{{{name}.metadata.get('score')}} {{{name}.page_content}}\"")
+        self.write(indent + 1, f"out.append({self.call([result, *texts])})")
 
     def _with(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
         manager = self.random.choice(["contextlib.suppress(ZeroDivisionError)", "contextlib.nullcontext()"])
