@@ -12,11 +12,14 @@ import sys
 from contextlib import redirect_stdout
 from importlib.metadata import version
 from io import StringIO
+from statistics import median
 from typing import Any
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
 from benchmarks.written_apps import APPS, ASYNC_APPS, App
+from benchmarks.written_functions import FUNCTIONS
+from benchmarks.written_tools import ASYNC_TOOLS, TOOLS
 from fineflow.testing import virtual, virtual_threads
 
 
@@ -36,7 +39,9 @@ def main(argv: list[str] | None = None) -> int:
     rows: list[tuple[str, ...]] = [("app", "call", "path", "stock", "fineflow", "times", "captured")]
     figures: dict[str, dict[str, float]] = {}
     checks: dict[str, bool] = {}
-    calls = [(name, app, False) for name, app in APPS.items()] + [(n, app, True) for n, app in ASYNC_APPS.items()]
+    calls = [(name, app, False) for name, app in (APPS | FUNCTIONS | TOOLS).items()]
+    calls += [(name, app, True) for name, app in (ASYNC_APPS | ASYNC_TOOLS).items()]
+    gains = []
     for name, app, awaits in calls:
         one, stock = seconds(app, optimized=False, awaits=awaits)
         other, mine = seconds(app, optimized=True, awaits=awaits)
@@ -47,10 +52,11 @@ def main(argv: list[str] | None = None) -> int:
         checks[f"{name}: within 15 % of its critical path"] = mine <= 1.15 * app.path
         checks[f"{name}: at most 1.02 times stock"] = mine <= 1.02 * stock
         captured = f"{(stock - mine) / (stock - app.path):.0%}" if stock > app.path else "-"
+        gains.append(stock / mine)
         shown = [f"{each:.2f}" for each in (app.path, stock, mine)]
         rows.append((name, entry, *shown, f"{stock / mine:.2f}", captured))
     print(table(rows))
-    print()
+    print(f"\nmedian gain: {median(gains):.2f}\n")
     return finish({"seconds": figures}, checks, given.json)
 
 
