@@ -164,16 +164,21 @@ def test_bound_models() -> None:
     assert answer == ["a b "] * 4
 
 
-@needs_threads
-def test_structured_output_made_in_the_function() -> None:
-    services = apps.load("services")
-    model = services.chat_model(lambda prompt: json.dumps({"score": len(prompt) % 10}), 1)
+class Grades(BaseModel):
+    scores: list[int] = Field(description="of each", examples=[[1, 2], [3]])
 
-    def ask(texts: list[str]) -> list[int]:
+
+@needs_threads
+@pytest.mark.parametrize("kind", [Grade, Grades])
+def test_structured_output_made_in_the_function(kind: Any) -> None:
+    services = apps.load("services")
+    model = services.chat_model(lambda prompt: json.dumps({"score": len(prompt) % 10, "scores": [len(prompt)]}), 1)
+
+    def ask(texts: list[str]) -> list[str]:
         scores = []
         for text in texts:
-            chain = PromptTemplate.from_template("score {text}") | model.with_structured_output(Grade)
-            scores.append(chain.invoke({"text": text}).score)
+            chain = PromptTemplate.from_template("score {text}") | model.with_structured_output(kind)
+            scores.append(str(chain.invoke({"text": text})))
         return sorted(scores)
 
     assert took(ask, TEXTS)[1:] == (4, 1)

@@ -100,6 +100,8 @@ def same(left: Any, right: Any, made: Sequence[Any] = (), depth: int = 0) -> boo
     kind = type(left)
     if kind is not type(right) or depth > _DEPTH:
         return False
+    if is_plain(left) and is_plain(right):
+        return bool(left == right)
     if kind in (list, tuple):
         return len(left) == len(right) and all(same(a, b, made, depth + 1) for a, b in zip(left, right, strict=True))
     if kind is dict:
@@ -108,7 +110,7 @@ def same(left: Any, right: Any, made: Sequence[Any] = (), depth: int = 0) -> boo
         return same(vars(left), vars(right), made, depth + 1)
     if isinstance(left, FunctionType | MethodType):  # such as the method of a model that a binding calls
         return bool(left == right)
-    return is_plain(left) and is_plain(right) and bool(left == right)
+    return False
 
 
 def _alike(left: Any, right: Any) -> bool:
