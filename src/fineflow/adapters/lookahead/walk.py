@@ -65,7 +65,6 @@ class Walk:
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
-        from fineflow.adapters.lookahead import frame  # noqa: F401  (imported before the clock starts)
         from fineflow.adapters.lookahead.calls import call
 
         self._until = time.thread_time() + _SECONDS
