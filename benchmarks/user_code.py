@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import fineflow
+from benchmarks.classic_apps import CLASSIC_APPS
 from benchmarks.report import arguments, finish, hardware, table
 from benchmarks.written_apps import APPS, ASYNC_APPS, App
 from benchmarks.written_functions import FUNCTIONS
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     rows: list[tuple[str, ...]] = [("app", "call", "path", "stock", "fineflow", "times", "captured")]
     figures: dict[str, dict[str, float]] = {}
     checks: dict[str, bool] = {}
-    calls = [(name, app, False) for name, app in (APPS | FUNCTIONS | TOOLS).items()]
+    calls = [(name, app, False) for name, app in (APPS | FUNCTIONS | TOOLS | CLASSIC_APPS).items()]
     calls += [(name, app, True) for name, app in (ASYNC_APPS | ASYNC_TOOLS).items()]
     gains = []
     for name, app, awaits in calls:

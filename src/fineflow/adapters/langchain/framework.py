@@ -18,6 +18,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain import planning
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.chain_proxy import OptimizedChain, is_chain
 from fineflow.adapters.langchain.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.opaque_steps import Tap
@@ -42,7 +43,9 @@ class LangChain(Framework):
         return planning.rows()
 
     def optimized_class(self, obj: Any) -> Any:
-        return Optimized if isinstance(obj, Runnable) else None
+        if not isinstance(obj, Runnable):
+            return None
+        return OptimizedChain if is_chain(type(obj)) else Optimized
 
     def ways(self, obj: Any, input: Any) -> Sequence[bool]:
         return (is_constant(input),)

@@ -88,16 +88,25 @@ def lower_read(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -
     return b.by_stock(step, value, effects, where=place(get), name="load_history")
 
 
-def _inner(step: Any) -> tuple[RunnableBinding[Any, Any], RunnableBinding[Any, Any]] | None:
-    """Returns what the step after the read calls, in sync and in async calls; None for any other step."""
+def _inner(step: Any) -> tuple[tuple[RunnableBinding[Any, Any], ...], ...] | None:
+    """Returns the bindings through which sync calls, and async calls, get to what is wrapped; outermost first.
+
+    ``with_listeners`` of a binding changes the binding, ``with_alisteners`` wraps it in another one. None for any other
+    step than the one after the read.
+    """
     parts: list[Any] = [getattr(step, "__dict__", {}).get(name) for name in ("func", "afunc")]
     codes = [_CODES.get(name) for name in ("_call_runnable_sync", "_call_runnable_async")]
     if None in codes or [getattr(part, "__code__", None) for part in parts] != codes:
         return None
     sync, other = (part.__closure__[0].cell_contents for part in parts)
-    if type(sync) is not RunnableBinding or type(other) is not RunnableBinding:
+    if type(sync) is not RunnableBinding:
         return None
-    return (sync, other) if sync.bound is other.bound and sync.kwargs == other.kwargs else None
+    others = []
+    while type(other) is RunnableBinding and other is not sync.bound:
+        others.append(other)
+        other = other.bound
+    kwargs = {name: value for each in reversed(others) for name, value in each.kwargs.items()}
+    return ((sync,), tuple(others)) if other is sync.bound and kwargs == sync.kwargs else None
 
 
 def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:
@@ -106,7 +115,7 @@ def lower_inner(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) 
     if inner is None:
         return None
     with b.inside(_INNER, ""):
-        return b.lower(inner[0], value)
+        return b.lower(inner[0][0], value)
 
 
 def shadow_inner(step: RunnableLambda[Any, Any], site: Site) -> Any:
@@ -115,11 +124,13 @@ def shadow_inner(step: RunnableLambda[Any, Any], site: Site) -> Any:
     if inner is None or site.part(_INNER).planned is None:
         return None
     copy = copying.copy(step)
-    for each in inner:
+    for each in (*inner[0], *inner[1]):
         site.reads(each)
+    shadow = site.of(inner[0][0].bound, _INNER, "bound")
+    for each in reversed(inner[not site.sync]):
+        shadow = each.model_copy(update={"bound": shadow})
     sync, other = (
-        each.model_copy(update={"bound": site.of(each.bound, _INNER, "bound")}) if mine else each
-        for each, mine in zip(inner, (site.sync, not site.sync), strict=True)
+        shadow if mine else bindings[0] for bindings, mine in zip(inner, (site.sync, not site.sync), strict=True)
     )
 
     async def call(value: Any) -> Any:

@@ -1,0 +1,55 @@
+"""Entry methods of the object that ``optimize`` returns for a chain of langchain-classic."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from types import MethodType
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+
+from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.langchain.calls import ChainCall
+from fineflow.adapters.langchain.proxy import Optimized
+
+_BY_INVOKE = frozenset({"acall", "apredict", "apredict_and_parse", "arun", "predict", "predict_and_parse", "run"})
+_OF_INVOKE = frozenset({"include_run_info", "return_only_outputs"})
+
+
+@lru_cache(maxsize=512)
+def is_chain(kind: Any) -> bool:
+    """Returns True for a class of langchain-classic's chains, and the user's own made from these."""
+    return any(each.__module__ == "langchain_classic.chains.base" and each.__name__ == "Chain" for each in kind.__mro__)
+
+
+class OptimizedChain(Optimized):
+    """A chain that runs ahead, also by the older entry methods, which end in ``invoke`` or ``ainvoke``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kind: Any = type(self.__wrapped__)
+        if not of_package(owner(kind, "__call__").__module__):
+            return self.__wrapped__(*args, **kwargs)
+        return kind.__call__(self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self.__wrapped__)
+        if name in _BY_INVOKE and hasattr(kind, name) and of_package(owner(kind, name).__module__):
+            return MethodType(getattr(kind, name), self)
+        return super().__getattr__(name)
+
+    def _self_chain_call(
+        self,
+        entry: str,
+        input: Any,
+        config: RunnableConfig | None,
+        kwargs: dict[str, Any],
+        *,
+        sync: bool,
+        streaming: bool = False,
+        limit: asyncio.Semaphore | None = None,
+    ) -> ChainCall:
+        call = super()._self_chain_call(entry, input, config, kwargs, sync=sync, streaming=streaming, limit=limit)
+        if kwargs.keys() <= _OF_INVOKE:  # what they change is made when the chain has run
+            call.plannable, call.way = True, self._self_way(input, config)
+        return call
