@@ -15,9 +15,10 @@ from langchain_classic.chains.combine_documents import create_stuff_documents_ch
 from langchain_classic.chains.question_answering import load_qa_chain
 from langchain_classic.chains.summarize import load_summarize_chain
 from langchain_classic.memory import ConversationBufferMemory
-from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -54,6 +55,15 @@ def refined_summary(seconds: float) -> Runnable[Any, Any]:
     return load_summarize_chain(chat(seconds), chain_type="refine")
 
 
+def summary_in_function(seconds: float) -> Runnable[Any, Any]:
+    summarize = load_summarize_chain(chat(seconds), chain_type="map_reduce")
+
+    def summary(docs: list[Document]) -> str:
+        return summarize.run(docs)
+
+    return RunnableLambda(summary)
+
+
 def map_rerank(seconds: float) -> Runnable[Any, Any]:
     return load_qa_chain(chat(seconds), chain_type="map_rerank")
 
@@ -62,9 +72,24 @@ def map_reduce_qa(seconds: float) -> Runnable[Any, Any]:
     return RetrievalQA.from_chain_type(chat(seconds), chain_type="map_reduce", retriever=retriever(seconds))
 
 
+def multi_query_qa(seconds: float) -> Runnable[Any, Any]:
+    queries = MultiQueryRetriever.from_llm(llm=chat(seconds), retriever=retriever(seconds))
+    return RetrievalQA.from_chain_type(chat(seconds), retriever=queries, return_source_documents=True)
+
+
 def applied(seconds: float) -> Runnable[Any, Any]:
     describe = chain_of("Describe {topic}", seconds)
     return RunnableLambda(lambda topics: [each["text"] for each in describe.apply([{"topic": t} for t in topics])])
+
+
+def generated(seconds: float) -> Runnable[Any, Any]:
+    model = chat(seconds)
+
+    def answers(topics: list[str]) -> list[str]:
+        result = model.generate([[HumanMessage(f"Describe {topic}")] for topic in topics])
+        return [each[0].text for each in result.generations]
+
+    return RunnableLambda(answers)
 
 
 def conversational(seconds: float) -> Runnable[Any, Any]:
@@ -107,9 +132,12 @@ _DOCUMENTS = {"input_documents": DOCUMENTS}
 CLASSIC_APPS: dict[str, App] = {
     "load_summarize_chain, map_reduce": App(map_reduce_summary, _DOCUMENTS, 5.0, 2.0),
     "load_summarize_chain, refine": App(refined_summary, _DOCUMENTS, 4.0, 4.0),
+    "summary in a function": App(summary_in_function, DOCUMENTS, 5.0, 2.0),
     "load_qa_chain, map_rerank": App(map_rerank, {**_DOCUMENTS, "question": QUESTION}, 4.0, 1.0),
     "RetrievalQA, map_reduce": App(map_reduce_qa, {"query": QUESTION}, 4.25, 2.25),
+    "RetrievalQA, multi-query": App(multi_query_qa, {"query": QUESTION}, 2.75, 2.25),
     "LLMChain.apply": App(applied, _TOPICS, 4.0, 1.0),
+    "generate": App(generated, _TOPICS, 4.0, 1.0),
     "ConversationalRetrievalChain": App(conversational, {"question": QUESTION}, 5.25, 3.25),
     "history-aware RAG": App(history_aware, {"input": QUESTION}, 5.25, 3.25),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
 from types import MethodType
 from typing import Any
 
@@ -15,12 +14,6 @@ from fineflow.adapters.langchain.proxy import Optimized
 
 _BY_INVOKE = frozenset({"acall", "apredict", "apredict_and_parse", "arun", "predict", "predict_and_parse", "run"})
 _OF_INVOKE = frozenset({"include_run_info", "return_only_outputs"})
-
-
-@lru_cache(maxsize=512)
-def is_chain(kind: Any) -> bool:
-    """Returns True for a class of langchain-classic's chains, and the user's own made from these."""
-    return any(each.__module__ == "langchain_classic.chains.base" and each.__name__ == "Chain" for each in kind.__mro__)
 
 
 class OptimizedChain(Optimized):

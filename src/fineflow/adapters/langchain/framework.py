@@ -18,7 +18,8 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain import planning
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.calls import is_constant
-from fineflow.adapters.langchain.chain_proxy import OptimizedChain, is_chain
+from fineflow.adapters.langchain.chain_proxy import OptimizedChain
+from fineflow.adapters.langchain.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.opaque_steps import Tap

@@ -21,7 +21,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 from fineflow.adapters.core.calls_ahead import CallAhead, MethodAhead, graph_ahead
-from fineflow.adapters.core.entry_wrappers import claims_of, looked_through, looks_through
+from fineflow.adapters.core.entry_wrappers import active, claims_of, looked_through, looks_through
 from fineflow.adapters.core.fresh_components import Fresh
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
@@ -31,6 +31,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
 from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_functions import HIDDEN, inner_of
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.list_functions import judged
@@ -247,6 +248,8 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     here = site.here
     if here is None or not site.shadows.leaves:
         return None
+    if active.get() is not None and is_chain(type(getattr(func, "__self__", None))):
+        return None  # walks of the function around it go through chains
     hidden = {name: UNKNOWN for name in named if name in HIDDEN}  # stock's, for the callbacks of this call
     given = {**named, **hidden}
     shadows = site.shadows

@@ -17,6 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
+from fineflow.adapters.langchain.classic_chains import RUNS, is_chain, methods_inside
 from fineflow.adapters.langchain.several_prompts import asks_several
 from fineflow.adapters.lookahead.scan import Found, scan
 
@@ -40,7 +41,11 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
 )
 _MADE = (BaseLanguageModel, BaseRetriever, Embeddings, VectorStore)
 _SIMPLE = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser, VectorStoreRetriever, RunnablePassthrough)
-_CALLED = ENTRIES.union({"apply", "generate"}, BATCHES, STREAMS, *(names for _, names in _METHODS))
+_OF_CHAINS = frozenset(
+    ["__call__", "acall", "run", "arun", "predict", "apredict", "predict_and_parse", "apredict_and_parse"]
+)
+_MANY = frozenset(["apply", "aapply", "generate", "agenerate", "generate_prompt", "agenerate_prompt"])
+_CALLED = ENTRIES.union(_OF_CHAINS, _MANY, BATCHES, STREAMS, *(names for _, names in _METHODS))
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
 _TOOL_RUNS = ("_run", "_arun")
@@ -55,7 +60,8 @@ def methods_of(obj: Any) -> frozenset[str] | None:
 def functions_of(step: Any) -> dict[str, Any]:
     """Returns the functions that an opaque step runs and that may call components, by attribute or method.
 
-    The user's own; of compressors, whose loops over documents stock runs one by one, also those of packages.
+    The user's own; also those of packages in compressors, whose loops over documents stock runs one by one, and in
+    chains that make independent calls.
     """
     if type(step) is RunnableLambda:
         return {name: step.__dict__[name] for name in ("func", "afunc") if name in step.__dict__}
@@ -65,8 +71,9 @@ def functions_of(step: Any) -> dict[str, Any]:
     if issubclass(kind, BaseDocumentCompressor):
         names = list(_COMPRESS)
     elif issubclass(kind, Runnable):
-        names = [*_RUNS] if issubclass(kind, BaseRetriever) else [*ENTRIES]
+        names = [*_RUNS] if issubclass(kind, BaseRetriever) else [*ENTRIES, *(RUNS if is_chain(kind) else ())]
         names = [name for name in names if not of_package(owner(kind, name).__module__)]
+        names += methods_inside(step)
     else:
         names = []
     found = {name: plain(kind, name) for name in names}
@@ -92,10 +99,7 @@ def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
         if id(obj) in seen or depth > _DEPTH:
             continue
         seen.add(id(obj))
-        scanned = (scan(func, _is_component, _CALLED) for func in functions_of(obj).values())
-        each = next((f for f in scanned if f.several or (f.calls and any(map(composite, f.components.values())))), None)
-        if each is None and asks_several(obj):
-            each = Found({"llm": obj}, 2)
+        each = _found_in(obj)
         if each is not None:
             found[id(obj)] = obj, each
         if obj is step or isinstance(obj, (Runnable, BaseDocumentCompressor)):
@@ -103,6 +107,21 @@ def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
             parts += [part for value in parts if type(value) in (list, tuple) for part in value[:_MOST]]
             todo += [(p, depth + 1) for p in parts if isinstance(p, (Runnable, BaseDocumentCompressor))]
     return found
+
+
+def _found_in(obj: Any) -> Found | None:
+    """Returns what the functions of an object call, if running that ahead may gain."""
+    names = methods_inside(obj)
+    functions = [func for name, func in functions_of(obj).items() if name not in names]
+    scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
+    found = next((f for f in scanned if f.several or (f.calls and any(map(composite, f.components.values())))), None)
+    if found is not None:
+        return found
+    if asks_several(obj):
+        return Found({"llm": obj}, 2)
+    if "_call" in names:
+        return Found({key: chain for chain in obj.chains for key in chain.output_keys}, len(obj.chains))
+    return Found({"retriever": obj.retriever}, 1) if names and composite(obj.retriever) else None
 
 
 def composite(obj: Any) -> bool:

@@ -28,9 +28,14 @@ class Found:
         return bool(self.components) and self.calls > 1
 
 
-def scan(func: Any, is_component: Callable[[Any], bool], methods: frozenset[str]) -> Found:
-    """Returns what a function, and the user's functions that it calls, refer to. Never raises."""
-    made = _Scan(is_component, methods)
+def scan(
+    func: Any, is_component: Callable[[Any], bool], methods: frozenset[str], many: frozenset[str] = frozenset()
+) -> Found:
+    """Returns what a function, and the user's functions that it calls, refer to. Never raises.
+
+    methods: of components. many: those of them that may make several requests.
+    """
+    made = _Scan(is_component, methods, many)
     try:
         made.visit(func, 0, repeated=False)
     except Exception:  # an object that does not let itself be looked at
@@ -39,9 +44,9 @@ def scan(func: Any, is_component: Callable[[Any], bool], methods: frozenset[str]
 
 
 class _Scan:
-    def __init__(self, is_component: Callable[[Any], bool], methods: frozenset[str]) -> None:
+    def __init__(self, is_component: Callable[[Any], bool], methods: frozenset[str], many: frozenset[str]) -> None:
         self.found = Found()
-        self._is_component, self._methods = is_component, methods
+        self._is_component, self._methods, self._many = is_component, methods, many
         self._seen: set[tuple[int, int, bool]] = set()  # a code object, what it is a method of, and if it is repeated
 
     def visit(self, func: Any, depth: int, *, repeated: bool) -> None:
@@ -76,7 +81,7 @@ class _Scan:
         for number, ins in enumerate(decoded(code).instructions):
             again, name = repeated or any(number in loop for loop in loops), str(ins.value)
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
-                self.found.calls += (1 + again) * (name in self._methods)
+                self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
                 value = None if value is None else _attribute(value, name)
             elif ins.name in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = names.get(name)
