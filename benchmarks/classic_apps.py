@@ -8,6 +8,7 @@ from langchain_classic.chains import (
     ConversationalRetrievalChain,
     LLMChain,
     RetrievalQA,
+    SequentialChain,
     create_history_aware_retriever,
     create_retrieval_chain,
 )
@@ -24,7 +25,7 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, Prom
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from benchmarks.written_apps import DOCUMENTS, QUESTION, App, retriever
+from benchmarks.written_apps import DOCUMENTS, QUESTION, App, llm, retriever
 from fineflow.testing.langchain import FakeChat, prompt_text
 
 
@@ -77,6 +78,25 @@ def multi_query_qa(seconds: float) -> Runnable[Any, Any]:
     return RetrievalQA.from_chain_type(chat(seconds), retriever=queries, return_source_documents=True)
 
 
+def evaluated_qa(seconds: float) -> Runnable[Any, Any]:
+    """One question after the other, as in most evaluation scripts."""
+    qa = RetrievalQA.from_chain_type(llm(seconds), retriever=retriever(seconds))
+
+    def answers(questions: list[str]) -> list[str]:
+        predictions = []
+        for question in questions:
+            result = qa.invoke({"query": question})
+            predictions.append(result["result"])
+        return predictions
+
+    return RunnableLambda(answers)
+
+
+def run_in_a_loop(seconds: float) -> Runnable[Any, Any]:
+    describe = chain_of("Describe {topic}", seconds)
+    return RunnableLambda(lambda topics: {topic: describe.run(topic=topic) for topic in topics})
+
+
 def applied(seconds: float) -> Runnable[Any, Any]:
     describe = chain_of("Describe {topic}", seconds)
     return RunnableLambda(lambda topics: [each["text"] for each in describe.apply([{"topic": t} for t in topics])])
@@ -90,6 +110,16 @@ def generated(seconds: float) -> Runnable[Any, Any]:
         return [each[0].text for each in result.generations]
 
     return RunnableLambda(answers)
+
+
+def sequential(seconds: float) -> Runnable[Any, Any]:
+    """Two chains that read the same text, and one that reads what both wrote."""
+    chains = [
+        chain_of("Summarize {review}", seconds, "summary"),
+        chain_of("Which language is this? {review}", seconds, "language"),
+        chain_of("Answer {summary} in {language}", seconds, "answer"),
+    ]
+    return SequentialChain(chains=chains, input_variables=["review"], output_variables=["summary", "answer"])
 
 
 def conversational(seconds: float) -> Runnable[Any, Any]:
@@ -136,8 +166,11 @@ CLASSIC_APPS: dict[str, App] = {
     "load_qa_chain, map_rerank": App(map_rerank, {**_DOCUMENTS, "question": QUESTION}, 4.0, 1.0),
     "RetrievalQA, map_reduce": App(map_reduce_qa, {"query": QUESTION}, 4.25, 2.25),
     "RetrievalQA, multi-query": App(multi_query_qa, {"query": QUESTION}, 2.75, 2.25),
+    "RetrievalQA in a loop": App(evaluated_qa, _TOPICS, 5.0, 1.25),
+    "LLMChain.run in a loop": App(run_in_a_loop, _TOPICS, 4.0, 1.0),
     "LLMChain.apply": App(applied, _TOPICS, 4.0, 1.0),
     "generate": App(generated, _TOPICS, 4.0, 1.0),
+    "SequentialChain": App(sequential, {"review": "Très bien"}, 3.0, 2.0),
     "ConversationalRetrievalChain": App(conversational, {"question": QUESTION}, 5.25, 3.25),
     "history-aware RAG": App(history_aware, {"input": QUESTION}, 5.25, 3.25),
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from benchmarks.classic_apps import CLASSIC_APPS, chain_of, chat, map_reduce_summary
+from benchmarks.classic_apps import CLASSIC_APPS, chain_of, chat, map_reduce_summary, sequential
 from benchmarks.written_apps import DOCUMENTS, retriever
 from langchain_classic.chains import LLMChain, RetrievalQA, SequentialChain, SimpleSequentialChain
 from langchain_classic.chains.base import Chain
@@ -23,7 +23,7 @@ from langchain_core.tracers.stdout import FunctionCallbackHandler
 from pipelines import ENTRIES
 
 import fineflow
-from fineflow.testing import virtual_threads
+from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
@@ -179,11 +179,10 @@ def test_memory_is_read_and_written_in_order() -> None:
 
 
 class Own(Chain):
-    """A chain of the user's own, which counts its calls and calls two others."""
+    """A chain of the user's own, which calls two others."""
 
     first: Any
     second: Any
-    calls: int = 0
 
     @property
     def input_keys(self) -> list[str]:
@@ -192,6 +191,15 @@ class Own(Chain):
     @property
     def output_keys(self) -> list[str]:
         return ["y"]
+
+    def _call(self, inputs: dict[str, Any], run_manager: Any = None) -> dict[str, Any]:
+        return {"y": self.first.run(inputs["x"]) + self.second.run(inputs["x"])}
+
+
+class Counting(Own):
+    """Counts its calls, too."""
+
+    calls: int = 0
 
     def _call(self, inputs: dict[str, Any], run_manager: Any = None) -> dict[str, Any]:
         self.calls += 1
@@ -208,11 +216,24 @@ class Prefixed(LLMChain):
 
 def test_classes_of_the_users_own() -> None:
     def make() -> Any:
-        own = Own(first=chain_of("First {x}", 0), second=chain_of("Second {x}", 0))
+        own = Counting(first=chain_of("First {x}", 0), second=chain_of("Second {x}", 0))
         prefixed = Prefixed(llm=chat(0), prompt=PromptTemplate.from_template("{x}"))
         return RunnableLambda(lambda xs: [[own.run(x), prefixed.run(x), own.calls] for x in xs])
 
     assert_same(make, ["a", "b"], strict=True, eager=True, entries=("invoke", "stream"))
+
+
+@needs_virtual_threads
+def test_a_chain_of_the_users_own_calls_two_others_at_once() -> None:
+    def make() -> Own:
+        return Own(first=chain_of("First {x}", 1), second=chain_of("Second {x}", 1))
+
+    value = virtual_threads.run(lambda: make().invoke("a")).value
+    assert virtual_threads.run(lambda: fineflow.optimize(make(), strict=True).invoke("a")) == (value, 1.0)
+
+    own = make()
+    loop = RunnableLambda(lambda xs: [own.run(x) for x in xs])
+    assert virtual_threads.run(lambda: fineflow.optimize(loop, strict=True).invoke(["a", "b"])).seconds == 1.0
 
 
 def test_an_overridden_method_makes_no_request_of_the_packages() -> None:
@@ -224,6 +245,37 @@ def test_an_overridden_method_makes_no_request_of_the_packages() -> None:
     assert sorted(asked) == ["prefixed a", "prefixed b", "prefixed c"]
 
 
+def test_an_inner_function_goes_on_where_the_outer_walk_ends() -> None:
+    """The outer chain's walk ends at a step that changes something; the summary's own one goes on from there."""
+    noted: list[int] = []
+
+    def note(text: str) -> str:
+        noted.append(len(text))
+        return text
+
+    class Noted(LLMChain):
+        def create_outputs(self, llm_result: Any) -> Any:
+            made = super().create_outputs(llm_result)
+            note(made[0][self.output_key])
+            return made
+
+    model = chat(0.01)
+    first = Noted(llm=model, prompt=PromptTemplate.from_template("{topic}"), output_key="title")
+    summary = load_summarize_chain(model, chain_type="map_reduce", output_key="summary")
+    outputs = ["title", "summary"]
+    chain = SequentialChain(
+        chains=[first, summary], input_variables=["topic", "input_documents"], output_variables=outputs
+    )
+    stock = chain.invoke({"topic": "x", **GIVEN})
+    if virtual_threads.available:
+        fast = fineflow.optimize(chain, strict=True)
+        found, took = virtual_threads.run(lambda: fast.invoke({"topic": "x", **GIVEN}))
+        assert found == stock
+        assert took <= 3.05
+        assert len(noted) == 2
+        assert model.meter.calls == 12
+
+
 def test_a_chain_of_dependent_chains_is_left_alone() -> None:
     chains = [chain_of("{x}", 1, "y"), chain_of("{y}", 1, "z")]
     for chain in (
@@ -232,6 +284,74 @@ def test_a_chain_of_dependent_chains_is_left_alone() -> None:
         RetrievalQA.from_chain_type(chat(1), retriever=retriever(1)),
     ):
         assert "Runs as stock" in str(fineflow.explain(chain))
+
+
+def retrieval_qa(seconds: float, **settings: Any) -> Any:
+    return RetrievalQA.from_chain_type(chat(seconds), retriever=retriever(seconds), **settings)
+
+
+LOOPED: dict[str, tuple[Callable[[float], Any], Callable[[Any, str], Any], float]] = {
+    "RetrievalQA": (retrieval_qa, lambda chain, x: chain.invoke({"query": x})["result"], 1.25),
+    "RetrievalQA with sources": (
+        lambda seconds: retrieval_qa(seconds, return_source_documents=True),
+        lambda chain, x: [len(chain(x)["source_documents"]), chain({"query": x}, return_only_outputs=True)["result"]],
+        1.25,
+    ),
+    "RetrievalQA, map_reduce": (
+        lambda seconds: retrieval_qa(seconds, chain_type="map_reduce"),
+        lambda chain, x: chain.run(x),
+        4.25,  # stock reduces the answers, one question after the other
+    ),
+    "predict": (lambda seconds: chain_of("Describe {topic}", seconds), lambda chain, x: chain.predict(topic=x), 1),
+    "SequentialChain": (sequential, lambda chain, x: chain({"review": x})["answer"], 2),
+    "SimpleSequentialChain": (
+        lambda seconds: SimpleSequentialChain(chains=[chain_of("{x}", seconds), chain_of("{y}", seconds)]),
+        lambda chain, x: chain.run(x),
+        2,
+    ),
+    "apply": (
+        lambda seconds: chain_of("Describe {topic}", seconds),
+        lambda chain, x: chain.apply([{"topic": x}, {"topic": x.upper()}]),
+        1,
+    ),
+}
+
+
+def looped(name: str, seconds: float) -> Any:
+    make, one, _ = LOOPED[name]
+    chain = make(seconds)
+    return RunnableLambda(lambda xs: [one(chain, x) for x in xs])
+
+
+@needs_virtual_threads
+@pytest.mark.parametrize("name", LOOPED)
+def test_loops(name: str) -> None:
+    values = ["a", "bc", "def"]
+    value, stock = virtual_threads.run(lambda: looped(name, 1).invoke(values))
+    found, took = virtual_threads.run(lambda: fineflow.optimize(looped(name, 1), strict=True).invoke(values))
+    assert found == value
+    assert took == pytest.approx(LOOPED[name][2], abs=0.05) != stock
+
+
+@pytest.mark.parametrize("name", LOOPED)
+def test_loops_are_the_same(name: str) -> None:
+    assert_same(lambda: looped(name, 0), ["a", "bc", "def"], strict=True, eager=True, entries=ENTRIES, batch=[["a"]])
+
+
+def test_async_loops() -> None:
+    qa = RetrievalQA.from_chain_type(chat(1), retriever=retriever(1))
+    describe = chain_of("Describe {topic}", 1)
+
+    async def answers(questions: list[str]) -> list[Any]:
+        found = [await qa.ainvoke({"query": question}) for question in questions]
+        found += [await describe.apredict(topic=question) for question in questions]
+        return found + await describe.aapply([{"topic": question} for question in questions])
+
+    chain = RunnableLambda(answers)
+    value, stock = virtual.run(chain.ainvoke(["a", "b", "c"]))
+    found, took = virtual.run(fineflow.optimize(chain, strict=True).ainvoke(["a", "b", "c"]))
+    assert found == value
+    assert (stock, took) == (pytest.approx(7.75), pytest.approx(1.25))
 
 
 def test_documents_of_a_summary_are_not_changed() -> None:

@@ -64,6 +64,12 @@ class Components(Protocol):
     def streams(self, name: str) -> bool:
         """Returns True for methods whose results arrive piece by piece; stock alone calls these."""
 
+    def awaits(self, name: str) -> bool:
+        """Returns True for async methods."""
+
+    def seen(self, name: str, value: Any) -> Any:
+        """Returns what walks get for the value that stock's call of a method has returned."""
+
     def limit(self) -> int | None:
         """Returns the ``max_concurrency`` in force."""
 
@@ -276,7 +282,7 @@ class CallFinder:
         if self._components.makes(obj, name):
             return self.made(obj, name, args, named)
         value = self._value(obj, name, args, named, sure)
-        return Awaited(value) if name.startswith("a") else value
+        return Awaited(value) if self._components.awaits(name) else value
 
     def _value(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         inner = self.inner(obj, name, args, named)

@@ -127,7 +127,7 @@ class InnerCalls:
         observe(call.component, call.name, now() - call.since, ahead=ahead)
 
     def _begin(self, call: FoundCall) -> None:
-        loop = self._loop if call.name.startswith("a") else _engine_loop()
+        loop = self._loop if self._components.awaits(call.name) else _engine_loop()
         if loop is None:
             return
         ahead = self._ahead(call, self._limit(loop))
@@ -269,7 +269,7 @@ class InnerCalls:
     def _made(self, call: FoundCall, value: Any) -> None:
         call.failed = False  # of what ran ahead, perhaps
         if call.value is UNKNOWN:
-            call.value = value
+            call.value = self._components.seen(call.name, value)
             if self._finder.blocked and self._finder.worth:
                 self._finder.latest = call
                 self.look()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +15,10 @@ RUNS = ("_call", "_acall")
 """Methods in which a chain does its work, and that the user's own chains define."""
 
 
-@lru_cache(maxsize=512)
-def is_chain(kind: Any) -> bool:
+def is_chain(kind: type) -> bool:
     """Returns True for a class of langchain-classic's chains, and the user's own made from these."""
-    return any(each.__module__ == "langchain_classic.chains.base" and each.__name__ == "Chain" for each in kind.__mro__)
+    base = getattr(sys.modules.get("langchain_classic.chains.base"), "Chain", None)
+    return base is not None and issubclass(kind, base)
 
 
 def methods_inside(chain: Any) -> tuple[str, ...]:

@@ -26,17 +26,16 @@ from fineflow.adapters.core.fresh_components import Fresh
 from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import find, of_package, owner
+from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
-from fineflow.adapters.langchain.calls import is_constant
+from fineflow.adapters.langchain.calls import ChainCall, is_constant
+from fineflow.adapters.langchain.chain_calls import ASKED
 from fineflow.adapters.langchain.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_functions import HIDDEN, inner_of
-from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.list_functions import judged
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
-from fineflow.adapters.langchain.made_components import made, makes, plain, same, structured
+from fineflow.adapters.langchain.made_components import computes, made, makes, plain, same, structured
 from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS, composite, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
@@ -53,10 +52,14 @@ class _Sequence(NamedTuple):
 
 
 class Runnables:
-    """LangChain's ``Components``. trusting: believes what interfaces of the user's own classes say."""
+    """LangChain's ``Components``.
 
-    def __init__(self, *, trusting: bool = False) -> None:
+    trusting: believes what interfaces of the user's own classes say. streams_models: stock streams chat models.
+    """
+
+    def __init__(self, *, trusting: bool = False, streams_models: bool = False) -> None:
         self._trusting = trusting
+        self._streams_models = streams_models
 
     def knows(self, obj: Any) -> bool:
         return self._of_runnable(obj) or methods_of(obj) is not None
@@ -95,6 +98,8 @@ class Runnables:
         made_here = type(obj) in (_Sequence, Fresh)
         if not made_here and name in getattr(obj, "__dict__", {}):
             raise Stop(f"calls .{name}() of a runnable")
+        if name in ASKED and not made_here:
+            return _messages(name, *args, **named)
         if name in BATCHES and not made_here:
             return self._batch_key(name, args, named)
         if name not in ENTRIES | STREAMS or (name in STREAMS and made_here):
@@ -131,13 +136,7 @@ class Runnables:
         return plan is not None and all(p.effects.kind in _READING or _parses(p) for p in everything(plan.p_graph))
 
     def computes(self, obj: Any, name: str) -> bool:
-        kind = type(obj)
-        if kind is RunnableLambda:
-            return name in ENTRIES and plain_model(structured(obj))
-        return name in ENTRIES and (
-            (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None)
-            or (issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None)
-        )
+        return name in ENTRIES and computes(obj)
 
     def computed(self, part: Planned, key: Any) -> Any:
         if not self.reads_only(part, "invoke", key):
@@ -161,6 +160,8 @@ class Runnables:
 
         if name in BATCHES:
             return batch_of(name, args, named, limit, one)
+        if name in ASKED:
+            return _asked(part.__wrapped__, name, args, named, limit, streams_models=self._streams_models)
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
         return one(given["input"], given.get("config"), limit)
 
@@ -172,6 +173,12 @@ class Runnables:
 
     def streams(self, name: str) -> bool:
         return name in STREAMS
+
+    def awaits(self, name: str) -> bool:
+        return name.lstrip("_").startswith("a") and name not in ("apply", "apply_and_parse")
+
+    def seen(self, name: str, value: Any) -> Any:
+        return value.generations[0].message if name in ASKED and value.generations else value
 
     def limit(self) -> int | None:
         return (var_child_runnable_config.get() or {}).get("max_concurrency")
@@ -217,8 +224,34 @@ def _parses(p: Primitive) -> bool:
     return issubclass(kind, BaseOutputParser) and of_package(kind.__module__)
 
 
+def _messages(name: str, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> Any:
+    """Returns what requests to a chat model are compared by. Raises Stop."""
+    if stop is not None or options:
+        raise Stop(f"calls .{name}() with settings")
+    if type(messages) is list and any(type(each.content) is not str for each in messages if each is not UNKNOWN):
+        raise Stop(f"calls .{name}() with more than text")
+    return messages
+
+
+def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_models: bool) -> ChainCall:
+    """Returns the call that ``generate`` or ``agenerate`` of a chat model makes for one of its prompts."""
+    sync = name == ASKED[0]
+    return ChainCall(
+        "invoke" if sync else "ainvoke",
+        model,
+        args[0],
+        None,
+        lambda runs: getattr(runs, name)(*args, **named),
+        sync=sync,
+        streams_models=streams_models,
+        limit=limit,
+    )
+
+
 _COPIED = (RunnableLambda, StructuredTool, Tool)
-_RUNNABLES = {trusting: Runnables(trusting=trusting) for trusting in (False, True)}
+_RUNNABLES = {
+    flags: Runnables(trusting=flags[0], streams_models=flags[1]) for flags in product((False, True), repeat=2)
+}
 
 
 def looking_through(step: Any, site: Site) -> Any:
@@ -253,7 +286,7 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     hidden = {name: UNKNOWN for name in named if name in HIDDEN}  # stock's, for the callbacks of this call
     given = {**named, **hidden}
     shadows = site.shadows
-    components = _RUNNABLES[shadows.options.trust == "interfaces"]
+    components = _RUNNABLES[shadows.options.trust == "interfaces", here.call.facts.streams_models]
     return InnerCalls(
         components, here, shadows.component, shadows.arguments, func, args, given, options=shadows.options
     )

@@ -1,4 +1,4 @@
-"""The user's functions behind components that user functions call: those of ``RunnableLambda`` and of tools."""
+"""The functions behind components that user functions call: those of ``RunnableLambda``, of tools, and of chains."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 from langchain_core.tools import BaseTool
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.langchain.chain_calls import Inner, within
 from fineflow.adapters.langchain.lowering.pydantic_fields import stays
 from fineflow.adapters.langchain.user_functions import functions_of_tool
 from fineflow.adapters.lookahead import UNKNOWN, Stop
@@ -18,14 +19,14 @@ from fineflow.adapters.lookahead import UNKNOWN, Stop
 HIDDEN = ("run_manager", "callbacks", "config")
 """Parameters by which stock passes the callbacks and the config of a run."""
 
-Inner = tuple[Any, Sequence[Any], Mapping[str, Any]]
-
 
 def inner_of(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Inner | None:
-    """Returns the user's function that a call of a component runs, with its arguments; None for other components.
+    """Returns the function to walk through for a call of a component, with its arguments; None for other components.
 
-    Raises Stop if the arguments are not certain.
+    The user's, or what stands for a method of a chain. Raises Stop if the arguments are not certain.
     """
+    if (found := within(obj, name, args, named)) is not None:
+        return found
     if name not in ("invoke", "ainvoke") or "input" not in (given := _given(args, named)):
         return None
     if type(obj) is RunnableLambda:

@@ -10,14 +10,14 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.prompts.chat import BaseChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import SecretStr
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.recognition import of_package, owner
-from fineflow.adapters.langchain.lowering import parsers
+from fineflow.adapters.core.recognition import find, of_package, owner
+from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.lookahead import Stop
 
@@ -68,6 +68,16 @@ def _of_component(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, 
 def structured(step: Any) -> Any:
     """Returns the model that a function of langchain-openai takes out of a message; None for any other step."""
     return parsers.structured_model(getattr(step, "__dict__", {}).get("func"))
+
+
+def computes(obj: Any) -> bool:
+    """Returns True for a component that only computes: a prompt, a parser."""
+    kind = type(obj)
+    if kind is RunnableLambda:
+        return plain_model(structured(obj))
+    return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (
+        issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None
+    )
 
 
 def _flattened(chain: Any) -> Iterator[Any]:

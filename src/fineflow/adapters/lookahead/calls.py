@@ -37,7 +37,9 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if func is UNKNOWN:
         raise Stop("calls a function that is not known yet")
     if walk.host.knows(func):
-        raise Stop(f"calls a {type(func).__name__} as a function")
+        if not walk.host.judges(func, "__call__"):
+            raise Stop(f"calls a {type(func).__name__} as a function")
+        return _method(walk, Method(func, "__call__"), args, named)
     if isinstance(func, functools.partial):
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
     if isinstance(func, GenericAlias):  # such as Counter[str]

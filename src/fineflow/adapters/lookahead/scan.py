@@ -78,7 +78,8 @@ class _Scan:
         self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
         loops, value = _loops(code), None
-        for number, ins in enumerate(decoded(code).instructions):
+        instructions = decoded(code).instructions
+        for number, ins in enumerate(instructions):
             again, name = repeated or any(number in loop for loop in loops), str(ins.value)
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
                 self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
@@ -90,6 +91,9 @@ class _Scan:
             else:
                 value = None
             if value is not None:
+                following = instructions[number + 1].name if number + 1 < len(instructions) else ""
+                if following not in ("LOAD_ATTR", "LOAD_METHOD") and "__call__" in self._methods:
+                    self.found.calls += (1 + again) * (self._is_component(value) and callable(value))
                 self._refer(name, value, depth, again)
                 self._choose(value, code, depth, again)
 
