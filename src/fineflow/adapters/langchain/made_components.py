@@ -19,6 +19,7 @@ from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.made_chains import made_chain, makes_chains
 from fineflow.adapters.lookahead import Stop
 
 _MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")
@@ -45,6 +46,8 @@ def made(kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) ->
     """Returns what a class, or one of the methods above, makes of known arguments. Raises Stop."""
     if not isinstance(kind, type):
         return _of_component(kind, name, args, named)
+    if makes_chains(kind):
+        return made_chain(kind, name, args, named)
     if not kind.__module__.startswith(_MADE_OF):
         raise Stop(f"makes a {getattr(kind, '__name__', 'new object')}")
     return (getattr(kind, name) if name else kind)(*args, **named)

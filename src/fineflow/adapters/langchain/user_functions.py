@@ -18,6 +18,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
 from fineflow.adapters.langchain.classic_chains import RUNS, is_chain, methods_inside
+from fineflow.adapters.langchain.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several
 from fineflow.adapters.lookahead.scan import Found, scan
 
@@ -114,7 +115,7 @@ def _found_in(obj: Any) -> Found | None:
     names = methods_inside(obj)
     functions = [func for name, func in functions_of(obj).items() if name not in names]
     scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
-    found = next((f for f in scanned if f.several or (f.calls and any(map(composite, f.components.values())))), None)
+    found = next(filter(_may_gain, scanned), None)
     if found is not None:
         return found
     if asks_several(obj):
@@ -122,6 +123,11 @@ def _found_in(obj: Any) -> Found | None:
     if "_call" in names:
         return Found({key: chain for chain in obj.chains for key in chain.output_keys}, len(obj.chains))
     return Found({"retriever": obj.retriever}, 1) if names and composite(obj.retriever) else None
+
+
+def _may_gain(found: Found) -> bool:
+    parts = found.components.values()
+    return found.several or any(map(makes_chains, parts)) or (found.calls > 0 and any(map(composite, parts)))
 
 
 def composite(obj: Any) -> bool:
@@ -135,7 +141,9 @@ def composite(obj: Any) -> bool:
 
 def _is_component(obj: Any) -> bool:
     if isinstance(obj, type):  # the function makes one
-        return issubclass(obj, _MADE) and of_package(obj.__module__)
+        return (issubclass(obj, _MADE) and of_package(obj.__module__)) or makes_chains(obj)
+    if isinstance(obj, FunctionType):
+        return makes_chains(obj)
     kind = type(obj)
     if methods_of(obj) is not None:
         return True
