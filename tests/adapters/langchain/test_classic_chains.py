@@ -103,6 +103,27 @@ def test_older_entry_methods_run_ahead(name: str) -> None:
     assert virtual_threads.run(lambda: OLDER[name](fast)).seconds == pytest.approx(2.0, abs=0.05)
 
 
+@pytest.mark.parametrize("method", ["apply", "apply_and_parse"])
+@pytest.mark.filterwarnings("ignore:The apply_and_parse method")
+def test_apply(method: str) -> None:
+    inputs, values, traces = [{"x": text} for text in "abc"], [], []
+    for optimized in (False, True):
+        told: list[str] = []
+        chain = chain_of("Describe {x}", 0)
+        made = fineflow.optimize(chain, strict=True, eager=True) if optimized else chain
+        values.append(getattr(made, method)(inputs, callbacks=[FunctionCallbackHandler(told.append)]))
+        traces.append([line.partition("] [")[0] for line in told])
+    assert values[0] == values[1]
+    assert traces[0] == traces[1] != []
+
+
+@needs_virtual_threads
+def test_apply_asks_together() -> None:
+    fast = fineflow.optimize(chain_of("Describe {x}", 1), strict=True)
+    assert virtual_threads.run(lambda: fast.apply([{"x": text} for text in "abc"])).seconds == 1
+    assert virtual_threads.run(lambda: fast.run("a")).seconds == 1
+
+
 def test_run_info_is_that_of_the_run() -> None:
     runs: list[Run] = []
     fast = fineflow.optimize(map_reduce_summary(0), strict=True, eager=True).with_listeners(on_end=runs.append)

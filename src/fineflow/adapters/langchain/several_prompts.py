@@ -19,6 +19,7 @@ from typing import Any
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.calls_ahead import MethodAhead
@@ -98,11 +99,24 @@ def _no_invocation() -> Any:
     raise AssertionError("a method is called without one")
 
 
+class Applied(Runnable[Any, Any]):
+    """``LLMChain.apply`` as a step, of its inputs and callbacks. Opens no run of its own."""
+
+    def __init__(self, chain: Any) -> None:
+        self.chain = chain
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        inputs, callbacks = input
+        return self.chain.apply(inputs, callbacks)
+
+
 _several: ContextVar[_Several | None] = ContextVar("fineflow_several_prompts", default=None)
 
 
 def asks_several(obj: Any) -> bool:
-    """Returns True for a classic chain that asks its model about each document."""
+    """Returns True for a classic chain that asks its model about each document, and for ``LLMChain.apply``."""
+    if isinstance(obj, Applied):
+        return isinstance(getattr(obj.chain, "llm", None), BaseChatModel)
     for name in _ASKING:
         module, _, kind = f"langchain_classic.chains.{name}".rpartition(".")
         known = getattr(sys.modules.get(module), kind, None)
