@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import MultiQueryRetriever
+from langchain_classic.retrievers import EnsembleRetriever, MultiQueryRetriever
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -114,6 +114,14 @@ def test_sync_and_async_are_told_apart_where_stock_differs() -> None:
     assert rows[0][:5] == ["as", "written", "ainvoke,", "astream,", "abatch"]
     assert rows[1][:5] == ["as", "written", "invoke,", "stream,", "batch"]
     assert rows[2][:5] == ["as", "run", "invoke,", "stream,", "batch"]
+
+
+def test_an_ensemble_is_searched_one_by_one_in_sync_calls() -> None:
+    store = FakeVectorStore().as_retriever()
+    made = EnsembleRetriever(retrievers=[store, store, store], weights=[1, 1, 1])
+    forecasts = fineflow.explain(made).forecasts
+    assert forecasts is not None
+    assert forecasts.written_sync.steps == 3 * forecasts.written.steps == 3 * forecasts.run.steps
 
 
 def test_all_ways_in_gain_or_none() -> None:

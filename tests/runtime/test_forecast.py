@@ -91,6 +91,27 @@ def test_a_map_is_its_body_or_as_often_as_it_has_items() -> None:
     assert predict(mapped(), seen, serial=True).seconds == pytest.approx(7 * 0.2 + 0.2)
 
 
+def test_what_stock_calls_in_threads_is_its_body_also_there() -> None:
+    graph = mapped()
+    each = graph["expand.map"].with_(meta={"threads": True})
+    assert predict(graph.with_primitives((each, graph["aside"])), known(), serial=True).seconds == pytest.approx(0.4)
+
+
+def ensemble(**meta: bool) -> Graph:
+    """Two searches, one of them for what the same model wrote, combined."""
+    written = Primitive("ask.decode", Op.DECODE, {"prompt": Ref("input")}, engine="remote")
+    both = Primitive("both", Op.AGGREGATE, {"0": Ref("a"), "1": Ref("b"), "2": Ref("c")}, meta=meta)
+    searches = (search("a", "ask.decode"), search("b", "ask.decode"), search("c"))
+    return Graph((written, *searches, both), Ref("both"))
+
+
+def test_what_is_combined_comes_one_after_the_other_in_sync_methods() -> None:
+    assert predict(ensemble(), known()).seconds == pytest.approx(0.5 + 0.2)
+    found = predict(ensemble(), known(), serial=True)
+    assert (found.seconds, found.names) == (pytest.approx(0.5 + 3 * 0.2), ("ask.decode", "a", "b", "c"))
+    assert predict(ensemble(threads=True), known(), serial=True).seconds == pytest.approx(0.5 + 0.2)
+
+
 def test_a_condition_is_its_tests_up_to_the_arm_that_takes_longest() -> None:
     def arm(*names: str) -> Graph:
         return Graph(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import Costs, costs, place
+from fineflow.cost_model.serial import order
 from fineflow.ir import Effect, Graph, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
@@ -20,7 +21,8 @@ class Forecast:
 
     seconds: its length. names: the primitives on it that take time, in order; those in bodies named by ``inside``.
     each: predicted seconds of every primitive that takes time. measured, believed: engines predicted from
-    measurements, and engines predicted from priors only.
+    measurements, and engines predicted from priors only. guessed: primitives whose seconds are from priors. repeated:
+    those that stock runs once for each item, one by one.
     """
 
     seconds: float = 0.0
@@ -28,6 +30,18 @@ class Forecast:
     each: Mapping[str, float] = field(default_factory=dict)
     measured: tuple[str, ...] = ()
     believed: tuple[str, ...] = ()
+    guessed: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
+
+    @property
+    def known(self) -> bool:
+        """True if no second of the path is a guess."""
+        return self.guessed.isdisjoint(self.names)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps on the path that take time, each counted once."""
+        return sum(not any(other.startswith(f"{name} > ") for other in self.names) for name in self.names)
 
     @property
     def basis(self) -> str:
@@ -44,7 +58,7 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
 
     A CONDITION takes as long as its tests up to the slowest arm. A MAP takes as long as its body; with ``serial``, as
     in stock's sync methods, a MAP and a step that makes several requests are multiplied by their usual number of
-    items. A stage handles a part of the documents (half of them), and the rest of the primitive that it was split from
+    items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of them), and the rest of the primitive that it was split from
     counts as nothing. Engines are assumed idle; user code counts as nothing until it is measured.
     """
     found = _Path(known, serial)
@@ -56,6 +70,8 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
         found.each,
         tuple(dict.fromkeys(p.engine or "" for p, op in asked if known.measured(p.engine, op, p.name))),
         tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in asked if not known.measured(p.engine, op, p.name))),
+        frozenset(found.guessed),
+        frozenset(found.repeated),
     )
 
 
@@ -86,13 +102,17 @@ class _Path:
         self.each: dict[str, float] = {}
         self.asked: list[tuple[Primitive, Op]] = []  # primitives that take time, with the operation they were costed as
         self.foreign: set[str] = set()  # places of models that handle a whole request in one call
+        self.guessed: set[str] = set()
+        self.repeated: set[str] = set()
 
     def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
         begun = {place(p.name): p for p in graph if p.op is Op.PARTIAL_PREFILL}
         self.foreign |= {place(prefix + p.name) for p in graph if p.op in _MODELS and p.meta.get("foreign")}
         best: dict[str, tuple[float, tuple[str, ...]]] = {}
+        in_turn = order(graph) if self.serial else {}
         for p in graph:
-            before = [best[n] for n in (*(ref.name for ref in p.args.values()), *p.after) if n in best]
+            needed = (*(ref.name for ref in p.args.values()), *p.after, *in_turn.get(p.name, ()))
+            before = [best[n] for n in needed if n in best]
             start, path = max(before, key=lambda found: found[0], default=(0.0, ()))
             seconds, within = self._primitive(p, prefix, begun)
             if seconds:
@@ -105,13 +125,15 @@ class _Path:
         arms = [(heading, *self.of(body, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
         if arms:
             seconds, path = max(_ways(arms), key=lambda found: found[0])
-            items = self.known.size(None, Op.MAP, p.name) if p.op is Op.MAP and self.serial else 1.0
-            return seconds * items, path
+            if p.op is Op.MAP and self.serial and not p.meta.get("threads"):
+                self.repeated.add(prefix + p.name)
+                return seconds * self.known.size(None, Op.MAP, p.name), path
+            return seconds, path
         if p.op is Op.PREFILL and place(prefix + p.name) in self.foreign:
             return 0.0, ()  # included in the single call of its DECODE
-        return self._work(p, begun), ()
+        return self._work(p, prefix, begun), ()
 
-    def _work(self, p: Primitive, begun: Mapping[str, Primitive]) -> float:
+    def _work(self, p: Primitive, prefix: str, begun: Mapping[str, Primitive]) -> float:
         op = p.op
         if op is Op.CALL and not self.known.measured(p.engine, op, p.name):
             op = _TOUCHING.get(p.effects.kind, op)
@@ -119,7 +141,10 @@ class _Path:
         if not seconds:
             return 0.0
         self.asked.append((p, op))
+        if not self.known.measured(p.engine, op, p.name):
+            self.guessed.add(prefix + p.name)
         if self.serial and p.meta.get("several"):
+            self.repeated.add(prefix + p.name)
             return seconds * self.known.size(None, Op.MAP, p.name)
         if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
             penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))
