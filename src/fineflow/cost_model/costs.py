@@ -230,10 +230,10 @@ class Costs:
     def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
         """Returns True if ``predict`` uses measurements (at least three, or a loaded profile) instead of a prior.
 
-        For user code (CALL): if the primitive ``name`` was ever measured.
+        For user code (CALL): if the primitive ``name`` was measured twice, as the first time may have imported modules.
         """
         if op is Op.CALL:
-            return (engine or "", op, place(name)) in self._took
+            return self._took.get((engine or "", op, place(name)), (0, 0.0))[0] > 1
         model = self._models.get((engine or "", _SAME.get(op, op)))
         return model is not None and model.measured
 

@@ -43,23 +43,15 @@ class Forecast:
         """Number of steps on the path that take time, each counted once."""
         return sum(not any(other.startswith(f"{name} > ") for other in self.names) for name in self.names)
 
-    @property
-    def basis(self) -> str:
-        """Source of the predicted seconds, for display."""
-        if not self.believed:
-            return "from measurements" if self.measured else "nothing in it takes time of an engine"
-        if not self.measured:
-            return "from priors, as nothing is measured yet"
-        return f"from measurements; from priors for {', '.join(self.believed)}"
-
 
 def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Forecast:
     """Predicts the longest path in seconds, over data and order edges, bodies included.
 
     A CONDITION takes as long as its tests up to the slowest arm. A MAP takes as long as its body; with ``serial``, as
     in stock's sync methods, a MAP and a step that makes several requests are multiplied by their usual number of
-    items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of them), and the rest of the primitive that it was split from
-    counts as nothing. Engines are assumed idle; user code counts as nothing until it is measured.
+    items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of
+    them), and the rest of the primitive that it was split from counts as nothing. Engines are assumed idle. A user
+    function counts as nothing until it is measured, a component of the user's own as a request.
     """
     found = _Path(known, serial)
     seconds, names = found.of(graph, "")
@@ -69,10 +61,14 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
         names,
         found.each,
         tuple(dict.fromkeys(p.engine or "" for p, op in asked if known.measured(p.engine, op, p.name))),
-        tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in asked if not known.measured(p.engine, op, p.name))),
+        tuple(dict.fromkeys(_who(p, op) for p, op in asked if not known.measured(p.engine, op, p.name))),
         frozenset(found.guessed),
         frozenset(found.repeated),
     )
+
+
+def _who(p: Primitive, op: Op) -> str:
+    return p.engine or str(p.meta.get("called") or f"each {op}")
 
 
 def remaining(graph: Graph, known: Costs = costs) -> dict[str, tuple[float, float]]:
@@ -136,7 +132,7 @@ class _Path:
     def _work(self, p: Primitive, prefix: str, begun: Mapping[str, Primitive]) -> float:
         op = p.op
         if op is Op.CALL and not self.known.measured(p.engine, op, p.name):
-            op = _TOUCHING.get(p.effects.kind, op)
+            op = Op.TOOL if p.meta.get("own") else _TOUCHING.get(p.effects.kind, op)
         seconds = self.known.predict(p.engine, op, name=p.name)
         if not seconds:
             return 0.0

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from fineflow.adapters.core.recognition import NotLowered, Row, find
+from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, find
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
 SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters shown in plans
@@ -202,7 +202,8 @@ class Builder:
         made = self.by_stock(obj, value, Effects(Effect.OPAQUE, "", reason), kind=kind, where=where, name=name)
         last = self.primitives[-1]
         received = tuple(dict.fromkeys(ref.name for ref, mutable in value.refs() if mutable))
-        self.primitives[-1] = last.with_(meta={**last.meta, "received": received})
+        own = {"own": True} if OWN_CLASS in reason and not where else {}  # a component, so it takes time
+        self.primitives[-1] = last.with_(meta={**last.meta, **own, "received": received})
         self.note(made.ref.name, False, reason)
         return made
 
