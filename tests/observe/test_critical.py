@@ -225,7 +225,7 @@ def test_the_tables_of_a_call() -> None:
     assert [row[0] for row in path[2]] == ["4.00 s", "500 ms", "500 ms", "3.00 s"]
     assert list(every[2]) == [
         ("0 ms", "0 ms", "4.00 s", "claimed", "llm.decode"),
-        ("0 ms", "0 ms", "4.50 s", "", "each"),
+        ("0 ms", "0 ms", "2.00 s", "", "each"),  # it waited for items the rest of the time
         ("1.00 s", "0 ms", "500 ms", "4 claimed", "each > for each item > find, 4 times (the longest)"),
         ("3.00 s", "0 ms", "500 ms", "run by stock", "own"),
         ("4.50 s", "1.00 s", "2.00 s", "claimed", "answer"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import Costs, costs, place
-from fineflow.cost_model.serial import order
+from fineflow.cost_model.serial import order, stock_order
 from fineflow.ir import Effect, Graph, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
@@ -44,7 +44,7 @@ class Forecast:
         return sum(not any(other.startswith(f"{name} > ") for other in self.names) for name in self.names)
 
 
-def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Forecast:
+def predict(graph: Graph, known: Costs = costs, *, serial: bool = False, written: Graph | None = None) -> Forecast:
     """Predicts the longest path in seconds, over data and order edges, bodies included.
 
     A CONDITION takes as long as its tests up to the slowest arm. A MAP takes as long as its body; with ``serial``, as
@@ -52,9 +52,11 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Fore
     items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of
     them), and the rest of the primitive that it was split from counts as nothing. Engines are assumed idle. A user
     function counts as nothing until it is measured, a component of the user's own as a request.
+
+    written: the p-graph of an e-graph. What stock runs itself starts when stock gets there.
     """
     found = _Path(known, serial)
-    seconds, names = found.of(graph, "")
+    seconds, names = found.of(graph, "", None if written is None else stock_order(written))
     asked = found.asked
     return Forecast(
         seconds,
@@ -101,13 +103,18 @@ class _Path:
         self.guessed: set[str] = set()
         self.repeated: set[str] = set()
 
-    def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
+    def of(
+        self, graph: Graph, prefix: str, stock: Mapping[str, tuple[str, ...]] | None = None
+    ) -> tuple[float, tuple[str, ...]]:
+        """Returns the length of the longest path and its steps. stock: what stock has done before it gets there."""
         begun = {place(p.name): p for p in graph if p.op is Op.PARTIAL_PREFILL}
         self.foreign |= {place(prefix + p.name) for p in graph if p.op in _MODELS and p.meta.get("foreign")}
         best: dict[str, tuple[float, tuple[str, ...]]] = {}
         in_turn = order(graph) if self.serial else {}
         for p in graph:
             needed = (*(ref.name for ref in p.args.values()), *p.after, *in_turn.get(p.name, ()))
+            if stock is not None and p.by_stock:
+                needed = (*needed, *stock.get(p.name, ()))
             before = [best[n] for n in needed if n in best]
             start, path = max(before, key=lambda found: found[0], default=(0.0, ()))
             seconds, within = self._primitive(p, prefix, begun)

@@ -1,4 +1,4 @@
-"""Order in which stock's sync methods run what the graph runs side by side."""
+"""Order in which stock runs what the graph could run side by side: in its sync methods, and what it runs itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def order(graph: Graph) -> dict[str, tuple[str, ...]]:
     for p in graph:
         if p.op is Op.AGGREGATE and len(p.args) > 1 and not p.meta.get("threads"):
             _one_by_one(graph, p, found)
+    return found
+
+
+def stock_order(written: Graph) -> dict[str, tuple[str, ...]]:
+    """Returns what has ended before stock reaches a step: primitive of the p-graph -> all that comes before it.
+
+    Holds for the steps that stock runs itself, also while the graph runs ahead.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for p in written:
+        direct = dict.fromkeys(name for name in (*(ref.name for ref in p.args.values()), *p.after) if name in found)
+        found[p.name] = tuple(dict.fromkeys(name for each in direct for name in (*found[each], each)))
     return found
 
 

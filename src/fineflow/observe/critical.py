@@ -27,7 +27,9 @@ class Forecasts:
 
     @classmethod
     def of(cls, p_graph: Graph, e_graph: Graph, known: Costs = costs) -> Forecasts:
-        return cls(predict(p_graph, known), predict(p_graph, known, serial=True), predict(e_graph, known))
+        return cls(
+            predict(p_graph, known), predict(p_graph, known, serial=True), predict(e_graph, known, written=p_graph)
+        )
 
 
 def marks(forecast: Forecast) -> Marks:
@@ -74,9 +76,28 @@ def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]
     columns = ("graph", "entered by", "length", "path")
     if in_seconds:
         return f"Predicted critical path, from measurements; {_ASSUMED}", columns, rows
-    guessed = ", ".join(dict.fromkeys(engine for forecast in shown for engine in forecast.believed))
-    why = f"seconds follow once {guessed} ran three times in this process" if ahead else f"{guessed} is not measured"
+    names = list(dict.fromkeys(engine for forecast in shown for engine in forecast.believed))
+    guessed, are = ", ".join(names), "is" if len(names) == 1 else "are"
+    why = f"seconds follow once {guessed} ran three times in this process" if ahead else f"{guessed} {are} not measured"
     return f"Critical path in steps; {why}", columns, rows
+
+
+def gained(forecasts: Forecasts, entries: Sequence[str]) -> str:
+    """Returns what calls by these methods are predicted to gain, in a sentence; "" if nothing, or not measured."""
+    run = forecasts.run
+    before = {
+        kind: forecast.seconds
+        for kind, forecast in (("sync", forecasts.written_sync), ("async", forecasts.written))
+        if any(entry.startswith("a") is (kind == "async") for entry in entries)
+        and forecast.known
+        and duration(forecast.seconds) != duration(run.seconds)
+    }
+    if not before or not run.known:
+        return ""
+    values = list(dict.fromkeys(map(duration, before.values())))
+    if len(values) > 1:
+        values = [f"{duration(seconds)} ({kind})" for kind, seconds in before.items()]
+    return f"Predicted from measurements: {duration(run.seconds)} instead of {' or '.join(values)}."
 
 
 _ASSUMED = "engines are assumed idle, your own code counts once measured"

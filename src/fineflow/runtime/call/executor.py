@@ -19,6 +19,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Primitive, Ref
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
+from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.query import Call as Call
 from fineflow.runtime.call.query import LeftToStock, Slot
 from fineflow.runtime.call.streams import Stream
@@ -198,7 +199,7 @@ class Execution(Values):
         if p.name in self._edges.fed and not isinstance(value, Failed):
             stamp = self._stamps.at(p.name)
             if stamp.begun is not None:
-                costs.observe(p.engine or "", p.op, None, stamp.ran, p.name)
+                costs.observe(p.engine or "", p.op, None, own_seconds(p, self._stamps), p.name)
         self._arrived(p.name)
         for part in self._edges.early.get(p.name, ()):
             if part not in self.released:  # the whole value contains the part
