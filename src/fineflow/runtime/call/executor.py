@@ -28,6 +28,7 @@ from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.queues.component_calls import limited_component
+from fineflow.runtime.queues.rate_limits import HeldBack
 
 _SHOWN = 200  # characters of a surprise that are kept
 
@@ -305,6 +306,8 @@ class Execution(Values):
         made = self.call.slot(self._stamps.at(p.name), limited_component(p.component) if limited else None)
         if entry is not None:
             entry.slot = made
+            if p.component is not None:
+                made.ahead = HeldBack(p.component, wanted=entry.for_stock)
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:
