@@ -43,3 +43,8 @@ def test_a_write_waits_for_its_vectors() -> None:
 
 def test_what_did_not_end_took_nothing() -> None:
     assert own_seconds(WRITE, {"ingest": stamp(1, None)}) == 0
+
+
+def test_what_stock_only_hands_over_took_nothing() -> None:
+    given = Primitive("synthesizer.texts", Op.CALL, {}, effects=Effects(Effect.OPAQUE), by_stock=True)
+    assert own_seconds(given, {"synthesizer.texts": stamp(0, 3)}) == 0

@@ -19,7 +19,9 @@ def own_seconds(p: Primitive, stamps: Mapping[str, Stamp], runs: Runs = ()) -> f
     """Returns the seconds in which a primitive, or something in its bodies, worked.
 
     A parser of a stream works on the rest once the stream has ended. A write that stock makes begins when the vectors
-    that it takes are there. runs: of the call, for primitives with bodies.
+    that it takes are there. What stock only hands over, or reads piece by piece, has no time of its own.
+
+    runs: of the call, for primitives with bodies.
     """
     stamp = stamps[p.name]
     if bodies(p):
@@ -27,6 +29,8 @@ def own_seconds(p: Primitive, stamps: Mapping[str, Stamp], runs: Runs = ()) -> f
     waits = p.by_stock or (p.op is Op.PARSE and any(ref.stream for ref in p.args.values()))
     if not waits or stamp.ended is None:
         return stamp.ran
+    if p.by_stock and stamp.begun is None:
+        return 0.0
     there = [end for ref in p.args.values() if ref.name in stamps and (end := stamps[ref.name].ended) is not None]
     return max(stamp.ended - max([stamp.ready if stamp.begun is None else stamp.begun, *there]), 0.0)
 
