@@ -93,7 +93,7 @@ def test_a_map_is_its_body_or_as_often_as_it_has_items() -> None:
 
 def test_what_stock_calls_in_threads_is_its_body_also_there() -> None:
     graph = mapped()
-    each = graph["expand.map"].with_(meta={"threads": True})
+    each = graph["expand.map"].with_(meta={"batched": True})
     assert predict(graph.with_primitives((each, graph["aside"])), known(), serial=True).seconds == pytest.approx(0.4)
 
 
@@ -109,7 +109,7 @@ def test_what_is_combined_comes_one_after_the_other_in_sync_methods() -> None:
     assert predict(ensemble(), known()).seconds == pytest.approx(0.5 + 0.2)
     found = predict(ensemble(), known(), serial=True)
     assert (found.seconds, found.names) == (pytest.approx(0.5 + 3 * 0.2), ("ask.decode", "a", "b", "c"))
-    assert predict(ensemble(threads=True), known(), serial=True).seconds == pytest.approx(0.5 + 0.2)
+    assert predict(ensemble(batched=True), known(), serial=True).seconds == pytest.approx(0.5 + 0.2)
 
 
 def test_a_condition_is_its_tests_up_to_the_arm_that_takes_longest() -> None:

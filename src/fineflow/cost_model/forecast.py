@@ -128,7 +128,7 @@ class _Path:
         arms = [(heading, *self.of(body, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
         if arms:
             seconds, path = max(_ways(arms), key=lambda found: found[0])
-            if p.op is Op.MAP and self.serial and not p.meta.get("threads"):
+            if p.op is Op.MAP and self.serial and not p.meta.get("batched"):
                 self.repeated.add(prefix + p.name)
                 return seconds * self.known.size(None, Op.MAP, p.name), path
             return seconds, path

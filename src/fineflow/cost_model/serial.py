@@ -11,11 +11,11 @@ def order(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Returns the order edges that only stock's sync methods have: primitive -> those that end before it starts.
 
     What an AGGREGATE combines (the searches of an ensemble) comes from a loop, in the order of its arguments. Async
-    methods start all of it together. ``threads`` in its metadata: the sync methods do so, too.
+    methods start all of it together. ``batched`` in its metadata: the sync methods do so, too.
     """
     found: dict[str, tuple[str, ...]] = {}
     for p in graph:
-        if p.op is Op.AGGREGATE and len(p.args) > 1 and not p.meta.get("threads"):
+        if p.op is Op.AGGREGATE and len(p.args) > 1 and not p.meta.get("batched"):
             _one_by_one(graph, p, found)
     return found
 

@@ -202,8 +202,7 @@ class Builder:
         made = self.by_stock(obj, value, Effects(Effect.OPAQUE, "", reason), kind=kind, where=where, name=name)
         last = self.primitives[-1]
         received = tuple(dict.fromkeys(ref.name for ref, mutable in value.refs() if mutable))
-        own = {"own": True} if OWN_CLASS in reason and not where else {}  # a component, so it takes time
-        self.primitives[-1] = last.with_(meta={**last.meta, **own, "received": received})
+        self.primitives[-1] = last.with_(meta={**last.meta, "received": received})
         self.note(made.ref.name, False, reason)
         return made
 
@@ -216,6 +215,9 @@ class Builder:
         """
         given = dict(value.refs())
         leaf, called = self.leaf, name or _short(obj)
+        own: dict[str, Any] = (
+            {"own": True} if OWN_CLASS in effects.reason and not where else {}
+        )  # a component, so it takes time
         with self.inside("", called):
             return self.add(
                 Op.CALL,
@@ -227,6 +229,7 @@ class Builder:
                 where=where,
                 called=called,
                 leaf=leaf,
+                **own,
             )
 
     def note(self, where: str, done: bool, reason: str) -> None:

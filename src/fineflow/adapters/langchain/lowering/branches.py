@@ -66,7 +66,6 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: ChainBuilder) ->
         body=graph,
         kind=MESSAGE if kind_of(made.outcome) == MESSAGE else VALUE,
         batched=True,
-        threads=True,
     )
 
 

@@ -52,12 +52,12 @@ def _lowered(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf:
         if results:
             body = Graph(tuple(inner.primitives), results[-1].ref, ("item",), tuple(inner.notes))
             given = {"items": queries.ref}
-            mapped = b.add(Op.MAP, given, name="queries", body=body, kind=DOCUMENTS, batched=True, threads=together)
+            mapped = b.add(Op.MAP, given, name="queries", body=body, kind=DOCUMENTS, batched=together)
             args["generated"] = mapped.ref
     if not args:
         return b.left_to_stock(fusion, {"query": query.ref}, "none of its parts can run ahead", DOCUMENTS)
     how = str(getattr(fusion.mode, "value", fusion.mode))
-    return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how, threads=together)
+    return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how, batched=together)
 
 
 def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bool]:
