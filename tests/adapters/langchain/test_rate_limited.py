@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow.runtime.queues.rate_limits import calls_of
@@ -78,6 +79,46 @@ def test_with_one_at_a_time_it_takes_what_stock_takes() -> None:
         return await timed(mine)
 
     assert virtual.run(main()).value == pytest.approx(4.0)
+
+
+class Embedder(Embeddings):
+    """Vectors from a server, as a class of an application that has declared it."""
+
+    def __init__(self) -> None:
+        self.refusing = False
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise NotImplementedError
+
+    def embed_query(self, text: str) -> list[float]:
+        raise NotImplementedError
+
+    async def aembed_query(self, text: str) -> list[float]:
+        await asyncio.sleep(1.0)
+        if self.refusing:
+            raise RateLimitError("slow down")
+        return [1.0]
+
+
+def test_calls_inside_a_function_are_held_back_too() -> None:
+    embedder = Embedder()
+
+    async def each(question: Any) -> list[list[float]]:
+        return [await embedder.aembed_query(text) for text in ("a", "b", "c", "d")]
+
+    mine = fineflow.optimize(RunnableLambda(each), strict=True, trust="interfaces")
+
+    async def main() -> list[float]:
+        took = [await timed(mine)]
+        embedder.refusing = True
+        with pytest.raises(RateLimitError):
+            await mine.ainvoke(QUESTION)
+        embedder.refusing = False
+        took.append(await timed(mine))
+        await asyncio.sleep(120)
+        return [*took, await timed(mine)]
+
+    assert virtual.run(main()).value == [1.0, 2.0, 1.0]
 
 
 def test_a_refusal_of_a_call_that_stock_made_counts_too() -> None:

@@ -104,7 +104,7 @@ class AheadCalls:
 
 
 class HeldBack:
-    """One call ahead of stock, from its wish to begin to its end. Stock may want it meanwhile. On one event loop."""
+    """One call ahead of stock, from its wish to begin to its end, on one event loop. Stock may want it meanwhile."""
 
     __slots__ = ("_calls", "_component", "_woken", "since", "wanted")
 
@@ -120,6 +120,8 @@ class HeldBack:
         calls = calls_of(self._component)
         while (seconds := calls.begin(self)) is not None:
             self._woken = asyncio.get_running_loop().create_future()
+            if self.wanted:  # since it was asked: another thread may want it
+                self._woken.set_result(None)
             try:
                 await asyncio.wait((self._woken,), timeout=seconds)
             except BaseException:
@@ -131,9 +133,9 @@ class HeldBack:
         self._calls, self.since = calls, events.now()
 
     def want(self) -> None:
-        """Lets the call begin whatever the bound is: stock waits for it."""
+        """Lets the call begin whatever the bound is: stock waits for it. From any thread."""
         self.wanted = True
-        self._wake()
+        self.wake()
 
     def wake(self) -> None:
         """Lets the call ask again. From any thread."""
