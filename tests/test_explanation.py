@@ -69,9 +69,9 @@ output: 4"""
 
 
 def test_what_starts_early() -> None:
-    assert starts_early(plan()) == ["answer/llm"]
-    assert starts_early(plan(chained=True)) == []
-    assert starts_early(plan(guarded=True)) == ["answer/llm"]
+    assert starts_early(plan(), None) == ["answer/llm"]
+    assert starts_early(plan(chained=True), None) == []
+    assert starts_early(plan(guarded=True), None) == ["answer/llm"]
 
 
 def test_a_partial_prefill_makes_nobody_early() -> None:
@@ -84,7 +84,7 @@ def test_a_partial_prefill_makes_nobody_early() -> None:
         ),
         Ref("llm.decode"),
     )
-    assert starts_early(graph) == []
+    assert starts_early(graph, None) == []
     shown = str(Explanation(None, graph))
     assert "no longer wait" not in shown
     assert "The beginning of 1 prompt is prefilled while the rest is being computed." in shown

@@ -55,9 +55,20 @@ OURS: dict[str, tuple[str, ...]] = {
         *LEAVES,
     ),
     "observe": ("ir", "runtime", "cost_model", *LEAVES),
-    "explanation": ("ir", "observe", "runtime.call.trace", *LEAVES),
+    "explanation": ("ir", "observe", "cost_model.serial", "runtime.call.trace", *LEAVES),
     # No framework by name: the registry finds them.
-    "api": ("ir", "explanation", "observe", "adapters.core", "adapters.registry", "passes", "runtime", *LEAVES),
+    "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "explanation", *LEAVES),
+    "api": (
+        "ir",
+        "explanation",
+        "obstacles",
+        "observe",
+        "adapters.core",
+        "adapters.registry",
+        "passes",
+        "runtime",
+        *LEAVES,
+    ),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fineflow.adapters.core.recognition import OWN_CLASS
 from fineflow.adapters.registry import framework_of, is_optimized, taken
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.explanation import Explanation, starts_early
-from fineflow.ir.spec import everything
+from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
+from fineflow.obstacles import advice
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
 
@@ -33,6 +32,7 @@ T = TypeVar("T")
 
 _EXPECTED = "explain(..., last_run=True) expects an object that fineflow.optimize() returned, after a call of it"
 _NO_GAIN = "nothing in it can start earlier than stock starts it"
+_NO_GAIN_YET = f"as it is, {_NO_GAIN}"
 
 
 def optimize(
@@ -146,42 +146,23 @@ def _explained(
     ahead = [entry for each in plans for entry in each.ahead(eager=options.eager)]
     shown = next(iter(used), None) or next((p for p in plans if p.ahead(eager=options.eager)), plans[0])
     entries = tuple(entry for each in plans for entry in each.entries)
+    said = advice(shown, lambda: plan(framework, obj, options, shown.way))
     return Explanation(
         name=f"{type(obj).__name__} ({at})" if at else type(obj).__name__,
         p_graph=shown.p_graph,
         e_graph=shown.e_graph,
         notes=shown.e_graph.notes,
-        fallback="" if ahead else _NO_GAIN,
+        fallback="" if ahead else _NO_GAIN_YET if said else _NO_GAIN,
         entries=entries,
         stock=tuple(entry for entry in entries if entry not in ahead) if ahead else (),
         forecasts=Forecasts.of(shown.p_graph, shown.e_graph),
         trace=trace,
         remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
-        advice=_advice(framework, obj, options, shown),
+        advice=said,
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
             for name, part in framework.parts(obj, shown).items()
         ),
-    )
-
-
-def _advice(framework: Framework, obj: Any, options: Options, shown: Plan) -> tuple[str, ...]:
-    """Returns what would start earlier if classes of the user's own were believed."""
-    reasons = [*(p.effects.reason for p in everything(shown.e_graph)), *(note.reason for note in shown.e_graph.notes)]
-    kinds = dict.fromkeys(
-        text.partition(OWN_CLASS)[0].strip().rpartition(" ")[2] for text in reasons if OWN_CLASS in text
-    )
-    if options.trust == "interfaces" or not kinds:
-        return ()
-    trusting = plan(framework, obj, replace(options, trust="interfaces"), shown.way)
-    more = len(starts_early(trusting.e_graph)) - len(starts_early(shown.e_graph))
-    if more < 1:
-        return ()
-    steps = "1 more step starts" if more == 1 else f"{more} more steps start"
-    are = "is a class" if len(kinds) == 1 else "are classes"
-    return (
-        f"{' and '.join(kinds)} {are} of your own. If their methods do no more than the interface says, "
-        f'optimize(..., trust="interfaces") gains: {steps} early.',
     )
 
 

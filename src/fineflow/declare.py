@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any, TypeVar
@@ -116,7 +118,24 @@ def external(kind: C) -> C:
 
 def declared_external(kind: type) -> bool:
     """Returns True if this class itself was declared ``@external``; base classes do not count."""
-    return kind in _external
+    return kind in _external or kind in _supposed.get()
+
+
+_supposed: ContextVar[tuple[Any, ...]] = ContextVar("fineflow_supposed", default=())
+
+
+@contextmanager
+def supposing(objs: Iterable[Any]) -> Iterator[None]:
+    """Treats classes as declared ``@external``, and functions as ``@pure``, to plan what that would gain."""
+    token = _supposed.set(tuple(objs))
+    try:
+        yield
+    finally:
+        _supposed.reset(token)
+
+
+def is_supposing() -> bool:
+    return bool(_supposed.get())
 
 
 def declared(func: Any) -> Effects | None:
@@ -134,6 +153,8 @@ def declaration(func: Any) -> Declaration | None:
         entry = _declared.get(id(func))
         if entry is not None and entry[0]() is func:
             return entry[1]
+        if any(func is each for each in _supposed.get()):
+            return Declaration()
         if type(func) is functools.partial:
             func = func.func
         elif isinstance(func, MethodType):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from fineflow.cost_model.serial import stock_order
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
-from fineflow.observe.critical import Forecasts, marks, measured, measured_marks, predicted
+from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
 from fineflow.observe.plan_page import Section, calls, opaque, sections, stays, works
 from fineflow.runtime.call.trace import Trace
@@ -57,9 +58,16 @@ class Explanation:
         graph = self.e_graph or self.p_graph
         if graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
-        gains = [*_gains(graph), *(_gains_of_lowering(self.all_notes)), *self.remarks]
+        gains = [*self._seconds(), *_gains(graph, self.p_graph), *(_gains_of_lowering(self.all_notes)), *self.remarks]
         own = () if self.parts else _own(graph)
-        return (*(gains or (_NOTHING,)), *self.advice, *own, _SAME, *_by_entry(self.stock))
+        nothing = _NOT_YET if self.advice else _NOTHING
+        return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock))
+
+    def _seconds(self) -> Iterator[str]:
+        """Yields the predicted gain, if all of it was measured."""
+        ahead = [entry for entry in self.entries if entry not in self.stock]
+        if self.forecasts is not None and (text := gained(self.forecasts, ahead)):
+            yield text
 
     def __str__(self) -> str:
         parts = [
@@ -140,6 +148,7 @@ class Explanation:
         }
 
 
+_NOT_YET = "As it is, nothing starts earlier than in stock."
 _NOTHING = "Every step needs the one before, so nothing can start earlier than in stock."
 _SAME = "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
 
@@ -149,9 +158,9 @@ def _gains_of_lowering(notes: Sequence[Note]) -> list[str]:
     return [f"{note.where}: {note.reason}." for note in notes if note.done and note.source == "lower"]
 
 
-def _gains(graph: Graph) -> Iterator[str]:
+def _gains(graph: Graph, written: Graph | None) -> Iterator[str]:
     working = [p.name for p in graph if works(p) and not p.params.get("stage") and p.op is not Op.PARTIAL_PREFILL]
-    early = len(set(starts_early(graph)).intersection(working))
+    early = len(set(starts_early(graph, written)).intersection(working))
     streams = [p.name for p in graph if p.op is Op.MAP and any(ref.stream for ref in p.args.values())]
     if early:
         what = _count(len(working), "step") + " that take time (models, searches, reranking)"
@@ -201,16 +210,19 @@ def _by_entry(stock: Sequence[str]) -> Iterator[str]:
         )
 
 
-def starts_early(graph: Graph) -> list[str]:
+def starts_early(graph: Graph, written: Graph | None) -> list[str]:
     """Returns the working primitives that wait for less than stock makes them wait for, in program order.
 
-    A partial prefill is not a stock step, so not waiting for one is no gain.
+    A partial prefill is not a stock step, so not waiting for one is no gain. written: the p-graph; what stock runs
+    itself starts when stock gets there.
     """
+    there = {} if written is None else stock_order(written)
     before: dict[str, set[str]] = {}
     working: list[str] = []
     early = []
     for p in graph:
         direct = {ref.name for ref in p.args.values()} | set(p.after)
+        direct |= set(there.get(p.name, ())) if p.by_stock else set()
         before[p.name] = direct.union(*(before.get(name, set()) for name in direct))
         if works(p) and p.op is not Op.PARTIAL_PREFILL:
             if not _by_stock(p) and not before[p.name].issuperset(working):

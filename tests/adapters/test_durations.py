@@ -19,6 +19,13 @@ def test_a_quick_component_is_left_to_stock() -> None:
     assert not durations.quick(component, "ainvoke")
 
 
+def test_a_cold_first_call_does_not_make_a_component_slow() -> None:
+    component = Component()
+    for seconds in (2.0, 0.0001):
+        durations.observe(component, "invoke", seconds, ahead=False)
+    assert durations.quick(component, "invoke")
+
+
 def test_a_new_component_at_the_same_address_is_unknown() -> None:
     seen = set()
     for _ in range(1000):  # Python gives an address out again at once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import MultiQueryRetriever
+from langchain_classic.retrievers import EnsembleRetriever, MultiQueryRetriever
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -76,10 +76,39 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_predicted_before_and_after() -> None:
+def known() -> Costs:
+    costs = Costs()
+    for _ in range(3):
+        costs.observe("store", Op.SEARCH, None, 0.03)
+    return costs
+
+
+def test_what_nobody_has_measured_has_no_seconds() -> None:
     forecasts = Forecasts.of(graph(chained=True), graph(chained=False), Costs())
+    heading, _, rows = predicted(forecasts, ENTRIES, ()) or ("", (), [])
+    assert heading == "Critical path in steps; seconds follow once store ran three times in this process"
+    assert list(rows) == [
+        ("as written", "any", "2 steps", "a.search, b.search"),
+        ("as run", "any", "1 step", "a.search"),
+    ]
+    assert marks(forecasts.run) == Marks({}, frozenset({"a.search"}))
+    text = str(fineflow.explain(two_models()))
+    assert "  as written  any         2 steps  a/llm.decode, b/llm.decode" in text
+    assert " s\n" not in text and " ms" not in text
+
+
+def test_a_step_beside_the_path_may_be_unknown() -> None:
+    costs = known()
+    other = Primitive("c.search", Op.SEARCH, {"query": Ref("input")}, engine="other")
+    both = Graph((*graph(chained=True).primitives, other), Ref("both"))
+    heading, _, _ = predicted(Forecasts.of(both, both, costs), ENTRIES, ()) or ("", (), [])
+    assert heading.startswith("Predicted critical path, from measurements")
+
+
+def test_predicted_before_and_after() -> None:
+    forecasts = Forecasts.of(graph(chained=True), graph(chained=False), known())
     heading, columns, rows = predicted(forecasts, ENTRIES, ()) or ("", (), [])
-    assert heading.startswith("Predicted critical path, from priors, as nothing is measured yet")
+    assert heading.startswith("Predicted critical path, from measurements; engines are assumed idle")
     assert columns == ("graph", "entered by", "length", "path")
     assert [tuple(cell.replace("\u00a0", " ") for cell in row) for row in rows] == [
         ("as written", "any", "60 ms", "a.search 30 ms, b.search 30 ms"),
@@ -116,11 +145,19 @@ def test_sync_and_async_are_told_apart_where_stock_differs() -> None:
     assert rows[2][:5] == ["as", "run", "invoke,", "stream,", "batch"]
 
 
+def test_an_ensemble_is_searched_one_by_one_in_sync_calls() -> None:
+    store = FakeVectorStore().as_retriever()
+    made = EnsembleRetriever(retrievers=[store, store, store], weights=[1, 1, 1])
+    forecasts = fineflow.explain(made).forecasts
+    assert forecasts is not None
+    assert forecasts.written_sync.steps == 3 * forecasts.written.steps == 3 * forecasts.run.steps
+
+
 def test_all_ways_in_gain_or_none() -> None:
     assert fineflow.explain(two_models()).stock == ()
     nothing = fineflow.explain(ask("{question}"))
     assert (nothing.stock, nothing.fallback) == ((), "nothing in it can start earlier than stock starts it")
-    assert "  as written  any         1.52 s  llm.decode 1.52 s" in str(nothing)
+    assert "  as written  any         1 step  llm.decode" in str(nothing)
     assert "as run" not in str(nothing)
 
 
@@ -188,7 +225,7 @@ def test_the_tables_of_a_call() -> None:
     assert [row[0] for row in path[2]] == ["4.00 s", "500 ms", "500 ms", "3.00 s"]
     assert list(every[2]) == [
         ("0 ms", "0 ms", "4.00 s", "claimed", "llm.decode"),
-        ("0 ms", "0 ms", "4.50 s", "", "each"),
+        ("0 ms", "0 ms", "2.00 s", "", "each"),  # it waited for items the rest of the time
         ("1.00 s", "0 ms", "500 ms", "4 claimed", "each > for each item > find, 4 times (the longest)"),
         ("3.00 s", "0 ms", "500 ms", "run by stock", "own"),
         ("4.50 s", "1.00 s", "2.00 s", "claimed", "answer"),
@@ -205,7 +242,7 @@ def test_a_call_in_which_nothing_ended() -> None:
 
 
 def test_marks_in_the_text() -> None:
-    forecasts = Forecasts.of(graph(chained=True), graph(chained=False), Costs())
+    forecasts = Forecasts.of(graph(chained=True), graph(chained=False), known())
     own = Primitive("own", Op.CALL, {"x": Ref("both")}, meta={"where": "app.py:3"})
     shown = format_graph(
         Graph((*graph(chained=False), own), Ref("own")), marks=Marks(forecasts.run.each, marks(forecasts.run).critical)

@@ -73,7 +73,7 @@ def test_neither_part_is_negative() -> None:
 
 def test_what_has_no_size_is_a_robust_mean() -> None:
     learning = Costs()
-    for seconds in (0.1, 0.1, 9.0, 0.12, 0.08):
+    for seconds in (5.0, 0.1, 0.1, 9.0, 0.12, 0.08):
         learning.observe("store", Op.SEARCH, None, seconds)
     assert learning.predict("store", Op.SEARCH) == pytest.approx(0.1)
     assert learning.predict("store", Op.SEARCH, size=40) == pytest.approx(0.1)
@@ -114,8 +114,29 @@ def test_a_component_that_tells_no_size_predicts_what_it_took() -> None:
     assert learning.predict("foreign", Op.DECODE) == pytest.approx(2.5)
 
 
+def test_the_first_measurement_is_cold_and_counts_only_until_there_is_another() -> None:
+    learning = Costs()
+    for seconds in (4.0, 0.2, 0.2):
+        learning.observe("foreign", Op.DECODE, None, seconds, "title/llm.decode")
+        learning.observe("", Op.CALL, None, seconds, "own.call")
+    assert learning.predict("foreign", Op.DECODE, name="title/llm.decode") == pytest.approx(0.2)
+    assert learning.predict("foreign", Op.DECODE, name="other/llm.decode") == pytest.approx(0.2)
+    assert learning.predict("", Op.CALL, name="own.call") == pytest.approx(0.2)
+    again = Costs.from_json(learning.to_json())
+    again.observe("", Op.CALL, None, 4.0, "own.call")  # the first of the next process
+    assert again.predict("", Op.CALL, name="own.call") < 0.5
+
+
+def test_the_first_batch_does_not_bend_the_line() -> None:
+    learning = Costs()
+    for size, seconds in ((1, 9.0), (4, 0.4), (8, 0.8)):
+        learning.observe("engine", Op.EMBED, size, seconds)
+    assert learning.predict("engine", Op.EMBED, size=16) == pytest.approx(1.6)
+
+
 def test_calls_of_unknown_size_are_told_apart_by_who_makes_them() -> None:
     learning = Costs()
+    learning.observe("foreign", Op.DECODE, None, 9.0, "first/llm.decode")
     for _ in range(3):
         learning.observe("foreign", Op.DECODE, None, 4.0, "essay/llm.decode")
         learning.observe("foreign", Op.DECODE, None, 1.0, "title/llm.decode")

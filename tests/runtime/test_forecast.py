@@ -50,7 +50,7 @@ def test_the_longest_path_over_data_and_order_edges() -> None:
     assert found.names == ("a", "b", "answer/llm.prefill", "answer/llm.decode")
     assert found.seconds == pytest.approx(0.2 + 0.2 + 1.0 + 0.5)
     assert found.each["c"] == pytest.approx(0.2)
-    assert (found.measured, found.believed, found.basis) == (("store", "llm"), (), "from measurements")
+    assert (found.measured, found.believed, found.known, found.steps) == (("store", "llm"), (), True, 4)
 
 
 def test_a_partial_prefill_takes_its_part_off_and_costs_the_fixed_part_again() -> None:
@@ -89,6 +89,27 @@ def test_a_map_is_its_body_or_as_often_as_it_has_items() -> None:
     seen = known()
     seen.observe_size("", Op.MAP, "expand.map", 7)
     assert predict(mapped(), seen, serial=True).seconds == pytest.approx(7 * 0.2 + 0.2)
+
+
+def test_what_stock_calls_in_threads_is_its_body_also_there() -> None:
+    graph = mapped()
+    each = graph["expand.map"].with_(meta={"batched": True})
+    assert predict(graph.with_primitives((each, graph["aside"])), known(), serial=True).seconds == pytest.approx(0.4)
+
+
+def ensemble(**meta: bool) -> Graph:
+    """Two searches, one of them for what the same model wrote, combined."""
+    written = Primitive("ask.decode", Op.DECODE, {"prompt": Ref("input")}, engine="remote")
+    both = Primitive("both", Op.AGGREGATE, {"0": Ref("a"), "1": Ref("b"), "2": Ref("c")}, meta=meta)
+    searches = (search("a", "ask.decode"), search("b", "ask.decode"), search("c"))
+    return Graph((written, *searches, both), Ref("both"))
+
+
+def test_what_is_combined_comes_one_after_the_other_in_sync_methods() -> None:
+    assert predict(ensemble(), known()).seconds == pytest.approx(0.5 + 0.2)
+    found = predict(ensemble(), known(), serial=True)
+    assert (found.seconds, found.names) == (pytest.approx(0.5 + 3 * 0.2), ("ask.decode", "a", "b", "c"))
+    assert predict(ensemble(batched=True), known(), serial=True).seconds == pytest.approx(0.5 + 0.2)
 
 
 def test_a_condition_is_its_tests_up_to_the_arm_that_takes_longest() -> None:
@@ -130,18 +151,20 @@ def test_own_code_counts_by_what_is_known_of_it() -> None:
         return Graph((Primitive("own", Op.CALL, {"x": Ref("input")}, effects=Effects(kind)),), Ref("own"))
 
     nothing = predict(call(Effect.OPAQUE), known())
-    assert (nothing.seconds, nothing.names, nothing.basis) == (0, (), "nothing in it takes time of an engine")
+    assert (nothing.seconds, nothing.names, nothing.known) == (0, (), True)
     assert not predict(call(Effect.PURE), known()).seconds
     assert predict(call(Effect.READ), Costs()).seconds == pytest.approx(0.03)
 
 
 def test_it_says_what_it_rests_on() -> None:
     graph = Graph((search("a"), *answer("a")), Ref("answer/llm.decode"))
-    assert predict(graph, Costs()).basis == "from priors, as nothing is measured yet"
+    assert not predict(graph, Costs()).known
     partly = Costs()
     for _ in range(3):
         partly.observe("store", Op.SEARCH, None, 0.2)
-    assert predict(graph, partly).basis == "from measurements; from priors for llm"
+    found = predict(graph, partly)
+    assert (found.known, found.measured, found.believed) == (False, ("store",), ("llm",))
+    assert found.guessed == {"answer/llm.prefill", "answer/llm.decode"}
 
 
 def test_an_empty_graph() -> None:
@@ -155,9 +178,18 @@ def test_own_code_counts_once_it_was_measured() -> None:
     graph = Graph((own, other), Ref("other.call"))
     costs = Costs()
     assert predict(graph, costs).seconds == 0
+    costs.observe("", Op.CALL, None, 9.0, "check.call")
+    assert predict(graph, costs).seconds == 0  # the first call may have imported modules
     costs.observe("", Op.CALL, None, 2.0, "check.call")
     found = predict(graph, costs)
-    assert (found.seconds, found.names, found.basis) == (2.0, ("check.call",), "from measurements")
+    assert (found.seconds, found.names, found.known) == (2.0, ("check.call",), True)
+
+
+def test_a_component_of_ones_own_is_a_step_before_it_is_measured() -> None:
+    meta = {"own": True, "called": "MyModel"}
+    own = Primitive("MyModel.call", Op.CALL, {"x": Ref("input")}, {}, Effects(Effect.OPAQUE), by_stock=True, meta=meta)
+    found = predict(Graph((own,), Ref("MyModel.call")), Costs())
+    assert (found.steps, found.known, found.believed) == (1, False, ("MyModel",))
 
 
 def test_what_remains_is_counted_from_the_start_and_from_the_end_of_each_primitive() -> None:

@@ -28,7 +28,7 @@ from fineflow.runtime import events
 SPLIT_PENALTY = 0.076  # of a whole prefill, for splitting it in two: the middle of 3.11-12.12 % (Ayo, Table 3)
 
 _WINDOW = 64  # latest measurements used: engines get busier, warmer, or are replaced
-_ENOUGH = 3  # measurements that outweigh the prior: the first may have loaded the model
+_ENOUGH = 3  # measurements that outweigh the prior; the first is not one of those that count
 _EFFICIENT = 0.9  # share of the best throughput beyond which a larger batch is not worth its latency
 _STALLED = 3.0  # a call is counted as at most this many times the mean
 _REMEMBERED = 4096  # primitives whose sizes are known
@@ -95,6 +95,8 @@ class _Model:
         self._due = _ENOUGH
 
     def add(self, size: float, seconds: float, together: float = 1.0) -> None:
+        if self.seen == 1:
+            self.samples.clear()  # the first may have loaded a model, or opened a connection
         self.samples.append((size, seconds, together))
         self.seen += 1
 
@@ -177,8 +179,7 @@ class Costs:
             if size is None:
                 size = SIZES.get(op, 1)
                 if name:
-                    count, mean = self._took.get(at := (*key, place(name)), (0, 0.0))
-                    _learn(self._took, at, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
+                    _learn_seconds(self._took, (*key, place(name)), seconds)
             if op is Op.CALL:
                 return
             model = self._models.get(key)
@@ -229,10 +230,10 @@ class Costs:
     def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
         """Returns True if ``predict`` uses measurements (at least three, or a loaded profile) instead of a prior.
 
-        For user code (CALL): if the primitive ``name`` was ever measured.
+        For user code (CALL): if the primitive ``name`` was measured twice, as the first time may have imported modules.
         """
         if op is Op.CALL:
-            return (engine or "", op, place(name)) in self._took
+            return self._took.get((engine or "", op, place(name)), (0, 0.0))[0] > 1
         model = self._models.get((engine or "", _SAME.get(op, op)))
         return model is not None and model.measured
 
@@ -297,7 +298,10 @@ class Costs:
                 parts = {part: _number(row[part]) for part in _plain(Line(0.0)) if part in row or part != "beside"}
                 models[str(row["engine"]), op] = _Model(op, Line(**parts))
             sizes, took = (
-                {(str(row["engine"]), Op(row["op"]), str(row["name"])): (1, _number(row["mean"])) for row in data[part]}
+                {
+                    (str(row["engine"]), Op(row["op"]), str(row["name"])): (_ENOUGH, _number(row["mean"]))
+                    for row in data[part]
+                }
                 for part in ("sizes", "took")
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -314,6 +318,15 @@ def _learn(means: _Means, key: tuple[str, Op, str], value: float) -> None:
     if count or len(means) < _REMEMBERED:
         count = min(count + 1, _SMOOTH)
         means[key] = count, mean + (value - mean) / count
+
+
+def _learn_seconds(means: _Means, key: tuple[str, Op, str], seconds: float) -> None:
+    """Updates a mean of durations. The second one replaces the first, which may have imported or connected."""
+    count, mean = means.get(key, (0, 0.0))
+    if count == 1:
+        means[key] = 2, seconds
+    else:
+        _learn(means, key, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
 
 
 def _rows(means: _Means) -> list[dict[str, Any]]:

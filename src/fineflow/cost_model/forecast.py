@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import Costs, costs, place
+from fineflow.cost_model.serial import order, stock_order
 from fineflow.ir import Effect, Graph, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
@@ -20,7 +21,8 @@ class Forecast:
 
     seconds: its length. names: the primitives on it that take time, in order; those in bodies named by ``inside``.
     each: predicted seconds of every primitive that takes time. measured, believed: engines predicted from
-    measurements, and engines predicted from priors only.
+    measurements, and engines predicted from priors only. guessed: primitives whose seconds are from priors. repeated:
+    those that stock runs once for each item, one by one.
     """
 
     seconds: float = 0.0
@@ -28,35 +30,47 @@ class Forecast:
     each: Mapping[str, float] = field(default_factory=dict)
     measured: tuple[str, ...] = ()
     believed: tuple[str, ...] = ()
+    guessed: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
 
     @property
-    def basis(self) -> str:
-        """Source of the predicted seconds, for display."""
-        if not self.believed:
-            return "from measurements" if self.measured else "nothing in it takes time of an engine"
-        if not self.measured:
-            return "from priors, as nothing is measured yet"
-        return f"from measurements; from priors for {', '.join(self.believed)}"
+    def known(self) -> bool:
+        """True if no second of the path is a guess."""
+        return self.guessed.isdisjoint(self.names)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps on the path that take time, each counted once."""
+        return sum(not any(other.startswith(f"{name} > ") for other in self.names) for name in self.names)
 
 
-def predict(graph: Graph, known: Costs = costs, *, serial: bool = False) -> Forecast:
+def predict(graph: Graph, known: Costs = costs, *, serial: bool = False, written: Graph | None = None) -> Forecast:
     """Predicts the longest path in seconds, over data and order edges, bodies included.
 
     A CONDITION takes as long as its tests up to the slowest arm. A MAP takes as long as its body; with ``serial``, as
     in stock's sync methods, a MAP and a step that makes several requests are multiplied by their usual number of
-    items. A stage handles a part of the documents (half of them), and the rest of the primitive that it was split from
-    counts as nothing. Engines are assumed idle; user code counts as nothing until it is measured.
+    items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of
+    them), and the rest of the primitive that it was split from counts as nothing. Engines are assumed idle. A user
+    function counts as nothing until it is measured, a component of the user's own as a request.
+
+    written: the p-graph of an e-graph. What stock runs itself starts when stock gets there.
     """
     found = _Path(known, serial)
-    seconds, names = found.of(graph, "")
+    seconds, names = found.of(graph, "", None if written is None else stock_order(written))
     asked = found.asked
     return Forecast(
         seconds,
         names,
         found.each,
         tuple(dict.fromkeys(p.engine or "" for p, op in asked if known.measured(p.engine, op, p.name))),
-        tuple(dict.fromkeys(p.engine or f"each {op}" for p, op in asked if not known.measured(p.engine, op, p.name))),
+        tuple(dict.fromkeys(_who(p, op) for p, op in asked if not known.measured(p.engine, op, p.name))),
+        frozenset(found.guessed),
+        frozenset(found.repeated),
     )
+
+
+def _who(p: Primitive, op: Op) -> str:
+    return p.engine or str(p.meta.get("called") or f"each {op}")
 
 
 def remaining(graph: Graph, known: Costs = costs) -> dict[str, tuple[float, float]]:
@@ -86,13 +100,22 @@ class _Path:
         self.each: dict[str, float] = {}
         self.asked: list[tuple[Primitive, Op]] = []  # primitives that take time, with the operation they were costed as
         self.foreign: set[str] = set()  # places of models that handle a whole request in one call
+        self.guessed: set[str] = set()
+        self.repeated: set[str] = set()
 
-    def of(self, graph: Graph, prefix: str) -> tuple[float, tuple[str, ...]]:
+    def of(
+        self, graph: Graph, prefix: str, stock: Mapping[str, tuple[str, ...]] | None = None
+    ) -> tuple[float, tuple[str, ...]]:
+        """Returns the length of the longest path and its steps. stock: what stock has done before it gets there."""
         begun = {place(p.name): p for p in graph if p.op is Op.PARTIAL_PREFILL}
         self.foreign |= {place(prefix + p.name) for p in graph if p.op in _MODELS and p.meta.get("foreign")}
         best: dict[str, tuple[float, tuple[str, ...]]] = {}
+        in_turn = order(graph) if self.serial else {}
         for p in graph:
-            before = [best[n] for n in (*(ref.name for ref in p.args.values()), *p.after) if n in best]
+            needed = (*(ref.name for ref in p.args.values()), *p.after, *in_turn.get(p.name, ()))
+            if stock is not None and p.by_stock:
+                needed = (*needed, *stock.get(p.name, ()))
+            before = [best[n] for n in needed if n in best]
             start, path = max(before, key=lambda found: found[0], default=(0.0, ()))
             seconds, within = self._primitive(p, prefix, begun)
             if seconds:
@@ -105,21 +128,26 @@ class _Path:
         arms = [(heading, *self.of(body, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
         if arms:
             seconds, path = max(_ways(arms), key=lambda found: found[0])
-            items = self.known.size(None, Op.MAP, p.name) if p.op is Op.MAP and self.serial else 1.0
-            return seconds * items, path
+            if p.op is Op.MAP and self.serial and not p.meta.get("batched"):
+                self.repeated.add(prefix + p.name)
+                return seconds * self.known.size(None, Op.MAP, p.name), path
+            return seconds, path
         if p.op is Op.PREFILL and place(prefix + p.name) in self.foreign:
             return 0.0, ()  # included in the single call of its DECODE
-        return self._work(p, begun), ()
+        return self._work(p, prefix, begun), ()
 
-    def _work(self, p: Primitive, begun: Mapping[str, Primitive]) -> float:
+    def _work(self, p: Primitive, prefix: str, begun: Mapping[str, Primitive]) -> float:
         op = p.op
         if op is Op.CALL and not self.known.measured(p.engine, op, p.name):
-            op = _TOUCHING.get(p.effects.kind, op)
+            op = Op.TOOL if p.meta.get("own") else _TOUCHING.get(p.effects.kind, op)
         seconds = self.known.predict(p.engine, op, name=p.name)
         if not seconds:
             return 0.0
         self.asked.append((p, op))
+        if not self.known.measured(p.engine, op, p.name):
+            self.guessed.add(prefix + p.name)
         if self.serial and p.meta.get("several"):
+            self.repeated.add(prefix + p.name)
             return seconds * self.known.size(None, Op.MAP, p.name)
         if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
             penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))

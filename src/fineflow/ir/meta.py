@@ -12,6 +12,7 @@ META: Mapping[str, str] = {
     "where": "location of the user's function, as file.py:12",
     "called": "name of the user's function, for display",
     "handed": "a value that stock hands to a component and feeds to the graph; not a user function",
+    "own": "a component of the user's own class, which takes time; not a user function",
     "received": "names of the values that an opaque step was given and could change",
     # execution
     "kernel": "runs it in place of the framework's kernel for its operation",
@@ -20,7 +21,7 @@ META: Mapping[str, str] = {
     # stock's side
     "claimed": "stock claims the result of a function, tool or embedding call that ran ahead",
     "invoked": "stock calls invoke here even in calls that stream",
-    "batched": "stock runs the items of the MAP concurrently, also in sync calls",
+    "batched": "stock runs the items of the MAP, or what an AGGREGATE combines, concurrently, also in sync calls",
     "copied": "a parser that takes a value out of the message as it is; later steps get a copy",
     "counted": "name of a user's function in statistics",
     "several": "makes several requests, which stock's sync methods make one by one",

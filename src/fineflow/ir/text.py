@@ -157,8 +157,8 @@ def _remarks(p: Primitive, numbers: Mapping[str, str]) -> Iterator[str]:
 def _marked(p: Primitive, marks: Marks, name: str) -> Iterator[str]:
     if where := str(p.meta.get("where", "")):
         yield f"pure, {where}" if p.effects.kind is Effect.PURE else where
-    if took := marks.of(name):
-        yield f"{took}, critical" if name in marks.critical else took
+    if told := [each for each in (marks.of(name), "critical" if name in marks.critical else "") if each]:
+        yield ", ".join(told)
 
 
 def format_value(value: object, room: int = 40) -> str:

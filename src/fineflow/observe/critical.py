@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import Costs, costs
@@ -27,12 +27,23 @@ class Forecasts:
 
     @classmethod
     def of(cls, p_graph: Graph, e_graph: Graph, known: Costs = costs) -> Forecasts:
-        return cls(predict(p_graph, known), predict(p_graph, known, serial=True), predict(e_graph, known))
+        return cls(
+            predict(p_graph, known), predict(p_graph, known, serial=True), predict(e_graph, known, written=p_graph)
+        )
 
 
 def marks(forecast: Forecast) -> Marks:
-    """Returns the drawing marks of a forecast: predicted seconds of each step, and the critical ones."""
-    return Marks(forecast.each, frozenset(forecast.names))
+    """Returns the drawing marks of a forecast: predicted seconds of each measured step, and the critical ones."""
+    return Marks(_measured(forecast), frozenset(forecast.names))
+
+
+def _measured(forecast: Forecast) -> dict[str, float]:
+    """Returns the seconds of each step that somebody has measured, also of what it consists of."""
+    return {
+        name: seconds
+        for name, seconds in forecast.each.items()
+        if not any(guess == name or guess.startswith(f"{name} > ") for guess in forecast.guessed)
+    }
 
 
 def measured_marks(trace: Trace) -> Marks:
@@ -44,46 +55,87 @@ def measured_marks(trace: Trace) -> Marks:
 def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]) -> Section | None:
     """Returns the table of predicted critical paths, or None if nothing takes time.
 
+    Seconds that nobody has measured are not shown: a path with such a step has a number of steps.
+
     entries: the methods of the plan; names of async ones begin with "a". stock: those that run as stock.
     """
     written, run = forecasts.written, forecasts.run
     if not written.seconds and not run.seconds:
         return None
+    ahead = [entry for entry in entries if entry not in stock]
+    shown = [written, forecasts.written_sync, *([run] if ahead else [])]
+    in_seconds = all(forecast.known for forecast in shown)
     sync = [entry for entry in entries if not entry.startswith("a")]
-    rows = [_row("as written", [entry for entry in entries if entry not in sync], written)]
+    rows = [_row("as written", [entry for entry in entries if entry not in sync], written, in_seconds)]
     if forecasts.written_sync == written:
-        rows = [_row("as written", ("any",), written)]
+        rows = [_row("as written", ("any",), written, in_seconds)]
     else:
-        rows.append(_row("as written", sync, forecasts.written_sync))
-    if ahead := [entry for entry in entries if entry not in stock]:
-        rows.append(_row("as run", ahead if stock else ("any",), run))
-    basis = run.basis if ahead else written.basis
-    heading = f"Predicted critical path, {basis}; engines are assumed idle, your own code counts once measured"
-    return heading, ("graph", "entered by", "length", "path"), rows
+        rows.append(_row("as written", sync, forecasts.written_sync, in_seconds))
+    if ahead:
+        rows.append(_row("as run", ahead if stock else ("any",), run, in_seconds))
+    columns = ("graph", "entered by", "length", "path")
+    if in_seconds:
+        return f"Predicted critical path, from measurements; {_ASSUMED}", columns, rows
+    names = list(dict.fromkeys(engine for forecast in shown for engine in forecast.believed))
+    guessed, are = ", ".join(names), "is" if len(names) == 1 else "are"
+    why = f"seconds follow once {guessed} ran three times in this process" if ahead else f"{guessed} {are} not measured"
+    return f"Critical path in steps; {why}", columns, rows
 
 
-def _row(graph: str, entries: Sequence[str], forecast: Forecast) -> tuple[str, ...]:
-    path = format_path(forecast.names, forecast.each) or "nothing takes time"
-    return graph, ", ".join(entries), duration(forecast.seconds), path
+def gained(forecasts: Forecasts, entries: Sequence[str]) -> str:
+    """Returns what calls by these methods are predicted to gain, in a sentence; "" if nothing, or not measured."""
+    run = forecasts.run
+    before = {
+        kind: forecast.seconds
+        for kind, forecast in (("sync", forecasts.written_sync), ("async", forecasts.written))
+        if any(entry.startswith("a") is (kind == "async") for entry in entries)
+        and forecast.known
+        and duration(forecast.seconds) != duration(run.seconds)
+    }
+    if not before or not run.known:
+        return ""
+    values = list(dict.fromkeys(map(duration, before.values())))
+    if len(values) > 1:
+        values = [f"{duration(seconds)} ({kind})" for kind, seconds in before.items()]
+    return f"Predicted from measurements: {duration(run.seconds)} instead of {' or '.join(values)}."
 
 
-def format_path(names: Sequence[str], seconds: Mapping[str, float]) -> str:
-    """Formats a path: the steps with their seconds, inner steps in brackets after the outer one."""
+_ASSUMED = "engines are assumed idle, your own code counts once measured"
+
+
+def _row(graph: str, entries: Sequence[str], forecast: Forecast, in_seconds: bool) -> tuple[str, ...]:
+    path = format_path(forecast.names, _measured(forecast), forecast.repeated) or "nothing takes time"
+    length = duration(forecast.seconds) if in_seconds else counted(forecast)
+    return graph, ", ".join(entries), length, path
+
+
+def counted(forecast: Forecast) -> str:
+    """Returns the length of a path in steps."""
+    return f"{forecast.steps} step{'' if forecast.steps == 1 else 's'}"
+
+
+def format_path(names: Sequence[str], seconds: Mapping[str, float], repeated: Container[str] = ()) -> str:
+    """Formats a path: the steps with their seconds if known, inner steps in brackets after the outer one.
+
+    repeated: steps that stock runs once for each item.
+    """
     parts: list[str] = []
     left = list(names)
     while left:
         name = left.pop(0)
         within = [inner for inner in left if inner.startswith(f"{name} > ")]
         left = [inner for inner in left if inner not in within]
-        text = f"{name.rpartition(' > ')[2]} {duration(seconds[name])}".replace(" ", "\u00a0")  # on one line
-        parts.append(f"{text} ({format_path(within, seconds)})" if within else text)
+        text = name.rpartition(" > ")[2] + (f" {duration(seconds[name])}" if name in seconds else "")
+        text = text.replace(" ", "\u00a0")  # on one line
+        text += " once per item" if name in repeated and name not in seconds else ""
+        parts.append(f"{text} ({format_path(within, seconds, repeated)})" if within else text)
     return ", ".join(parts)
 
 
 def measured(trace: Trace, forecasts: Forecasts | None) -> Iterator[Section]:
     """Yields the tables of a call: its critical path, and every step that took time or that stock could claim."""
     path = [(name, seconds) for name, seconds in measured_path(trace) if seconds >= _LEAST]
-    believed = forecasts.run.each if forecasts is not None else {}
+    believed = _measured(forecasts.run) if forecasts is not None else {}
     yield (
         f"Last run: {trace.entry} took {duration(trace.seconds)}; its critical path, as measured",
         ("measured", "predicted", "step"),

@@ -96,7 +96,7 @@ def test_the_same(trust: str) -> None:
 
 def test_explain_says_what_it_would_gain() -> None:
     text = " ".join(str(fineflow.explain(assistant(0))).split())
-    assert "GatewayModel and ApiRetriever and GatewayEmbeddings are classes of your own." in text
+    assert "In the way: GatewayModel, ApiRetriever and GatewayEmbeddings are classes of your own." in text
     assert 'optimize(..., trust="interfaces") gains: ' in text
     assert "are classes of your own" not in str(fineflow.explain(assistant(0), trust="interfaces"))
 

@@ -18,7 +18,7 @@ from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, Impure, Kind, Value, immutable
 from fineflow.adapters.core.recognition import of_package
-from fineflow.declare import declared
+from fineflow.declare import declared, is_supposing
 from fineflow.ir import Effect
 
 _POSITIONAL_REST, _NAMED_REST, _GENERATOR = 0x04, 0x08, 0x20
@@ -86,7 +86,9 @@ def _analysed(func: Callable[..., Any]) -> Verdict:
         found = _cache.get(func)
     if found is None or not found.still_holds():
         found = _fresh(func)
-        if found.pure or found.unordered:  # a negative verdict may depend on anything, so it could not be invalidated
+        if (
+            found.pure or found.unordered
+        ) and not is_supposing():  # a negative verdict may depend on anything, so it could not be invalidated
             with _lock:
                 _cache[func] = found
     return found

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from fineflow.adapters.core.recognition import NotLowered, Row, find
+from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, find
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
 SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters shown in plans
@@ -215,6 +215,9 @@ class Builder:
         """
         given = dict(value.refs())
         leaf, called = self.leaf, name or _short(obj)
+        own: dict[str, Any] = (
+            {"own": True} if OWN_CLASS in effects.reason and not where else {}
+        )  # a component, so it takes time
         with self.inside("", called):
             return self.add(
                 Op.CALL,
@@ -226,6 +229,7 @@ class Builder:
                 where=where,
                 called=called,
                 leaf=leaf,
+                **own,
             )
 
     def note(self, where: str, done: bool, reason: str) -> None:

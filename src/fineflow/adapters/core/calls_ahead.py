@@ -19,6 +19,7 @@ from fineflow.runtime.call.values import Failed
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.queues.rate_limits import HeldBack
 
 Finished = Callable[[Any], None]
 """Gets the result of a call, or a ``Failed``, on the loop of the call."""
@@ -95,14 +96,14 @@ class MethodAhead:
         self._call = partial(method, *args, **named)
         self._awaits = method.__name__.startswith("a")
         self._limit = limit
+        self._held = HeldBack(getattr(method, "__self__", None))
         self._work: Submission[Any] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         async def work() -> Any:
             try:
                 await self.ready()
-                async with self._limit or nullcontext():
-                    value = await (self._call() if self._awaits else in_thread(self._call))
+                value = await self._made()
             except Exception as error:
                 finished(Failed(error))
                 raise
@@ -120,16 +121,30 @@ class MethodAhead:
     async def ready(self) -> None:
         """Returns when the call may begin."""
 
+    async def _made(self) -> Any:
+        await self._held.begin()
+        failure: BaseException | None = None
+        try:
+            async with self._limit or nullcontext():
+                return await (self._call() if self._awaits else in_thread(self._call))
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._held.end(failure)
+
     def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
         return True
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None
+        self._held.want()
         with on_stop(self._work.cancel):
             return self._work.wait()
 
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None
+        self._held.want()
         return await self._work.wait_async()
 
     def drop(self) -> None:

@@ -15,10 +15,12 @@ from typing import Any, TypeVar, cast
 
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
+from fineflow.runtime.events import now
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.component_calls import StreamedCall
+from fineflow.runtime.queues.rate_limits import note
 
 T = TypeVar("T")
 
@@ -91,10 +93,12 @@ class Claiming:
         check()  # the wait may have ended because the call was stopped
         if entry is None:  # the loop is unreachable: nothing else needs the component's result
             return self.nobodys_entry(), own()
+        since = now()
         try:
             with self.bridge.slot():
                 result = own()
-        except BaseException:
+        except BaseException as error:
+            note(self.shadows.plan.objects.get(leaf), error, since)
             # Not the exception itself: its traceback holds stock's frames, which must not be freed on the loop thread.
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
@@ -110,9 +114,11 @@ class Claiming:
         entry, mine = await self._take(leaf, key, usable)
         if not mine or entry.over:  # the call may have ended meanwhile
             return entry, entry.result()
+        since = now()
         try:
             result = await self.call.for_stock(own)
         except BaseException as error:
+            note(self.shadows.plan.objects.get(leaf), error, since)
             entry.fail(error)
             raise
         entry.finish(result)

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 import sysconfig
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,6 +25,18 @@ OWN_CLASS = "is a class of your own; see fineflow.external if it only calls out"
 
 class NotLowered(Exception):
     """This object cannot be lowered to primitives here; it becomes one opaque step. The message says why."""
+
+
+class OwnClass(NotLowered):
+    """A component's class is the user's own, and not declared."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__(f"{kind.__name__} {OWN_CLASS}")
+        own_classes.add(kind)
+
+
+own_classes: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes that were not believed so far, for ``explain``."""
 
 
 def unchanged(obj: Any, site: Site) -> Any:
@@ -160,7 +173,7 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
         if owner is None or b.assume_pure or b.trusting or declared_external(owner):
             continue
         if not of_package(owner.__module__):
-            raise NotLowered(f"{owner.__name__} {OWN_CLASS}")
+            raise OwnClass(owner)
         if not _as_written(owner, name):
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
 

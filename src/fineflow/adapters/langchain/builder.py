@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from langchain_core.runnables import Runnable
+
 from fineflow.adapters.analysis import Verdict
 from fineflow.adapters.core.builder import Builder, Leaf, Symbol
-from fineflow.adapters.langchain.user_functions import looked_through
-from fineflow.ir import Effect, Effects
+from fineflow.adapters.core.recognition import OWN_CLASS
+from fineflow.adapters.langchain.user_functions import composite, looked_through
+from fineflow.ir import Effect, Effects, Ref
 
 
 @dataclass
@@ -28,13 +31,30 @@ class ChainBuilder(Builder):
 
     def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:
         made = super().opaque(obj, value, reason, **shown)
-        found = [name for _, each in looked_through(obj).values() for name in each.components]
+        found = {name: part for _, each in looked_through(obj).values() for name, part in each.components.items()}
         if found:
             last = self.primitives[-1]
-            self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(dict.fromkeys(found))})
-            names = ", ".join(f"`{name}`" for name in dict.fromkeys(found))
-            self.note(made.ref.name, True, f"calls of {names} in it that need nothing from each other start together")
+            self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(found)})
+            self._note_inside(made.ref.name, found)
         return made
+
+    def _note_inside(self, where: str, found: Mapping[str, Any]) -> None:
+        """Notes which components inside a function are called together, and which not as they are not believed."""
+        why = {name: self._refused(part) for name, part in found.items()}
+        if names := [name for name in found if not why[name]]:
+            self.note(where, True, f"calls of {_quoted(names)} in it that need nothing from each other start together")
+        for reason in dict.fromkeys(filter(None, why.values())):
+            names = [name for name in found if why[name] == reason]
+            self.note(where, False, f"calls of {_quoted(names)} in it start where stock makes them: {reason}")
+
+    def _refused(self, part: Any) -> str:
+        """Returns why a component that a function calls is not believed; "" if it is, or consists of several."""
+        if isinstance(part, type) or composite(part) or not isinstance(part, Runnable):
+            return ""
+        alone = type(self)(self.rows, self.assume_pure, self.trusting, contents=self.contents)
+        alone.lower(part, Leaf(Ref("input")))
+        reasons = (p.effects.reason for p in alone.primitives if p.effects.kind is Effect.OPAQUE)
+        return next((reason for reason in reasons if OWN_CLASS in reason), "")
 
     def unordered(self, obj: Any, value: Symbol, verdict: Verdict) -> Leaf:
         """Appends a step that prints, logs or reads the clock: stock runs it, and nothing waits for its end."""
@@ -48,3 +68,7 @@ class ChainBuilder(Builder):
     def body(self, **changes: Any) -> Self:
         invoked = changes.pop("invoked", False) or self.invoked
         return super().body(options={}, invoked=invoked, **changes)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

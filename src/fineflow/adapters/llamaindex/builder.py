@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, UNKNOWN, Builder, Leaf, Record, Symbol
+from fineflow.adapters.core.recognition import OWN_CLASS
 from fineflow.adapters.core.shadows import shared_leaf
 from fineflow.ir import PURE, Effect, Effects, Op, Ref
 
@@ -79,7 +80,8 @@ class IndexBuilder(Builder):
         """Appends a step that stock runs alone, without feeding the graph."""
         name = type(obj).__name__
         effects = Effects(Effect.OPAQUE, "", reason)
-        made = self.add(Op.CALL, args, name=name, effects=effects, component=obj, kind=kind, by_stock=True, called=name)
+        more = {"called": name, "own": True} if OWN_CLASS in reason else {"called": name}
+        made = self.add(Op.CALL, args, name=name, effects=effects, component=obj, kind=kind, by_stock=True, **more)
         self.note(made.ref.name, False, reason)
         return made
 

@@ -22,7 +22,7 @@ from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.entry_wrappers import own_function
-from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, of_package
+from fineflow.adapters.core.recognition import OwnClass, of_package
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
@@ -94,7 +94,7 @@ def believed_class(component: Any, b: Builder) -> None:
     """
     for owner in type(component).__mro__:
         if not (b.assume_pure or b.trusting or declared_external(owner) or packaged(owner)):
-            raise NotLowered(f"{owner.__name__} {OWN_CLASS}")
+            raise OwnClass(owner)
 
 
 def packaged(kind: type) -> bool:

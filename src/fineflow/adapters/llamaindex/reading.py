@@ -30,7 +30,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index.core.workflow import Workflow
 
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, believed, of_package
+from fineflow.adapters.core.recognition import NotLowered, OwnClass, believed, of_package
 from fineflow.adapters.core.snapshot import MOST, Snapshot
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.methods import believed_class
@@ -142,7 +142,7 @@ def _checked(obj: Any, b: IndexBuilder) -> Iterable[Any]:
         believed_class(obj, b)
         return _parts(obj)
     elif isinstance(obj, CallbackManager) and kind is not CallbackManager:
-        raise NotLowered(f"{kind.__name__} {OWN_CLASS}")
+        raise OwnClass(kind)
     return ()
 
 

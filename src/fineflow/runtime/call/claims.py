@@ -296,6 +296,8 @@ class Claims:
             again = entry.for_stock and (not entry.shared or entry.error is not None)  # a retry calls the component
             if not again and equal(entry.key, key) and usable(entry):
                 entry.for_stock = True
+                if entry.slot is not None and entry.slot.ahead is not None:
+                    entry.slot.ahead.want()
                 self.claimed += entry.for_graph
                 if entry.stamps is not None:
                     entry.stamps.take(entry.number, CLAIMED)

@@ -19,6 +19,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Primitive, Ref
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
+from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.query import Call as Call
 from fineflow.runtime.call.query import LeftToStock, Slot
 from fineflow.runtime.call.streams import Stream
@@ -27,6 +28,7 @@ from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.queues.component_calls import limited_component
+from fineflow.runtime.queues.rate_limits import HeldBack
 
 _SHOWN = 200  # characters of a surprise that are kept
 
@@ -198,7 +200,7 @@ class Execution(Values):
         if p.name in self._edges.fed and not isinstance(value, Failed):
             stamp = self._stamps.at(p.name)
             if stamp.begun is not None:
-                costs.observe(p.engine or "", p.op, None, stamp.ran, p.name)
+                costs.observe(p.engine or "", p.op, None, own_seconds(p, self._stamps), p.name)
         self._arrived(p.name)
         for part in self._edges.early.get(p.name, ()):
             if part not in self.released:  # the whole value contains the part
@@ -304,6 +306,8 @@ class Execution(Values):
         made = self.call.slot(self._stamps.at(p.name), limited_component(p.component) if limited else None)
         if entry is not None:
             entry.slot = made
+            if p.component is not None:
+                made.ahead = HeldBack(p.component, wanted=entry.for_stock)
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:

@@ -16,6 +16,7 @@ from fineflow.runtime.call.claims import Claims, Summary
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
+from fineflow.runtime.queues.rate_limits import HeldBack
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")
@@ -261,13 +262,16 @@ class Slot:
     work that needs one: it takes its slot last.
 
     component: may have its own limit over all calls (``queues.component_calls``); its permit is taken after the slot.
+    ahead: the user's component, if stock does not wait for this call yet (``queues.rate_limits``).
     """
 
-    __slots__ = ("_held", "_limit", "_permit", "_stamp", "since")
+    __slots__ = ("_held", "_limit", "_permit", "_stamp", "ahead", "paused", "since")
 
     def __init__(
         self, limit: asyncio.Semaphore | None, stamp: Stamp | None = None, component: LimitedComponent | None = None
     ) -> None:
+        self.ahead: HeldBack | None = None
+        self.paused = 0.0  # seconds in which a slow reader had it wait
         self._limit = limit
         self._stamp = stamp
         self._permit = permit_for(component)
@@ -275,15 +279,29 @@ class Slot:
         self.since = events.now()  # when the work began
 
     async def __aenter__(self) -> Slot:
+        if self.ahead is not None:
+            await self.ahead.begin()  # before it holds anything that stock's own calls need
+        try:
+            await self._enter()
+        except BaseException as error:
+            self._over(error)
+            raise
+        return self
+
+    async def _enter(self) -> None:
         if self._limit is not None or self._permit is not None:
             await self.take()
             if self._stamp is not None:
                 self._stamp.begun = events.now()
         self.since = events.now()
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.leave()
+        self._over(error)
+
+    def _over(self, error: BaseException | None) -> None:
+        if self.ahead is not None:
+            self.ahead.end(error)
 
     async def take(self) -> None:
         """Waits for a slot of the call (FIFO), then for a permit of the component (by its policy)."""

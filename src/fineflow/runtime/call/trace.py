@@ -16,6 +16,7 @@ from fineflow.ir import Graph, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
 from fineflow.runtime import events
+from fineflow.runtime.call.own_time import own_seconds
 
 CLAIMED, JOINED, LEFT, STOCK = "claimed", "stock was first", "not claimed", "run by stock"
 
@@ -183,7 +184,8 @@ class Step:
     """All runs of one primitive of a call; more than one only in bodies.
 
     name: prefixed with the primitives that it is inside of. ready: seconds from the start of the call until its inputs
-    were first available. waited, ran: seconds, of the longest run. ended: all runs ended. times: number of runs.
+    were first available. waited, ran: seconds, of the longest run; ``ran`` is its own work, without waits for what it
+    reads piece by piece or takes from the graph. ended: all runs ended. times: number of runs.
     taken: fate of the results that stock may claim: claimed, not claimed, stock was first, run by stock.
     """
 
@@ -207,13 +209,14 @@ def _steps(trace: Trace, graph: Graph, prefix: str) -> Iterator[Step]:
     for p in graph:
         found = [stamps[p.name] for stamps in runs if p.name in stamps]
         if found := [stamp for stamp in found if stamp.ended is not None or stamp.taken != STOCK]:
+            own = [own_seconds(p, stamps, trace.runs) for stamps in runs if p.name in stamps]
             longest = max(found, key=lambda stamp: stamp.ran)
             yield Step(
                 prefix + p.name,
                 p,
                 min(stamp.ready for stamp in found) - trace.began,
                 longest.waited,
-                longest.ran,
+                max(own),
                 all(stamp.ended is not None for stamp in found),
                 len(found),
                 tuple(stamp.taken for stamp in found if stamp.taken),
@@ -253,6 +256,8 @@ def _ends(graph: Graph, stamps: Mapping[str, Stamp], began: float) -> tuple[dict
     last: dict[str, str | None] = {}
     for p in graph:
         before = [name for name in (*(ref.name for ref in p.args.values()), *p.after) if name in ends]
+        if p.by_stock and (own := stamps.get(p.name)) is not None and own.begun is not None:
+            before += [name for name, end in ends.items() if began < end <= own.begun]  # stock was there before
         last[p.name] = max(before, key=lambda name: ends[name], default=None)
         start = max((ends[name] for name in before), default=began)
         stamp = stamps.get(p.name)

@@ -41,6 +41,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         failure = error
     now = events.now()
     begun = queued if entry.slot is None else float(entry.slot.since)
+    paused = 0.0 if entry.slot is None else float(entry.slot.paused)
     entry.slot = None
     run.worked(p, now)
     if counted is not None:
@@ -52,7 +53,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
             raise failure
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score
-        costs.observe(p.engine or "", p.op, None, now - begun, p.name)
+        costs.observe(p.engine or "", p.op, None, now - begun - paused, p.name)
     entry.finish(result)
     run.call.claims.forget(p.leaf, entry)
 

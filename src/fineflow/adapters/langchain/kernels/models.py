@@ -22,6 +22,7 @@ from fineflow.adapters.langchain.lowering.model_shadows import assembled, assemb
 from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.run_recorder import Recorder
 from fineflow.ir import Op, Primitive
+from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import Slot
@@ -127,7 +128,9 @@ async def _consume(
                 set_done(first)
             if slot is not None and entry.stream.full:
                 slot.leave()
+                since = events.now()
                 await entry.stream.room()
+                slot.paused += events.now() - since
                 await slot.take()
     finally:
         await chunks.aclose()

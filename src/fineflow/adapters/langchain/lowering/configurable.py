@@ -19,7 +19,7 @@ from langchain_core.runnables.configurable import (
 
 from fineflow.adapters.core.batched_search import exactly
 from fineflow.adapters.core.builder import Symbol
-from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, of_package
+from fineflow.adapters.core.recognition import NotLowered, OwnClass, Row, of_package
 from fineflow.adapters.core.shadows import Site, Stale
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.structure import RUN
@@ -94,7 +94,7 @@ def _chosen(dynamic: Any, b: ChainBuilder) -> tuple[Runnable[Any, Any], Mapping[
             if which != dynamic.default_key and not isinstance(dynamic.alternatives.get(which), Runnable):
                 raise NotLowered(f"its alternative {which!r} is made in each call, or unknown")
         elif not of_package(type(dynamic.default).__module__):
-            raise NotLowered(f"{type(dynamic.default).__name__} {OWN_CLASS}")
+            raise OwnClass(type(dynamic.default))
         try:
             dynamic, config = dynamic._prepare(config)
         except Exception as error:  # a value that it refuses: stock raises

@@ -15,7 +15,7 @@ from langchain_core.stores import BaseStore
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
-from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, believed, held, of_package
+from fineflow.adapters.core.recognition import NotLowered, OwnClass, Row, believed, held, of_package
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
@@ -129,7 +129,7 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
     if not b.assume_pure:
         own = None if b.trusting else next((each for each in kind.__mro__ if _undeclared(each)), None)
         if own is not None:
-            raise NotLowered(f"{own.__name__} {OWN_CLASS}")
+            raise OwnClass(own)
         if (b.trusting or of_package(kind.__module__)) and (why := _own_part(retriever)):
             raise NotLowered(why)
     stores: list[Any] = [part for part in vars(retriever).values() if isinstance(part, (VectorStore, BaseStore))]

@@ -45,17 +45,19 @@ def _lower_fusion(fusion: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 def _lowered(fusion: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     found, whole = _searches(fusion, query, b)
     args = {f"original {i}": leaf.ref for i, leaf in enumerate(found)}
+    together = bool(fusion.use_async)  # then also sync methods search side by side
     if whole and fusion.num_queries > 1 and (queries := lower_queries(fusion, query, b)) is not None:
         inner = b.body()
         results, _ = _searches(fusion, Leaf(Ref("item"), TEXT), inner)
         if results:
             body = Graph(tuple(inner.primitives), results[-1].ref, ("item",), tuple(inner.notes))
-            mapped = b.add(Op.MAP, {"items": queries.ref}, name="queries", body=body, kind=DOCUMENTS, batched=True)
+            given = {"items": queries.ref}
+            mapped = b.add(Op.MAP, given, name="queries", body=body, kind=DOCUMENTS, batched=together)
             args["generated"] = mapped.ref
     if not args:
         return b.left_to_stock(fusion, {"query": query.ref}, "none of its parts can run ahead", DOCUMENTS)
     how = str(getattr(fusion.mode, "value", fusion.mode))
-    return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how)
+    return b.add(Op.AGGREGATE, args, component=fusion, kind=DOCUMENTS, how=how, batched=together)
 
 
 def _searches(fusion: Any, query: Leaf, b: IndexBuilder) -> tuple[list[Leaf], bool]:

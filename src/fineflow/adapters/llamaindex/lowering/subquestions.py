@@ -90,11 +90,12 @@ def _lowered(engine: Any, query: Leaf, b: IndexBuilder) -> Leaf:
                 kernel=_questions,
             )
             body = Graph(tuple(inner.primitives), output.ref, ("item",), tuple(inner.notes))
-            mapped = b.add(Op.MAP, {"items": questions.ref}, name="each", body=body, kind=TEXT)
+            given, batched = {"items": questions.ref}, bool(engine._use_async)
+            mapped = b.add(Op.MAP, given, name="each", body=body, kind=TEXT, batched=batched)
             found[name] = mapped.ref
     if not found:
         raise NotLowered("it has no tools")
-    return b.add(Op.AGGREGATE, found, component=engine, kind=TEXT, how="sub-questions")
+    return b.add(Op.AGGREGATE, found, component=engine, kind=TEXT, how="sub-questions", batched=bool(engine._use_async))
 
 
 def _asked(engine: Any, generator: Any, query: Leaf, b: IndexBuilder) -> Leaf:

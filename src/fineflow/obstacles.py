@@ -1,0 +1,181 @@
+"""What keeps a plan from gaining more: code that nobody has declared, the line that would declare it, and its gain.
+
+The gain is found by planning again as if the declaration were there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+from fineflow.adapters.analysis.bytecode import location
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.recognition import OWN_CLASS, own_classes
+from fineflow.cost_model.costs import Costs, costs
+from fineflow.cost_model.forecast import predict
+from fineflow.declare import supposing
+from fineflow.explanation import starts_early
+from fineflow.ir import Effect, Op, Primitive
+from fineflow.ir.spec import everything
+from fineflow.ir.text import duration, tidy
+
+_MOST = 8  # obstacles that are tried: each is a plan
+_LEAST = 0.001  # seconds that are worth a line
+
+
+_IF_SO = "If its methods do no more than the interface says"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Undeclared code. declared: the class, or the functions. said: what it is. remedy: the line that declares it."""
+
+    declared: tuple[Any, ...]
+    name: str
+    said: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Difference between two plans. seconds: None if not all of it was measured."""
+
+    seconds: float | None
+    steps: int
+    more: tuple[str, ...]  # gains inside of steps
+
+    @property
+    def pays(self) -> bool:
+        return self.steps > 0 or bool(self.more) if self.seconds is None else self.seconds >= _LEAST
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        return self.seconds or 0.0, self.steps + len(self.more)
+
+    def __str__(self) -> str:
+        if self.seconds:
+            return duration(self.seconds)
+        steps = [f"{self.steps} more step{' starts' if self.steps == 1 else 's start'} early"] if self.steps > 0 else []
+        return "; ".join([*steps, *self.more])
+
+
+def advice(shown: Plan, again: Callable[[], Plan]) -> tuple[str, ...]:
+    """Returns a sentence for each obstacle whose declaration would gain, the largest gain first.
+
+    again: makes the plan of the same object once more.
+    """
+    found = list(_obstacles(shown))[:_MOST]
+    gains = [(each, _gain(shown, [each], again)) for each in found]
+    paying = sorted((pair for pair in gains if pair[1].pays), key=lambda pair: pair[1].rank, reverse=True)
+    lines = [f"In the way: {each.said}, {each.remedy} gains: {gain}." for each, gain in paying]
+    if len(found) > 1:
+        both = _gain(shown, found, again)
+        if both.pays and (not paying or both.rank > paying[0][1].rank):
+            lines.append(_together(found, both))
+    return tuple(lines)
+
+
+def _together(found: Sequence[Obstacle], gain: Gain) -> str:
+    names = [each.name for each in found]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    if all(isinstance(each.declared[0], type) for each in found):
+        return (
+            f"In the way: {listed} are classes of your own. {_IF_SO.replace('its', 'their')}, "
+            f'optimize(..., trust="interfaces") gains: {gain}.'
+        )
+    return f"In the way, together: {listed}. All of them declared gain: {gain}."
+
+
+def _obstacles(shown: Plan) -> Iterator[Obstacle]:
+    """Yields the user's own classes that were not believed, and the functions that may have side effects."""
+    primitives = list(everything(shown.p_graph))
+    notes = [note.reason for graph in (shown.p_graph, shown.e_graph) for note in graph.notes]
+    reasons = [*(p.effects.reason for p in primitives), *notes]
+    names = dict.fromkeys(
+        text.partition(OWN_CLASS)[0].strip().rpartition(" ")[2] for text in reasons if OWN_CLASS in text
+    )
+    kinds = [kind for kind in own_classes if kind.__name__ in names]
+    for kind in sorted(kinds, key=lambda kind: [*names].index(kind.__name__)):
+        says = f"`{kind.__name__}`{_at(kind)} is a class of your own. {_IF_SO}"
+        yield Obstacle((kind,), kind.__name__, says, f"fineflow.external({kind.__name__})")
+    seen = set[str]()
+    for p in primitives:
+        if (functions := _functions(p)) and (where := _place(p, functions)) not in seen:
+            seen.add(where)
+            name = str(p.meta.get("called") or functions[0].__name__)
+            says = f"`{name}` at {where} {tidy(p.effects.reason)}. If it has no side effects that count"
+            yield Obstacle(functions, f"`{name}`", says, "@fineflow.pure on it")
+
+
+def _functions(p: Primitive) -> tuple[Any, ...]:
+    if p.op is not Op.CALL or p.effects.kind is not Effect.OPAQUE:
+        return ()
+    own = getattr(p.component, "__dict__", {})
+    return tuple(own[name] for name in ("func", "afunc") if isinstance(own.get(name), FunctionType | MethodType))
+
+
+def _place(p: Primitive, functions: Sequence[Any]) -> str:
+    return str(p.meta.get("where") or location(functions[0].__code__))
+
+
+def _at(kind: type) -> str:
+    try:
+        file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError):  # made in a shell, or in C
+        return ""
+    return f" at {os.path.basename(file)}:{line}" if file else ""
+
+
+def _gain(shown: Plan, obstacles: Iterable[Obstacle], again: Callable[[], Plan]) -> Gain:
+    with supposing(declared for each in obstacles for declared in each.declared):
+        other = again()
+    took = _measured(shown)
+    now = predict(shown.e_graph, written=shown.p_graph)
+    then = predict(other.e_graph, _Measured(_stand_ins(other, took)), written=other.p_graph)
+    known = now.known and then.known and now.seconds > 0
+    done = [note.reason for note in shown.p_graph.notes if note.done]
+    more = [f"{n.where}: {n.reason}" for n in other.p_graph.notes if n.done and n.reason not in done]
+    steps = len(starts_early(other.e_graph, other.p_graph)) - len(starts_early(shown.e_graph, shown.p_graph))
+    return Gain(now.seconds - then.seconds if known and not more else None, steps, tuple(more))
+
+
+def _measured(shown: Plan) -> Mapping[str, float]:
+    """Returns the seconds that steps of the user's own took, by their place in the user's object."""
+    calls = [p for p in everything(shown.e_graph) if p.op is Op.CALL and costs.measured(p.engine, p.op, p.name)]
+    return {p.leaf: costs.predict(p.engine, p.op, name=p.name) for p in calls}
+
+
+_WHOLE = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK, Op.TOOL, Op.CALL})
+
+
+def _stand_ins(other: Plan, took: Mapping[str, float]) -> Mapping[str, float]:
+    """Returns the seconds of the steps in another plan of what was one step of the user's own, by name."""
+    found = [p for p in everything(other.e_graph) if p.leaf in took]
+    return {p.name: took[p.leaf] if p.op in _WHOLE else 0.0 for p in found}
+
+
+class _Measured(Costs):
+    """What is known, and further steps by name."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def predict(
+        self, engine: str | None, op: Op, *, size: float | None = None, name: str = "", together: float = 1.0
+    ) -> float:
+        found = self._seconds.get(name)
+        return costs.predict(engine, op, size=size, name=name, together=together) if found is None else found
+
+    def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
+        return name in self._seconds or costs.measured(engine, op, name)
+
+    def size(self, engine: str | None, op: Op, name: str = "") -> float:
+        return costs.size(engine, op, name)
+
+    def split_penalty(self, engine: str | None, tokens: float) -> float:
+        return costs.split_penalty(engine, tokens)

@@ -1,0 +1,171 @@
+"""What is in the way of a gain: where it is, the line that would declare it, and what that would gain."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+
+import fineflow
+from fineflow.cost_model.costs import costs
+from fineflow.declare import declaration, declared_external, supposing
+from fineflow.testing import virtual
+from fineflow.testing.langchain import FakeChat
+
+QUESTION = {"question": "?"}
+
+
+@pytest.fixture(autouse=True)
+def unlearned() -> Iterator[None]:
+    costs.forget()
+    yield
+    costs.forget()
+
+
+class OurModel(BaseChatModel):
+    seconds: float = 0.0
+
+    @property
+    def _llm_type(self) -> str:
+        return "ours"
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("yes"))])
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        await asyncio.sleep(self.seconds)
+        return self._generate(messages)
+
+
+class OurRetriever(BaseRetriever):
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return []
+
+
+noted: list[Any] = []
+
+
+async def note(value: Any) -> int:
+    noted.append(value)
+    await asyncio.sleep(0.2)
+    return len(noted)
+
+
+def ask(model: Any, text: str) -> Runnable[Any, Any]:
+    return ChatPromptTemplate.from_template(text) | model | StrOutputParser()
+
+
+def assigned(**steps: Any) -> Runnable[Any, Any]:
+    chain: Runnable[Any, Any] = RunnablePassthrough()
+    for key, step in steps.items():
+        chain = chain | RunnablePassthrough.assign(**{key: step})
+    return chain
+
+
+def first_lines(obj: Any) -> list[str]:
+    return list(fineflow.explain(obj).summary)
+
+
+def where(kind: Any) -> str:
+    return f"test_obstacles.py:{inspect.getsourcelines(kind)[1]}"
+
+
+def test_the_first_lines_name_the_class_its_place_and_the_line_that_declares_it() -> None:
+    model = OurModel()
+    lines = first_lines(assigned(a=ask(model, "A {question}"), b=ask(model, "B {question}")))
+    assert lines == [
+        "Runs as stock, through your own object: as it is, nothing in it can start earlier than stock starts it.",
+        f"In the way: `OurModel` at {where(OurModel)} is a class of your own. If its methods do no more than the "
+        "interface says, fineflow.external(OurModel) gains: 1 more step starts early.",
+    ]
+
+
+def test_after_calls_each_has_its_gain_in_seconds() -> None:
+    model = OurModel(seconds=0.4)
+    fake = FakeChat(prefill=0.3)
+    chain = assigned(a=ask(fake, "A {question}"), n=note, b=ask(model, "B {question}"), c=ask(fake, "C {question}"))
+    mine = fineflow.optimize(chain, eager=True)
+    for _ in range(3):
+        ran = virtual.run(mine.ainvoke(QUESTION))
+    assert ran.seconds == pytest.approx(1.2)
+    lines = first_lines(mine)
+    assert lines[0] == "As it is, nothing starts earlier than in stock."
+    assert lines[1].endswith("fineflow.external(OurModel) gains: 300 ms.")
+    assert lines[2] == "In the way, together: OurModel and `note`. All of them declared gain: 700 ms."
+    with supposing((OurModel, note)):
+        ran = virtual.run(fineflow.optimize(chain, strict=True).ainvoke(QUESTION))
+    assert ran.seconds == pytest.approx(1.2 - 0.7)
+
+
+def test_a_function_in_the_way() -> None:
+    fake = FakeChat()
+    lines = first_lines(assigned(a=ask(fake, "A {question}"), n=note, c=ask(fake, "C {question}")))
+    assert lines[1].startswith(f"In the way: `note` at {where(note)}")
+    assert "@fineflow.pure on it gains: " in lines[1]
+
+
+def test_calls_of_an_undeclared_model_inside_a_function_do_not_count_as_a_gain() -> None:
+    model = OurModel()
+
+    async def each(texts: list[str]) -> list[str]:
+        return [(await model.ainvoke(text)).text for text in texts]
+
+    lines = first_lines(RunnableLambda(each))
+    assert lines[0] == "As it is, nothing starts earlier than in stock."
+    assert "fineflow.external(OurModel) gains: " in lines[1] and "start together" in lines[1]
+    believed = fineflow.explain(RunnableLambda(each), trust="interfaces").summary
+    assert "calls of `model` in it that need nothing from each other start together" in believed[0]
+
+
+def test_what_is_needed_anyway_is_not_in_the_way() -> None:
+    def grow(value: Any) -> Any:
+        noted.append(value)
+        return value
+
+    lines = first_lines(assigned(a=ask(FakeChat(), "A {question}")) | grow | ask(FakeChat(), "{a}"))
+    assert not any("In the way" in line for line in lines)
+
+
+def test_what_stock_runs_itself_starts_when_stock_gets_there() -> None:
+    """A model that nothing overtakes comes after all that stock does before it, whatever data it needs."""
+    fake = FakeChat(prefill=0.3)
+    chain = assigned(a=ask(fake, "A {question}"), b=ask(OurModel(seconds=0.4), "B"), c=ask(fake, "C {question}"))
+    mine = fineflow.optimize(chain, eager=True)
+    for _ in range(3):
+        ran = virtual.run(mine.ainvoke(QUESTION))
+    found = fineflow.explain(mine, last_run=True)
+    assert found.forecasts is not None
+    assert found.forecasts.run.seconds == pytest.approx(1.0) == ran.seconds
+    assert "no longer wait" not in str(found)
+    path = [row for row in found.timing[1][2] if "ms" in row[0]]
+    assert [(row[0], row[2]) for row in path] == [
+        ("300 ms", "a/llm.decode"),
+        ("400 ms", "b/OurModel.call"),
+        ("300 ms", "c/llm.decode"),
+    ]
+
+
+def test_supposing_ends() -> None:
+    with supposing((OurModel, note)):
+        assert declared_external(OurModel) and declaration(note) is not None
+    assert not declared_external(OurModel) and declaration(note) is None
+
+
+def test_the_measured_gain_comes_first() -> None:
+    fake = FakeChat(prefill=0.3)
+    mine = fineflow.optimize(assigned(a=ask(fake, "A {question}"), b=ask(fake, "B {question}")))
+    assert "ms" not in first_lines(mine)[0]
+    for _ in range(3):
+        virtual.run(mine.ainvoke(QUESTION))
+    assert first_lines(mine)[0] == "Predicted from measurements: 300 ms instead of 600 ms."
