@@ -38,6 +38,12 @@ OURS: dict[str, tuple[str, ...]] = {
     "adapters": (),
     "adapters.registry": ("adapters.core", "runtime.queues.component_calls"),  # names frameworks by text only
     "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", "adapters.lookahead", *LEAVES),
+    # Calls inside the user's own code; a graph that runs as stock knows none of it.
+    "adapters.inner_calls": (
+        *("ir", "protocols", "runtime", "cost_model"),
+        *("adapters.core", "adapters.analysis", "adapters.lookahead"),
+        *LEAVES,
+    ),
     "adapters.limits": ("protocols", "runtime", "adapters.registry"),
     "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.text", *LEAVES),
     "adapters.lookahead": ("adapters.analysis", "adapters.core.recognition", *LEAVES),
@@ -46,12 +52,12 @@ OURS: dict[str, tuple[str, ...]] = {
     # which the user's components hold: they know no library.
     "adapters.langchain": (
         *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_llm"),
-        *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.text"),
+        *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_rerank"),
-        *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.text"),
+        *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
     "observe": ("ir", "runtime", "cost_model", *LEAVES),

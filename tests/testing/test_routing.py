@@ -18,7 +18,7 @@ from langchain_core.runnables import (
 )
 
 import fineflow
-from fineflow.adapters.core import entry_wrappers
+from fineflow.adapters.inner_calls import entry_wrappers
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.routing import METHODS, Routing, inside, original
 

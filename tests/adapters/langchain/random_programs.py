@@ -152,7 +152,8 @@ class _Writer:
 
     def statement(self, indent: int, texts: list[str], lists: list[str], loop: bool, depth: int) -> None:
         kinds = ["call"] * 5 + ["append"] * 3 + ["assign", "listed", "sorted", "print", "log", "dict"]
-        kinds += ["state", "global", "note", "grouped", "any", "next", "extreme", "parsed", "copied", "joined", "scored"]
+        kinds += ["state", "global", "note", "grouped", "any", "next", "extreme", "parsed", "copied", "joined"]
+        kinds += ["scored"]
         if depth:
             kinds += ["for"] * 4 + ["if"] * 3 + ["try", "while", "closure", "raise", "with", "tqdm"]
         if loop:

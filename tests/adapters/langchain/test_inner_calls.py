@@ -23,7 +23,7 @@ from pipelines import ENTRIES
 
 import fineflow
 from benchmarks import written_apps, written_functions, written_tools
-from fineflow.adapters.core import inner_calls
+from fineflow.adapters.inner_calls import inner_calls
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate

@@ -23,7 +23,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from pipelines import QUESTION, WORDS, ask, echo
 
 import fineflow
-from fineflow.adapters.langchain.lowering.retriever_lists import fused, merged
+from fineflow.adapters.langchain.lowering.retrieval.retriever_lists import fused, merged
 from fineflow.ir import Op
 from fineflow.passes import PASSES, prune
 from fineflow.testing.differential import assert_same

@@ -12,8 +12,8 @@ from typing import Any
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import get_config_list
 
-from fineflow.adapters.core.calls_ahead import Finished, GraphAhead
 from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.inner_calls.calls_ahead import Finished, GraphAhead
 from fineflow.adapters.langchain.batch_calls import abatch
 from fineflow.runtime.call.values import Failed
 

@@ -19,8 +19,8 @@ from fineflow.adapters.langchain import planning
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.chain_proxy import OptimizedChain
-from fineflow.adapters.langchain.classic_chains import is_chain
-from fineflow.adapters.langchain.inner_calls import looking_through
+from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
+from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized

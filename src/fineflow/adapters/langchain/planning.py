@@ -18,24 +18,21 @@ from fineflow.adapters.langchain.batch_semantics import steps_meet
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering import (
     branches,
-    compressors,
     configurable,
     example_selectors,
     functions,
     history,
-    indexing,
     models,
     parsers,
     prompts,
     recovery,
-    retriever_lists,
-    retrievers,
     routing,
     structure,
     tools,
     whole_parsers,
 )
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way
+from fineflow.adapters.langchain.lowering.retrieval import compressors, indexing, retriever_lists, retrievers
 from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref

@@ -22,10 +22,10 @@ from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from fineflow.adapters.core.calls_ahead import MethodAhead
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.entry_wrappers import wrap_method
 from fineflow.adapters.core.recognition import owner
+from fineflow.adapters.inner_calls.calls_ahead import MethodAhead
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop

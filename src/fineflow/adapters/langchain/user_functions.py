@@ -17,8 +17,8 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
-from fineflow.adapters.langchain.classic_chains import RUNS, is_chain, methods_inside
-from fineflow.adapters.langchain.made_chains import makes_chains
+from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chain, methods_inside
+from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several
 from fineflow.adapters.lookahead.scan import Found, scan
 

@@ -21,14 +21,14 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.call_finder import CallFinder
-from fineflow.adapters.core.calls_ahead import CallAhead, Finished
-from fineflow.adapters.core.entry_wrappers import looks_through
-from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site, unclaimed
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished
+from fineflow.adapters.inner_calls.entry_wrappers import looks_through
+from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of

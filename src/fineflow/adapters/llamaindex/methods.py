@@ -21,8 +21,8 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.entry_wrappers import own_function
 from fineflow.adapters.core.recognition import OwnClass, of_package
+from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock

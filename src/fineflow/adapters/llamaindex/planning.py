@@ -18,11 +18,12 @@ from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, SYNTHESI
 from fineflow.adapters.llamaindex.ingestion import document_qa, indexing
 from fineflow.adapters.llamaindex.ingestion.indexing import ingesting_part, ingests
 from fineflow.adapters.llamaindex.ingestion.text_vectors import BATCHES
-from fineflow.adapters.llamaindex.lowering import chat_engines, engines, postprocessors, retrievers, synthesizers
+from fineflow.adapters.llamaindex.lowering import chat_engines, engines, postprocessors, synthesizers
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.engines import RETRIEVER_ENGINE, engine_components
 from fineflow.adapters.llamaindex.lowering.postprocessors import queued
-from fineflow.adapters.llamaindex.lowering.retrievers import follows_links, parts_run_ahead
+from fineflow.adapters.llamaindex.lowering.retrieval import retrievers
+from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import follows_links, parts_run_ahead
 from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, is_synthesizer
 from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING

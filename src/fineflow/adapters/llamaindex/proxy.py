@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from llama_index.core.schema import QueryBundle
 
-from fineflow.adapters.core.entry_wrappers import aclaimed, claimed
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.inner_calls.entry_wrappers import aclaimed, claimed
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE, Way
 from fineflow.adapters.llamaindex.models.embeddings import several
 

@@ -25,9 +25,9 @@ from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.dispatcher import Dispatcher, active_instrument_tags
 from llama_index_instrumentation.span import active_span_id
 
-from fineflow.adapters.core.calls_ahead import Finished, MethodAhead
-from fineflow.adapters.core.entry_wrappers import put
 from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.inner_calls.calls_ahead import Finished, MethodAhead
+from fineflow.adapters.inner_calls.entry_wrappers import put
 from fineflow.runtime.loop.scopes import Scope
 
 _recording: ContextVar[Recording | None] = ContextVar("fineflow_recording", default=None)

@@ -10,7 +10,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from fineflow.adapters.core.recognition import find
 from fineflow.adapters.core.resources import stand
-from fineflow.adapters.llamaindex.lowering.retrievers import ROWS
+from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import ROWS
 from fineflow.adapters.llamaindex.stores.searches import meant, store_standing
 from fineflow.runtime.queues.component_calls import LimitedComponent
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.tables import is_plain
-from fineflow.adapters.core.reachable import held_by
 from fineflow.adapters.lookahead.past import Past, Stale
+from fineflow.adapters.lookahead.reachable import held_by
 from fineflow.adapters.lookahead.values import (
     INERT,
     NULL,

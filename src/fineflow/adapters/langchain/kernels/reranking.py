@@ -10,8 +10,8 @@ from langchain_core.documents import Document
 from fineflow.adapters.langchain.arguments import Arguments, settings
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents
 from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, Tables, once_each
-from fineflow.adapters.langchain.lowering.compressors import scorer_of
-from fineflow.adapters.langchain.lowering.retriever_lists import COMBINED
+from fineflow.adapters.langchain.lowering.retrieval.compressors import scorer_of
+from fineflow.adapters.langchain.lowering.retrieval.retriever_lists import COMBINED
 from fineflow.adapters.langchain.models.local import LocalCrossEncoder
 from fineflow.adapters.langchain.run_recorder import Recorder
 from fineflow.adapters.langchain.stores.facts import Ready

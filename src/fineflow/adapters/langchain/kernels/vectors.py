@@ -11,7 +11,7 @@ from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.common import Args, is_text
-from fineflow.adapters.langchain.lowering.ingest import texts_of
+from fineflow.adapters.langchain.lowering.retrieval.ingest import texts_of
 from fineflow.adapters.langchain.models.local import LocalEmbeddings
 from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry

@@ -26,7 +26,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain
-from fineflow.adapters.langchain.lowering.retrievers import held_by, lower_vectorstore
+from fineflow.adapters.langchain.lowering.retrieval.retrievers import held_by, lower_vectorstore
 from fineflow.adapters.langchain.stores.facts import EMBEDS
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
 from fineflow.ir import PURE, Effects, Op, Primitive, Ref

@@ -20,11 +20,12 @@ from fineflow.adapters.core.nested_graphs import kind_of
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.adapters.langchain.lowering import history, ingest, parsers, routing
+from fineflow.adapters.langchain.lowering import history, parsers, routing
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.function_claims import keys_of, shadow_of_function, takes_config
 from fineflow.adapters.langchain.lowering.list_functions import judged, list_made, model_field
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.lowering.retrieval import ingest
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.resources import shown
 from fineflow.adapters.langchain.run_recorder import starts_runs

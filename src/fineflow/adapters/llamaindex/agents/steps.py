@@ -16,9 +16,9 @@ from llama_index.core.workflow import Context, Event
 from workflows.context.state_store import InMemoryStateStore, get_by_path
 from workflows.utils import get_steps_from_class
 
-from fineflow.adapters.core.entry_wrappers import looked_through
-from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.inner_calls.entry_wrappers import looked_through
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
 from fineflow.adapters.llamaindex.reading import Readings, packaged_function
 from fineflow.adapters.llamaindex.user_functions import called_by

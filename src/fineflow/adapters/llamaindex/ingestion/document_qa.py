@@ -22,8 +22,8 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, Way, asked_for, query_in
 from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
 from fineflow.adapters.llamaindex.ingestion.indexing import Building, blocking_parts, lower_ingestion, shadow_ingestion
-from fineflow.adapters.llamaindex.lowering.fusion import is_fusion
-from fineflow.adapters.llamaindex.lowering.vector_search import LateRetrievers, is_search
+from fineflow.adapters.llamaindex.lowering.retrieval.fusion import is_fusion
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import LateRetrievers, is_search
 from fineflow.adapters.llamaindex.methods import as_written
 from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref

@@ -8,7 +8,7 @@ from typing import Any
 
 from fineflow.adapters.llamaindex.kernels.answers import answers
 from fineflow.adapters.llamaindex.lowering.prompts import beginning, reader_of
-from fineflow.adapters.llamaindex.lowering.vector_search import search
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import search
 from fineflow.adapters.llamaindex.models.embeddings import embed
 from fineflow.adapters.llamaindex.models.llms import ask, text_of
 from fineflow.ir import Op, Primitive

@@ -26,7 +26,7 @@ from fineflow.adapters.core.builder import TEXT, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
-from fineflow.adapters.llamaindex.lowering.retrievers import lower_retrieval, shadow_retrieval
+from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
 from fineflow.adapters.llamaindex.methods import blocks, off_loop, unblocked
 from fineflow.adapters.llamaindex.models.llms import lane, model_known, shadow_llm
 from fineflow.ir import Op

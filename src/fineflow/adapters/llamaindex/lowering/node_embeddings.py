@@ -19,7 +19,7 @@ from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING, shadow_store
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, shadow_store
 from fineflow.adapters.llamaindex.methods import method, move
 from fineflow.adapters.llamaindex.models.embeddings import begin_texts, shadow_embedding
 

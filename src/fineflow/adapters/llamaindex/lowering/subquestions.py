@@ -36,8 +36,8 @@ from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.kernels.written import items_written
 from fineflow.adapters.llamaindex.lowering.containers import SUB_QUESTIONS, shadow_container
 from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import lower_search
 from fineflow.adapters.llamaindex.lowering.synthesizers import Given, kind_of, lower_answers
-from fineflow.adapters.llamaindex.lowering.vector_search import lower_search
 from fineflow.adapters.llamaindex.methods import as_written, exactly, method
 from fineflow.adapters.llamaindex.models.llms import Request, lower_answer, model_effects, request, shadow_llm
 from fineflow.adapters.text.json_items import JsonItems

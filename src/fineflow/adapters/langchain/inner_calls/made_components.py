@@ -17,9 +17,9 @@ from pydantic import SecretStr
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.recognition import find, of_package, owner
+from fineflow.adapters.langchain.inner_calls.made_chains import made_chain, makes_chains
 from fineflow.adapters.langchain.lowering import parsers, prompts
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
-from fineflow.adapters.langchain.made_chains import made_chain, makes_chains
 from fineflow.adapters.lookahead import Stop
 
 _MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")

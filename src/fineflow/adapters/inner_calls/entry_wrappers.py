@@ -22,7 +22,7 @@ from fineflow.adapters.core.claiming import under_way
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 if TYPE_CHECKING:
-    from fineflow.adapters.core.inner_calls import InnerCalls
+    from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 
 active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here, if its component calls may run ahead."""

@@ -21,7 +21,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
 from fineflow.adapters.core.recognition import NamedRow, NotLowered, believed
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING, is_search, lower_search
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, is_search, lower_search
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
 from fineflow.adapters.llamaindex.models.llms import model_effects

@@ -14,9 +14,9 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.kernels.written import items_written
 from fineflow.adapters.llamaindex.lowering.containers import container_of
-from fineflow.adapters.llamaindex.lowering.direct_retrievers import check_known, direct_of, lower_known
-from fineflow.adapters.llamaindex.lowering.query_vector_order import in_turn, keeps_vector, stay
-from fineflow.adapters.llamaindex.lowering.vector_search import RETRIEVING
+from fineflow.adapters.llamaindex.lowering.retrieval.direct_retrievers import check_known, direct_of, lower_known
+from fineflow.adapters.llamaindex.lowering.retrieval.query_vector_order import in_turn, keeps_vector, stay
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING
 from fineflow.adapters.llamaindex.models.llms import (
     Request,
     completion,

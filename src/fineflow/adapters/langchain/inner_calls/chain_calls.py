@@ -16,10 +16,10 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 
-from fineflow.adapters.core.entry_wrappers import own_function
 from fineflow.adapters.core.recognition import of_package, owner, same_method
-from fineflow.adapters.langchain.classic_chains import is_chain
-from fineflow.adapters.langchain.made_components import computes
+from fineflow.adapters.inner_calls.entry_wrappers import own_function
+from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
+from fineflow.adapters.langchain.inner_calls.made_components import computes
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import SPECIAL, call
 from fineflow.adapters.lookahead.objects import attribute

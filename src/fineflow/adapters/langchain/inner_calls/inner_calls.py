@@ -20,22 +20,22 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
-from fineflow.adapters.core.calls_ahead import CallAhead, MethodAhead, graph_ahead
-from fineflow.adapters.core.entry_wrappers import active, claims_of, looked_through, looks_through
-from fineflow.adapters.core.fresh_components import Fresh
-from fineflow.adapters.core.inner_calls import InnerCalls
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
+from fineflow.adapters.inner_calls.entry_wrappers import active, claims_of, looked_through, looks_through
+from fineflow.adapters.inner_calls.fresh_components import Fresh
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
 from fineflow.adapters.langchain.calls import ChainCall, is_constant
-from fineflow.adapters.langchain.chain_calls import ASKED
-from fineflow.adapters.langchain.classic_chains import is_chain
-from fineflow.adapters.langchain.inner_functions import HIDDEN, inner_of
+from fineflow.adapters.langchain.inner_calls.chain_calls import ASKED
+from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
+from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN, inner_of
+from fineflow.adapters.langchain.inner_calls.made_components import computes, made, makes, plain, same, structured
 from fineflow.adapters.langchain.lowering.list_functions import judged
-from fineflow.adapters.langchain.made_components import computes, made, makes, plain, same, structured
 from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS, composite, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop

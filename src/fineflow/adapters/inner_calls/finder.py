@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from fineflow.adapters.core.calls_ahead import CallAhead
 from fineflow.adapters.core.durations import quick
-from fineflow.adapters.core.entry_wrappers import claims_of
-from fineflow.adapters.core.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.reachable import held_by, holds
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.inner_calls.entry_wrappers import claims_of
+from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
+from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
 

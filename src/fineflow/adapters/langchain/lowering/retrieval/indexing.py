@@ -26,8 +26,8 @@ from fineflow.adapters.langchain.components.indexing import IndexDocuments, Sear
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, is_text
 from fineflow.adapters.langchain.kernels.searches import search
 from fineflow.adapters.langchain.kernels.vectors import Direct, QueryVector, embed
-from fineflow.adapters.langchain.lowering.ingest import STORES, ClaimingEmbeddings, row_of_writes
-from fineflow.adapters.langchain.lowering.retrievers import module_of, shadow_vectorstore
+from fineflow.adapters.langchain.lowering.retrieval.ingest import STORES, ClaimingEmbeddings, row_of_writes
+from fineflow.adapters.langchain.lowering.retrieval.retrievers import module_of, shadow_vectorstore
 from fineflow.adapters.langchain.models.local import LocalEmbeddings, encoder_of
 from fineflow.adapters.langchain.stores.facts import EMBEDS, known
 from fineflow.adapters.langchain.stores.known_stores import KNOWN, SEARCHES, Known

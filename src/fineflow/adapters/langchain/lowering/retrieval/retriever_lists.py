@@ -15,7 +15,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.adapters.langchain.lowering.retrievers import query_of
+from fineflow.adapters.langchain.lowering.retrieval.retrievers import query_of
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.ir import Effect, Op, Ref
 

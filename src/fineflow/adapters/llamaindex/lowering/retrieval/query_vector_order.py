@@ -17,8 +17,8 @@ from llama_index.core.retrievers import TransformRetriever
 
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.lowering.containers import container_of
-from fineflow.adapters.llamaindex.lowering.direct_retrievers import direct_of
-from fineflow.adapters.llamaindex.lowering.vector_search import is_auto, is_search
+from fineflow.adapters.llamaindex.lowering.retrieval.direct_retrievers import direct_of
+from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import is_auto, is_search
 from fineflow.adapters.llamaindex.methods import blocks
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core._api import suppress_langchain_deprecation_warning
 
-from fineflow.adapters.langchain.classic_chains import is_chain
+from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.lookahead import Stop
 
 _CHAINS = "langchain_classic.chains."

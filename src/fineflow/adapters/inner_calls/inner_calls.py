@@ -21,13 +21,13 @@ from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from fineflow.adapters.core.call_finder import CallFinder, Components, FoundCall
-from fineflow.adapters.core.calls_ahead import CallAhead
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe
-from fineflow.adapters.core.entry_wrappers import active
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.inner_calls.entry_wrappers import active
+from fineflow.adapters.inner_calls.finder import CallFinder, Components, FoundCall
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options

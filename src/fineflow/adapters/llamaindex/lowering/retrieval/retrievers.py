@@ -17,19 +17,13 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for
 from fineflow.adapters.llamaindex.inner_calls import looking_through
-from fineflow.adapters.llamaindex.lowering import (
-    choice_retrievers,
-    containers,
-    direct_retrievers,
-    fusion,
-    node_embeddings,
-    vector_search,
-)
+from fineflow.adapters.llamaindex.lowering import containers, node_embeddings
 from fineflow.adapters.llamaindex.lowering.containers import shadow_container
-from fineflow.adapters.llamaindex.lowering.direct_retrievers import MERGED
 from fineflow.adapters.llamaindex.lowering.index_nodes import FROM_OBJECT, HANDLING, with_objects
 from fineflow.adapters.llamaindex.lowering.postprocessors import lower_postprocessors, shadow_postprocessors
-from fineflow.adapters.llamaindex.lowering.query_vector_order import in_turn
+from fineflow.adapters.llamaindex.lowering.retrieval import choice_retrievers, direct_retrievers, fusion, vector_search
+from fineflow.adapters.llamaindex.lowering.retrieval.direct_retrievers import MERGED
+from fineflow.adapters.llamaindex.lowering.retrieval.query_vector_order import in_turn
 from fineflow.adapters.llamaindex.methods import as_written, off_loop
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
 from fineflow.adapters.llamaindex.thread_affinity import stays
