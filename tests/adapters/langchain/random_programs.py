@@ -15,7 +15,7 @@ import collections, contextlib, copy, dataclasses, datetime, functools, json, re
 from collections import Counter, defaultdict
 from typing import NamedTuple, TypedDict
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import tool
 from pydantic import BaseModel
 from tqdm import tqdm
@@ -116,6 +116,8 @@ class _Writer:
                 f'ask.invoke({{"text": {given}}})',
                 f"texts_of(search.invoke({given}))",
                 f"(prompt | model | parser).invoke({{'text': {given}}})",
+                f"({{'text': RunnablePassthrough()}} | prompt | model | parser).invoke({given})",
+                f"({{'text': search | texts_of}} | prompt | model | (lambda m: m.text + {given})).invoke({given})",
                 f"model.invoke({given}).content",
                 f"describe({given})",
                 f"service.call({given})",

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from enum import Enum
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnableSequence
 from pydantic import BaseModel, Field
 
 import fineflow
 from benchmarks import apps
+from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Meter
-from fineflow.testing.langchain import FakeChat, FakeVectorStore
+from fineflow.testing.langchain import FakeChat, FakeVectorStore, prompt_text
 
 needs_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 
@@ -182,6 +185,76 @@ def test_structured_output_made_in_the_function(kind: Any) -> None:
         return sorted(scores)
 
     assert took(ask, TEXTS)[1:] == (4, 1)
+
+
+@needs_threads
+@pytest.mark.parametrize("eager", [False, True])
+def test_sequences_made_in_the_function_ask_once(eager: bool) -> None:
+    claims_of(RunnableSequence, "invoke")  # as another app in the process may have had it done
+    services, asked = apps.load("services"), []
+
+    def says(prompt: str) -> str:
+        asked.append(prompt)
+        return json.dumps({"score": len(prompt) % 10})
+
+    model = services.chat_model(says, 1)
+
+    def ask(texts: list[str]) -> list[str]:
+        chain = {"text": RunnablePassthrough()} | PromptTemplate.from_template("score {text}")
+        return [str((chain | model.with_structured_output(Grade)).invoke(text)) for text in texts]
+
+    assert took(ask, TEXTS, eager=eager)[1:] == (4, 1)
+    assert len(asked) == 8  # half of them stock's
+
+
+def _join(docs: list[Document]) -> str:
+    return "; ".join(doc.page_content for doc in docs)
+
+
+def _composed(model: Any, retriever: Any, form: str) -> Any:
+    prompt = ChatPromptTemplate.from_template("{context} {question}")
+    searched = {"context": retriever | _join, "question": RunnablePassthrough()}
+    if form == "dict":
+        return searched | prompt | model | StrOutputParser()
+    if form == "parallel":
+        return RunnableParallel(searched) | prompt | model | (lambda message: message.text.upper())
+    if form == "assign":
+        taken = {"question": itemgetter("question"), "context": itemgetter("context") | RunnableLambda(_join)}
+        with_documents = RunnablePassthrough.assign(context=itemgetter("question") | retriever)
+        return {"question": lambda text: text} | with_documents | taken | prompt | model | StrOutputParser()
+    if form == "methods":
+        answered = RunnableParallel(question=RunnablePassthrough()).assign(context=lambda given: given["question"])
+        return answered.pipe(prompt).pipe(model, StrOutputParser())
+    return RunnableSequence(RunnableParallel(searched), prompt, model, StrOutputParser())
+
+
+@needs_threads
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("form", ["dict", "parallel", "assign", "methods", "sequence"])
+def test_chains_composed_in_the_function(form: str, awaits: bool) -> None:
+    model, store = FakeChat(answers=prompt_text, prefill=1), FakeVectorStore()
+    store = FakeVectorStore.from_texts(TEXTS, store.embedding, latency=0.25)
+
+    def ask(texts: list[str]) -> list[str]:
+        return [str(_composed(model, store.as_retriever(), form).invoke(text)) for text in texts]
+
+    async def aask(texts: list[str]) -> list[str]:
+        chain = _composed(model, store.as_retriever(), form)
+        return [str(await chain.ainvoke(text)) for text in texts]
+
+    answers, seconds = [], []
+    for optimized in (False, True):
+        app: Any = RunnableLambda(aask if awaits else ask)
+        app = fineflow.optimize(app, strict=True) if optimized else app
+        before = model.meter.calls
+        call = (lambda app=app: asyncio.run(app.ainvoke(TEXTS))) if awaits else partial(app.invoke, TEXTS)
+        ran = virtual_threads.run(call)
+        answers.append(ran.value)
+        seconds.append(ran.seconds)
+        assert model.meter.calls == before + 4
+    search = 0 if form == "methods" else 0.25
+    assert answers[0] == answers[1]
+    assert seconds == [4 * (1 + search), 1 + search]
 
 
 @needs_threads

@@ -33,6 +33,9 @@ class Components(Protocol):
     def steps(self, obj: Any) -> Sequence[Any] | None:
         """Returns the steps of a sequence that the function makes itself; None for anything else."""
 
+    def parts(self, obj: Any) -> Sequence[Any]:
+        """Returns the components in a composition of them; anything else as it is."""
+
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns what two calls must have in common to be the same: a tuple of arguments, or the only one that counts.
 
@@ -95,6 +98,15 @@ class Components(Protocol):
 
     def joined(self, left: Any, right: Any) -> Any:
         """Returns ``left | right``. Raises Stop."""
+
+    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns what ``kind(...)`` or ``kind.name(...)`` composes of components; None for others. Raises Stop."""
+
+    def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
+        """Returns what something that ``composed`` has returned makes of its input; ``NotImplemented`` for others.
+
+        value_of: returns that of a component in it.
+        """
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.
@@ -196,6 +208,12 @@ class CallFinder:
             return call.component.same(component)
         return call.component is component or self._components.same(call.component, component, self._fresh.shared())
 
+    def expects(self, component: Any, name: str) -> bool:
+        """Returns True if a call under way is one that the steps of a sequence are going to make."""
+        steps = [part for part in self._components.parts(component) if part is not component]
+        waiting = [found for found in self.calls if found.met and not found.taken]
+        return any(self._is_call(found, step, name) for step in steps for found in waiting)
+
     def first(self, component: Any, name: str, args: Sequence[Any]) -> FoundCall | None:
         """Returns the call by which stock shows a component that the function has made; the next walk uses it."""
         fresh = [c for c in self.calls if isinstance(c.component, Fresh) and c.component.kind is type(component)]
@@ -243,6 +261,8 @@ class CallFinder:
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """See ``lookahead.Host``."""
+        if (composed := self._components.composed(kind, name, args, named)) is not None:
+            return composed
         if not name and self._components.fresh(kind):
             plain = all(map(self._walk.plain, (*args, *named.values())))
             return self._fresh.next(kind, args, named, plain=plain)
@@ -285,6 +305,12 @@ class CallFinder:
         return Awaited(value) if self._components.awaits(name) else value
 
     def _value(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        if args:
+            value = self._components.handed_on(
+                obj, args[0], lambda part, given: self._value(self._resolved(part), name, [given], {}, sure)
+            )
+            if value is not NotImplemented:
+                return self._walk.own(value) if type(value) is dict and value is not args[0] else value
         inner = self.inner(obj, name, args, named)
         if inner is not None:
             return self._through(*inner)

@@ -219,8 +219,10 @@ class InnerCalls:
         return plan is not None and plan.follows_for(call.name, eager=self._options.eager)
 
     def _opened(self, call: FoundCall) -> bool:
-        inner = self._components.inner(call.component, call.name, call.args, call.named)
-        return inner is not None or self._components.steps(call.component) is not None
+        if self._components.inner(call.component, call.name, call.args, call.named) is not None:
+            return True
+        opened = self._components.steps(call.component) is not None
+        return opened or self._finder.expects(call.component, call.name)
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""

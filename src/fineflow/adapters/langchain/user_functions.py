@@ -122,9 +122,7 @@ def _found_in(obj: Any) -> Found | None:
         return Found({"llm": obj}, 2)
     if "_call" in names:
         return Found({key: chain for chain in obj.chains for key in chain.output_keys}, len(obj.chains))
-    if not names or not composite(obj.retriever) or functions_of(obj.retriever):
-        return None  # the user's own retriever is looked through itself
-    return Found({"retriever": obj.retriever}, 1)
+    return Found({"retriever": obj.retriever}, 1) if names and composite(obj.retriever) else None
 
 
 def _may_gain(found: Found) -> bool:

@@ -183,6 +183,15 @@ class Components:
     def steps(self, obj: Any) -> Sequence[Any] | None:
         return None
 
+    def parts(self, obj: Any) -> Sequence[Any]:
+        return (obj,)
+
+    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return None
+
+    def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
+        return NotImplemented
+
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if name not in _methods(obj) or not defines(obj, name):
             raise Stop(f"calls .{name}() of a {type(obj).__name__}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy as copying
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
@@ -33,6 +33,19 @@ from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
 from fineflow.adapters.langchain.calls import ChainCall, is_constant
 from fineflow.adapters.langchain.inner_calls.chain_calls import ASKED
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
+from fineflow.adapters.langchain.inner_calls.composed import (
+    COMPOSES,
+    MADE,
+    MadeFunction,
+    MadeParallel,
+    MadeSequence,
+    coerced,
+    composed,
+    function_in,
+    handed_on,
+    parts_of,
+    steps_of,
+)
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN, inner_of
 from fineflow.adapters.langchain.inner_calls.made_components import computes, made, makes, plain, same, structured
 from fineflow.adapters.langchain.lowering.list_functions import judged
@@ -43,12 +56,6 @@ from fineflow.ir import Effect, Primitive
 from fineflow.ir.spec import everything
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
-
-
-class _Sequence(NamedTuple):
-    """``prompt | llm`` made by the function itself: stock's is another object in every call, of the same steps."""
-
-    steps: tuple[Any, ...]
 
 
 class Runnables:
@@ -65,7 +72,7 @@ class Runnables:
         return self._of_runnable(obj) or methods_of(obj) is not None
 
     def judges(self, obj: Any, name: str) -> bool:
-        if type(obj) in (_Sequence, Fresh):
+        if type(obj) in (*MADE, Fresh):
             return True
         defined = inspect.getattr_static(type(obj), name, None)
         if name in getattr(obj, "__dict__", {}) or not isinstance(defined, FunctionType):
@@ -77,7 +84,7 @@ class Runnables:
         )
 
     def _of_runnable(self, obj: Any) -> bool:
-        return issubclass(type(obj), Runnable) or type(obj) in (_Sequence, Fresh)
+        return issubclass(type(obj), Runnable) or type(obj) in (*MADE, Fresh)
 
     def composite(self, obj: Any) -> bool:
         return composite(obj)
@@ -86,16 +93,19 @@ class Runnables:
         return isinstance(kind, type) and issubclass(kind, BaseLanguageModel) and of_package(kind.__module__)
 
     def steps(self, obj: Any) -> Sequence[Any] | None:
-        if type(obj) is _Sequence:
+        if type(obj) is MadeSequence:
             return obj.steps
         # Functions that may do anything are looked through; other sequences run ahead as a whole.
         opaque = type(obj) is RunnableSequence and any(map(_is_opaque, obj.steps))
         return obj.steps if opaque else None
 
+    def parts(self, obj: Any) -> Sequence[Any]:
+        return parts_of(obj)
+
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if not self._of_runnable(obj):
             return self._method_key(obj, name, args, named)
-        made_here = type(obj) in (_Sequence, Fresh)
+        made_here = type(obj) in (*MADE, Fresh)
         if not made_here and name in getattr(obj, "__dict__", {}):
             raise Stop(f"calls .{name}() of a runnable")
         if name in ASKED and not made_here:
@@ -184,28 +194,32 @@ class Runnables:
         return (var_child_runnable_config.get() or {}).get("max_concurrency")
 
     def joined(self, left: Any, right: Any) -> Any:
-        if not (self.knows(left) and self.knows(right)):
-            raise Stop("makes a sequence of something that is no runnable")
-        return _Sequence((*_steps(left), *_steps(right)))
+        return MadeSequence((*steps_of(coerced(left)), *steps_of(coerced(right))))
+
+    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return composed(kind, name, args, named)
+
+    def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
+        return handed_on(obj, given, value_of) if type(obj) in (MadeParallel, MadeFunction) else NotImplemented
 
     def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        if type(obj) in (_Sequence, Fresh) or structured(obj) is not None:
+        if type(obj) is MadeFunction:
+            return function_in(obj, name, args[0])
+        if type(obj) in (*MADE, Fresh) or structured(obj) is not None:
             return None
         return inner_of(obj, name, args, named)
 
     def makes(self, obj: Any, name: str) -> bool:
+        if type(obj) in MADE:
+            return name in COMPOSES
         return makes(obj.kind if isinstance(obj, Fresh) else obj, name)
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         found = made(kind, name, args, named)
-        return _Sequence(tuple(found)) if type(found) is list and isinstance(kind, BaseLanguageModel) else found
+        return MadeSequence(tuple(found)) if type(found) is list and isinstance(kind, BaseLanguageModel) else found
 
     def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
         return same(left, right, made)
-
-
-def _steps(obj: Any) -> Sequence[Any]:
-    return obj.steps if type(obj) in (_Sequence, RunnableSequence) else (obj,)
 
 
 def _is_opaque(step: Any) -> bool:
@@ -263,7 +277,7 @@ def looking_through(step: Any, site: Site) -> Any:
     for _, each in found.values():
         for component in each.components.values():
             if isinstance(component, Runnable):  # one call of it, or of one of its steps, may gain by itself
-                for part, name in product((component, *_steps(component)), ENTRIES):
+                for part, name in product((component, *steps_of(component)), ENTRIES):
                     claims_of(type(part), name)
     if type(step) in _COPIED:
         copy = copying.copy(step)
