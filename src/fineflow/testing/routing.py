@@ -24,6 +24,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fineflow.adapters.inner_calls.entry_wrappers import own_function
+
 if TYPE_CHECKING:
     import pytest
 
@@ -129,10 +131,11 @@ class Routing:
         """Returns True for an outermost call by the method that the object's own class resolves to.
 
         Skips attributes that are no shims: a test that spies on a class has set them, and the spy calls the shim.
+        fineflow's own wrappers of entry methods do so, too.
         """
         if _inside.get():
             return False
-        definers = (cls for cls in type(runnable).__mro__ if _is_shim(vars(cls).get(name)))
+        definers = (cls for cls in type(runnable).__mro__ if _is_shim(own_function(vars(cls).get(name))))
         return next(definers, None) is owner
 
     def _optimized(self, runnable: Any, name: str) -> Callable[..., Any]:
