@@ -257,6 +257,47 @@ def test_chains_composed_in_the_function(form: str, awaits: bool) -> None:
     assert seconds == [4 * (1 + search), 1 + search]
 
 
+def test_what_a_function_makes_is_planned_once() -> None:
+    made: list[Any] = []
+    model = FakeChat(answers=prompt_text)
+
+    def ask(texts: list[str]) -> list[str]:
+        held = PromptTemplate.from_template("{text} " + texts[0]) | model.bind(stop=["x"])
+        return [held.invoke({"text": text}).text for text in texts]
+
+    fast = fineflow.optimize(
+        RunnableLambda(ask), strict=True, eager=True, passes=[lambda graph: made.append(1) or graph]
+    )
+    expected = ask(TEXTS)
+    assert fast.invoke(TEXTS) == expected
+    first = len(made)
+    assert fast.invoke(TEXTS) == expected
+    assert len(made) == first
+    assert fast.invoke(TEXTS[1:]) == ask(TEXTS[1:])
+    assert len(made) > first  # another prompt
+
+
+@needs_threads
+def test_models_that_change_between_calls_are_asked_as_they_are() -> None:
+    services, settings = apps.load("services"), []
+
+    def says(prompt: str) -> str:
+        settings.append(model.temperature)
+        return json.dumps({"score": 1})
+
+    model = services.chat_model(says, 1)
+
+    def ask(texts: list[str]) -> list[str]:
+        chain = PromptTemplate.from_template("score {text}") | model.with_structured_output(Grade)
+        return [str(chain.invoke({"text": text})) for text in texts]
+
+    fast = fineflow.optimize(RunnableLambda(ask), strict=True)
+    for temperature in (0.1, 0.2):
+        model.temperature = temperature
+        assert virtual_threads.run(lambda: fast.invoke(TEXTS)).seconds == 1
+    assert settings == [0.1] * 4 + [0.2] * 4
+
+
 @needs_threads
 def test_models_made_in_the_function() -> None:
     meters = Meter(), Meter()

@@ -58,6 +58,7 @@ class Shadows:
         self.component = component
         self.options = options or Options()
         self.inside: dict[int, Callable[..., Any]] = {}  # by id of an object whose method is looked through
+        self._kept: Any = None
         self.arguments = arguments
         self.leaves = plan.leaves if ahead else frozenset[str]()
         self.shadow: Any = None
@@ -82,6 +83,13 @@ class Shadows:
     def hold(self, obj: Any) -> bool:
         """Returns True if a new shadow would be the same."""
         return self.plan.objects.get("") is obj and self._same.holds() and all(promise() for promise in self._promises)
+
+    def kept_for_walks(self, made: Callable[[], T]) -> T:
+        """Returns what walks through user functions keep for those of later calls. made: makes it."""
+        if self._kept is None:
+            self._kept = made()
+        found: T = self._kept
+        return found
 
     @property
     def here(self) -> Claiming | None:

@@ -12,6 +12,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
+from fineflow.adapters.inner_calls.made_components import MadeComponents
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
@@ -154,7 +155,9 @@ class CallFinder:
         function: tuple[Any, Sequence[Any], Mapping[str, Any]],
         *,
         eager: bool,
+        kept: MadeComponents | None = None,
     ) -> None:
+        self._kept = kept or MadeComponents()
         self.calls: list[FoundCall] = []
         self.blocked = self.worth = False
         self._components, self._part, self._arguments = components, part, arguments
@@ -272,14 +275,23 @@ class CallFinder:
         by_name = {each: self._walk.copied(value) for each, value in named.items()}
         if isinstance(kind, Fresh):
             return Fresh(kind.kind, copied, by_name, parent=kind, name=name)
+        fresh = any(isinstance(each, Fresh) for each in (*copied, *by_name.values()))  # this call's own
+        kept = None if fresh else self._kept.find(kind, name, copied, by_name, self._same)
+        if kept is not None:
+            return kept
         made = self._components.made(kind, name, copied, by_name)
         if not self.knows(made):
             return self._walk.own(made)
         # Another walk, or the next turn of a loop, gets the same one.
-        same = next((each for each in self._made if self._components.same(each, made, ())), None)
+        same = next((each for each in self._made if self._same(each, made)), None)
         if same is None:
             self._made.append(made)
+            if not fresh:
+                self._kept.keep(kind, name, copied, by_name, made)
         return made if same is None else same
+
+    def _same(self, left: Any, right: Any) -> bool:
+        return self._components.same(left, right, ())
 
     def _usable(self, value: Any) -> bool:
         if type(value) in (list, tuple) and self._walk.whole(value):

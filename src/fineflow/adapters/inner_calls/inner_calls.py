@@ -28,6 +28,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.finder import CallFinder, Components, FoundCall
+from fineflow.adapters.inner_calls.made_components import MadeComponents
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
@@ -65,7 +66,8 @@ class InnerCalls:
     ) -> None:
         self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
-        self._finder = self.finder(components, part, arguments, (func, args, named), eager=options.eager)
+        kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
+        self._finder = self.finder(components, part, arguments, (func, args, named), eager=options.eager, kept=kept)
         self._func = func
         self._lock = threading.RLock()
         self._loop = asyncio._get_running_loop()  # of async calls of components
