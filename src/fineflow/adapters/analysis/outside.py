@@ -13,7 +13,7 @@ from typing import Any, cast
 from fineflow.adapters.analysis import libraries
 from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import SHARED, Impure, Kind, Returned, Table, Value, immutable
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.recognition import of_application, of_package
 
 _HELD = 1000  # parts of a mutable constant that are compared before each use
 _ABSENT = object()
@@ -206,7 +206,7 @@ class Outside:
 
 def _foreign(kind: type) -> bool:
     """Returns True for classes of Python and of packages: their objects are known by name, or left alone."""
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
+    return not of_application(kind.__module__)
 
 
 def is_weak(obj: Any) -> bool:

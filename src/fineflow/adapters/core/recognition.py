@@ -196,6 +196,16 @@ def _installed(package: str) -> bool:
     return bool(places) and all(place.startswith(tuple(roots)) for place in places)
 
 
+@functools.cache
+def of_application(module: str) -> bool:
+    """Returns True if a module belongs to the user's application: to neither a package nor the standard library."""
+    package = module.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)  # none: built into the interpreter
+    library = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+    standard = package in sys.stdlib_module_names and (file is None or os.path.realpath(file).startswith(library))
+    return not standard and not of_package(module)
+
+
 def held(obj: Any, names: Sequence[str]) -> Iterator[Any]:
     """Yields an object, the objects in its attributes of these names, and so on recursively."""
     yield obj

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dis
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +20,7 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.recognition import OwnClass, of_package
+from fineflow.adapters.core.recognition import OwnClass, of_application
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.declare import declared_external
@@ -99,7 +98,7 @@ def believed_class(component: Any, b: Builder) -> None:
 
 def packaged(kind: type) -> bool:
     """Returns True if a class is defined in an installed package or in Python, not in the user's application."""
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
+    return not of_application(kind.__module__)
 
 
 def library_class(kind: type) -> bool:

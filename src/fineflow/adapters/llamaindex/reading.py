@@ -6,7 +6,6 @@ is asked (memories, chat engines, caches), print, or stream.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -30,7 +29,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index.core.workflow import Workflow
 
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import NotLowered, OwnClass, believed, of_package
+from fineflow.adapters.core.recognition import NotLowered, OwnClass, believed, of_application
 from fineflow.adapters.core.snapshot import MOST, Snapshot
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.methods import believed_class
@@ -112,7 +111,7 @@ def reading_of(obj: Any, options: Options, parts: list[Any] | None = None) -> Re
 def packaged_function(function: Any) -> bool:
     """Returns True for a function or a class of an installed package or of Python."""
     module = getattr(function, "__module__", None) or "builtins"
-    return module.partition(".")[0] in sys.stdlib_module_names or of_package(module)
+    return not of_application(module)
 
 
 def _checked(obj: Any, b: IndexBuilder) -> Iterable[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.recognition import of_application, of_package
 from fineflow.adapters.lookahead.code import decoded
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
@@ -100,7 +100,7 @@ class _Scan:
     def _refer(self, name: str, value: Any, depth: int, repeated: bool) -> None:
         if self._is_component(value):
             self.found.components[name] = value
-        elif isinstance(value, FunctionType | MethodType) and not of_package(getattr(value, "__module__", None) or ""):
+        elif isinstance(value, FunctionType | MethodType) and of_application(getattr(value, "__module__", None) or ""):
             self.visit(value, depth + 1, repeated=repeated)
 
     def _choose(self, value: Any, code: CodeType, depth: int, repeated: bool) -> None:
@@ -113,7 +113,7 @@ class _Scan:
                 self.found.components[type(part).__name__] = part
             elif isinstance(part, FunctionType | MethodType):
                 self._refer("", part, depth, repeated)
-            elif not of_package(type(part).__module__ or ""):
+            elif of_application(type(part).__module__ or ""):
                 for name in code.co_names:
                     self._refer(name, _attribute(part, name), depth, repeated)
 
