@@ -475,3 +475,37 @@ def test_tools_in_functions(entry: str) -> None:
     found = fast.invoke([*given, call]) if entry == "invoke" else asyncio.run(fast.ainvoke([*given, call]))
     assert found == expected
     assert sorted(asked) == requests
+
+
+@needs_virtual_threads
+def test_long_loops_are_walked_seldom_where_calls_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, walks = FakeChat(prefill=0.002), []
+    look = inner_calls.InnerCalls._look
+
+    def counted(calls: Any) -> None:
+        walks.append(calls)
+        look(calls)
+
+    monkeypatch.setattr(inner_calls.InnerCalls, "_look", counted)
+
+    def grade(texts: list[str]) -> str:
+        answers = [model.invoke(text).text for text in texts]
+        return str(model.invoke("all: " + " ".join(answers)).text)
+
+    texts = [f"text {number}" for number in range(200)]
+    ran = virtual_threads.run(lambda: fineflow.optimize(RunnableLambda(grade), strict=True).invoke(texts))
+    assert len(walks) <= 20
+    assert ran.seconds <= 0.002 * (200 / 16 + 3)
+
+
+@needs_virtual_threads
+def test_loops_of_slow_calls_go_on_with_each_result() -> None:
+    first, second = FakeChat(prefill=1), FakeChat(prefill=1)
+
+    def ask(texts: list[str]) -> list[str]:
+        return [second.invoke(first.invoke(text).text + text).text for text in texts]
+
+    ran = virtual_threads.run(
+        lambda: fineflow.optimize(RunnableLambda(ask), strict=True).invoke([str(n) for n in range(12)])
+    )
+    assert ran.seconds == 2

@@ -37,6 +37,9 @@ class Components(Protocol):
     def parts(self, obj: Any) -> Sequence[Any]:
         """Returns the components in a composition of them; anything else as it is."""
 
+    def alike(self, made: Any, obj: Any) -> bool:
+        """Returns True if stock's component may be what ``composed`` or ``joined`` has returned: of the same parts."""
+
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns what two calls must have in common to be the same: a tuple of arguments, or the only one that counts.
 
@@ -120,19 +123,40 @@ class FoundCall:
     """One component call that the function is going to make.
 
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since: when it began, in seconds.
+    whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
     """
 
     __slots__ = (
-        *("ahead", "args", "begun", "component", "failed", "key", "met", "name", "named", "since", "taken", "value"),
+        *(
+            "ahead",
+            "args",
+            "begun",
+            "component",
+            "failed",
+            "key",
+            "met",
+            "name",
+            "named",
+            "since",
+            "taken",
+            "value",
+            *("walked", "whole"),
+        ),
     )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
         self.value: Any = UNKNOWN
         self.ahead: CallAhead | None = None
-        self.met = True
+        self.met = self.walked = True
         self.begun = self.taken = self.failed = False
+        self.whole = True
         self.since = 0.0
+
+    @property
+    def opened(self) -> bool:
+        """True if stock runs it by the calls that it makes."""
+        return self.ahead is None and not self.whole
 
     @property
     def under_way(self) -> bool:
@@ -183,7 +207,9 @@ class CallFinder:
         self._walk.run(func, args, named)
         self.blocked = self.blocked or bool(self._walk.reason)
         self.beside = self._walk.beside
-        if self._walk.stale:
+        # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
+        strayed = any(found.walked and found.taken and not found.met for found in self.calls)
+        if self._walk.stale or strayed:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
         return [found for found in waiting if (found.met or found.begun) and self.pays(found.component, found.name)]
@@ -196,12 +222,18 @@ class CallFinder:
             if not found.taken and self._is_call(found, component, name) and equal(found.key, key):
                 found.taken = True
                 return found
-        if not any(found.component is component for found in self.calls):
+        if self._components.computes(component, name):
             return None
         made = FoundCall(component, name, key, args, named)
-        made.taken = True
+        made.taken, made.whole, made.walked = True, self._single(component), False
         self.calls.append(made)
         return made
+
+    def _single(self, component: Any) -> bool:
+        """Returns True for a component that makes no calls of others."""
+        known = any(found.component is component and found.whole for found in self.calls)
+        alone = all(part is component for part in self._components.parts(component))
+        return known or (alone and not self._components.composite(component))
 
     def _is_call(self, call: FoundCall, component: Any, name: str) -> bool:
         """Returns True if this is a call of a component's method, or of one that is made of the same parts."""
@@ -211,10 +243,15 @@ class CallFinder:
             return call.component.same(component)
         return call.component is component or self._components.same(call.component, component, self._fresh.shared())
 
+    @property
+    def steps(self) -> int:
+        """Instructions of the last walk."""
+        return self._walk.steps
+
     def expects(self, component: Any, name: str) -> bool:
         """Returns True if a call under way is one that the steps of a sequence are going to make."""
         steps = [part for part in self._components.parts(component) if part is not component]
-        waiting = [found for found in self.calls if found.met and not found.taken]
+        waiting = [found for found in self.calls if (found.met or found.begun) and not found.taken]
         return any(self._is_call(found, step, name) for step in steps for found in waiting)
 
     def first(self, component: Any, name: str, args: Sequence[Any]) -> FoundCall | None:
@@ -317,6 +354,8 @@ class CallFinder:
         return Awaited(value) if self._components.awaits(name) else value
 
     def _value(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        if args and (whole := self._as_a_whole(obj, name, args, named)) is not None:
+            return self._value_of(whole)
         if args:
             value = self._components.handed_on(
                 obj, args[0], lambda part, given: self._value(self._resolved(part), name, [given], {}, sure)
@@ -382,8 +421,23 @@ class CallFinder:
             raise Stop(f"its call of a {type(obj).__name__} failed")
         if found.value is UNKNOWN and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
+        return self._value_of(found)
+
+    def _value_of(self, found: FoundCall) -> Any:
         value = as_text(found.value)
         return value if found.taken and found is not self.latest else self._walk.result(value)
+
+    def _as_a_whole(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
+        """Returns the call of something that the function composes that runs ahead as one, rather than by its parts."""
+        alike = [each for each in self.calls if each.ahead is not None and each.taken and each.name == name]
+        alike = [each for each in alike if not each.met and self._components.alike(obj, each.component)]
+        if not alike or not self._walk.known(args[0]):
+            return None
+        wanted = self._arguments(self._components.key(obj, name, args, named))
+        found = next((each for each in alike if equal(each.key, wanted)), None)
+        if found is not None:
+            found.met = found.walked = True
+        return found
 
     def _computed(self, part: Planned, key: Any) -> Any:
         try:
@@ -395,7 +449,7 @@ class CallFinder:
         wanted = self._arguments(key)
         for found in self.calls:
             if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
-                found.met = True
+                found.met = found.walked = True
                 return found
         claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})

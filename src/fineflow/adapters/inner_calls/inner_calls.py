@@ -41,6 +41,8 @@ _elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
 """Twins of a call's bound for loops other than that of the call: a semaphore belongs to one loop."""
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
+_STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
+_SHARE = 0.2  # of the time between results that walks may take
 
 
 class InnerCalls:
@@ -76,6 +78,7 @@ class InnerCalls:
         self._limits: _Limits = {}
         self._over = False
         self._due = False  # another walk is scheduled
+        self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
         self._most = components.limit() or options.max_concurrency or _AT_ONCE
 
@@ -106,8 +109,23 @@ class InnerCalls:
             self._due = False
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
+            self._results = 0
             self._waiting = self._finder.look()
             self._fill()
+
+    def _next_look(self, call: FoundCall) -> bool:
+        """Returns True if the result of a call is worth another walk: it may get further, and results are not too many.
+
+        A walk begins at the beginning. Through a long loop of quick calls, one for each result would take longer than
+        the calls.
+        """
+        with self._lock:
+            self._results += 1
+            if not self._finder.blocked:
+                return False
+            under_way = sum(each.under_way and (each.begun or each.taken) for each in self._finder.calls)
+            took = max(now() - call.since, _STEP)
+            return under_way == 0 or self._results * _SHARE * took >= self._finder.steps * _STEP * under_way
 
     def _fill(self) -> None:
         """Starts calls that the last walk has found, while their number allows it.
@@ -170,7 +188,7 @@ class InnerCalls:
         with self._lock:
             if not self._over:
                 self._guarded(self._fill)
-        if self._finder.blocked and not self._due and not self._over:
+        if self._next_look(call) and not self._due and not self._over:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
 
@@ -190,7 +208,7 @@ class InnerCalls:
                 wanted = self._arguments(self._components.key(component, name, args, named))
                 found = self._finder.take(component, name, wanted, args, named)
                 if found is None:
-                    return self._alone(FoundCall(component, name, wanted, args, named))
+                    return None
                 if not found.begun:
                     self._alone(found)
                 elif found.ahead is not None and not found.ahead.fits(args, named):
@@ -200,13 +218,11 @@ class InnerCalls:
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
 
-    def _alone(self, call: FoundCall) -> FoundCall | None:
-        """Runs a call that no walk has found as an optimized object would, if it gains by itself."""
-        if not (self._finder.pays(call.component, call.name) and self._gains(call)):
-            return None
-        call.begun = call.taken = True
-        self._begin(call)
-        return None if call.ahead is None else call
+    def _alone(self, call: FoundCall) -> None:
+        """Runs a call that no walk has found in time as an optimized object would, if it gains by itself."""
+        if self._finder.pays(call.component, call.name) and self._gains(call):
+            call.begun = call.taken = True
+            self._begin(call)
 
     def _gains(self, call: FoundCall) -> bool:
         """Returns True if a call gains by itself, as an optimized object would.
@@ -228,7 +244,7 @@ class InnerCalls:
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
-        before = active.set(None)
+        before = active.set(self if call.opened else None)
         try:
             if call.ahead is None:
                 call.since = now()
@@ -248,7 +264,7 @@ class InnerCalls:
         self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         """``stock`` for async methods."""
-        before = active.set(None)
+        before = active.set(self if call.opened else None)
         try:
             if call.ahead is None:
                 call.since = now()
@@ -274,7 +290,7 @@ class InnerCalls:
         call.failed = False  # of what ran ahead, perhaps
         if call.value is UNKNOWN:
             call.value = self._components.seen(call.name, value)
-            if self._finder.blocked and self._finder.worth:
+            if self._finder.worth and self._next_look(call):
                 self._finder.latest = call
                 self.look()
                 self._finder.latest = None

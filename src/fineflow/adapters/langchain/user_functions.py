@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -55,7 +56,13 @@ _RUNS = ("_get_relevant_documents", "_aget_relevant_documents")
 
 def methods_of(obj: Any) -> frozenset[str] | None:
     """Returns the methods of a component that only read, by what its interface says; None for other objects."""
-    return next((names for kind, names in _METHODS if issubclass(type(obj), kind)), None)
+    kind: Any = type(obj)
+    return _of_class(kind)
+
+
+@functools.lru_cache(1024)
+def _of_class(own: Any) -> frozenset[str] | None:
+    return next((names for kind, names in _METHODS if issubclass(own, kind)), None)
 
 
 def functions_of(step: Any) -> dict[str, Any]:

@@ -186,6 +186,9 @@ class Components:
     def parts(self, obj: Any) -> Sequence[Any]:
         return (obj,)
 
+    def alike(self, made: Any, obj: Any) -> bool:
+        return False
+
     def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return None
 

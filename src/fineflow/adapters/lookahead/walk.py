@@ -83,6 +83,11 @@ class Walk:
             self.reason = f"raises {type(error).__name__}"
         self.past.first = False
 
+    @property
+    def steps(self) -> int:
+        """Instructions of the walk so far."""
+        return _STEPS - self._steps
+
     def spend(self, steps: int = 1) -> None:
         """Counts instructions, or work that takes as long. Raises Stop when the budget is spent."""
         self._steps -= steps

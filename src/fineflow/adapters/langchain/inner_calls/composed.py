@@ -21,6 +21,7 @@ from langchain_core.runnables import (
     RunnablePick,
     RunnableSequence,
 )
+from langchain_core.runnables.base import RunnableBindingBase
 
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.lookahead import UNKNOWN, Stop
@@ -141,12 +142,34 @@ def steps_of(obj: Any) -> Sequence[Any]:
     return obj.steps if type(obj) in (MadeSequence, RunnableSequence) else (obj,)
 
 
+def stands_for(made: Any) -> type | None:
+    """Returns the class of stock's object for something made here; None for functions."""
+    if type(made) is MadeSequence:
+        return RunnableSequence
+    return None if type(made) is not MadeParallel else RunnableAssign if made.merged else RunnableParallel
+
+
+def components_in(obj: Any) -> list[Any]:
+    """Returns what a composition consists of but functions: made here, or stock's."""
+    if type(obj) is MadeSequence:
+        return [part for step in obj.steps for part in components_in(step)]
+    if type(obj) is MadeParallel:
+        return [part for branch in obj.branches.values() for part in components_in(branch)]
+    if type(obj) in (RunnableAssign, RunnableParallel, RunnableSequence):
+        return [part for each in _members(obj) for part in components_in(each)]
+    return [] if isinstance(obj, MadeFunction | RunnableLambda | RunnablePassthrough | RunnablePick) else [obj]
+
+
 def parts_of(obj: Any) -> list[Any]:
-    """Returns the components in a composition of them, those in dicts, too; anything else as it is."""
-    if type(obj) is RunnableAssign:
-        return parts_of(obj.mapper)
-    if type(obj) is RunnableParallel:
-        return [part for each in obj.steps__.values() for part in parts_of(each)]
-    if type(obj) is RunnableSequence:
-        return [part for each in obj.steps for part in parts_of(each)]
+    """Returns the components in a composition of them, those in dicts and bindings, too; anything else as it is."""
+    if isinstance(obj, RunnableBindingBase):
+        return [obj, *parts_of(obj.bound)]
+    if type(obj) in (RunnableAssign, RunnableParallel, RunnableSequence):
+        return [part for each in _members(obj) for part in parts_of(each)]
     return [] if isinstance(obj, RunnablePick | RunnablePassthrough) else [obj]
+
+
+def _members(obj: Any) -> list[Any]:
+    if type(obj) is RunnableAssign:
+        return [obj.mapper]
+    return list(obj.steps__.values()) if type(obj) is RunnableParallel else list(obj.steps)

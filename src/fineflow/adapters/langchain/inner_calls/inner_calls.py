@@ -40,10 +40,12 @@ from fineflow.adapters.langchain.inner_calls.composed import (
     MadeParallel,
     MadeSequence,
     coerced,
+    components_in,
     composed,
     function_in,
     handed_on,
     parts_of,
+    stands_for,
     steps_of,
 )
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN, inner_of
@@ -195,6 +197,9 @@ class Runnables:
 
     def joined(self, left: Any, right: Any) -> Any:
         return MadeSequence((*steps_of(coerced(left)), *steps_of(coerced(right))))
+
+    def alike(self, made: Any, obj: Any) -> bool:
+        return type(obj) is stands_for(made) and same(components_in(made), components_in(obj))
 
     def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return composed(kind, name, args, named)
