@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fineflow.adapters.core.durations import quick
-from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
+from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.inner_calls.made_components import MadeComponents
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
@@ -20,147 +19,6 @@ from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
-
-
-class Components(Protocol):
-    """A framework's side: its components, and their methods that may run ahead."""
-
-    def knows(self, obj: Any) -> bool:
-        """Returns True for a component, or for something that ``joined`` or ``made`` has returned."""
-
-    def judges(self, obj: Any, name: str) -> bool:
-        """Returns True if calls of this method of a component are calls of the component, not of the user's code."""
-
-    def steps(self, obj: Any) -> Sequence[Any] | None:
-        """Returns the steps of a sequence that the function makes itself; None for anything else."""
-
-    def parts(self, obj: Any) -> Sequence[Any]:
-        """Returns the components in a composition of them; anything else as it is."""
-
-    def alike(self, made: Any, obj: Any) -> bool:
-        """Returns True if stock's component may be what ``composed`` or ``joined`` has returned: of the same parts."""
-
-    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns what two calls must have in common to be the same: a tuple of arguments, or the only one that counts.
-
-        Raises Stop for a method that is not known to change nothing.
-        """
-
-    def reads_only(self, part: Planned, name: str, key: Any) -> bool:
-        """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""
-
-    def computes(self, obj: Any, name: str) -> bool:
-        """Returns True for calls of a component that only computes: a prompt, a parser."""
-
-    def computed(self, part: Planned, key: Any) -> Any:
-        """Returns the value of such a component; UNKNOWN if it may do more. Raises what it raises."""
-
-    def invocation(
-        self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None
-    ) -> Invocation:
-        """Returns the call of a component, as its ``CallAhead`` needs it."""
-
-    def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
-        """Returns how a call of a component runs ahead; None if nothing of it can."""
-
-    def method(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
-    ) -> CallAhead | None:
-        """Returns the call of a method of a component that has no graph; None if stock has to make it."""
-
-    def streams(self, name: str) -> bool:
-        """Returns True for methods whose results arrive piece by piece; stock alone calls these."""
-
-    def awaits(self, name: str) -> bool:
-        """Returns True for async methods."""
-
-    def seen(self, name: str, value: Any) -> Any:
-        """Returns what walks get for the value that stock's call of a method has returned."""
-
-    def limit(self) -> int | None:
-        """Returns the ``max_concurrency`` in force."""
-
-    def inner(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
-        """Returns the user's function that a call of a component runs, and its arguments; None if there is none."""
-
-    def makes(self, obj: Any, name: str) -> bool:
-        """Returns True for methods that only compute, or make a new component (``made``), such as ``bind``."""
-
-    def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
-        """Returns True if two components are made of the same parts, so that their calls are the same.
-
-        made: components that stand for others made of the same arguments, as long as these are configured alike.
-        """
-
-    def fresh(self, kind: Any) -> bool:
-        """Returns True for classes of components that only stock makes, as that may open connections."""
-
-    def composite(self, obj: Any) -> bool:
-        """Returns True for a component that consists of several, so that one call of it may gain by itself."""
-
-    def joined(self, left: Any, right: Any) -> Any:
-        """Returns ``left | right``. Raises Stop."""
-
-    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns what ``kind(...)`` or ``kind.name(...)`` composes of components; None for others. Raises Stop."""
-
-    def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
-        """Returns what something that ``composed`` has returned makes of its input; ``NotImplemented`` for others.
-
-        value_of: returns that of a component in it.
-        """
-
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.
-
-        Raises Stop if that may do more.
-        """
-
-
-class FoundCall:
-    """One component call that the function is going to make.
-
-    met: in the current walk. begun: it was started ahead. taken: stock is making it. since: when it began, in seconds.
-    whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
-    """
-
-    __slots__ = (
-        *(
-            "ahead",
-            "args",
-            "begun",
-            "component",
-            "failed",
-            "key",
-            "met",
-            "name",
-            "named",
-            "since",
-            "taken",
-            "value",
-            *("walked", "whole"),
-        ),
-    )
-
-    def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
-        self.value: Any = UNKNOWN
-        self.ahead: CallAhead | None = None
-        self.met = self.walked = True
-        self.begun = self.taken = self.failed = False
-        self.whole = True
-        self.since = 0.0
-
-    @property
-    def opened(self) -> bool:
-        """True if stock runs it by the calls that it makes."""
-        return self.ahead is None and not self.whole
-
-    @property
-    def under_way(self) -> bool:
-        return self.value is UNKNOWN and not self.failed
 
 
 class CallFinder:

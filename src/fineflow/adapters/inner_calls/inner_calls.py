@@ -26,8 +26,10 @@ from fineflow.adapters.core.durations import observe
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import active
-from fineflow.adapters.inner_calls.finder import CallFinder, Components, FoundCall
+from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
@@ -123,7 +125,7 @@ class InnerCalls:
             self._results += 1
             if not self._finder.blocked:
                 return False
-            under_way = sum(each.under_way and (each.begun or each.taken) for each in self._finder.calls)
+            under_way = self._running()
             took = max(now() - call.since, _STEP)
             return under_way == 0 or self._results * _SHARE * took >= self._finder.steps * _STEP * under_way
 
@@ -132,8 +134,7 @@ class InnerCalls:
 
         Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
         """
-        calls = self._finder.calls
-        running = sum(call.under_way and (call.ahead is not None or call.taken) for call in calls)
+        running = self._running()
         several = len(self._waiting) > 1 or self._finder.beside
         for call in self._waiting:
             if running >= self._most:
@@ -142,6 +143,9 @@ class InnerCalls:
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None
+
+    def _running(self) -> int:
+        return sum(call.under_way and (call.ahead is not None or call.taken) for call in self._finder.calls)
 
     def _observe(self, call: FoundCall, *, ahead: bool) -> None:
         observe(call.component, call.name, now() - call.since, ahead=ahead)
