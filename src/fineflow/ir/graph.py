@@ -48,6 +48,11 @@ class Graph:
                 found.setdefault(name, []).append(p.name)
         return {name: tuple(names) for name, names in found.items()}
 
+    @property
+    def rewritten(self) -> bool:
+        """True if a pass has changed anything that its notes tell of."""
+        return any(note.done for note in self.notes)
+
     def __iter__(self) -> Iterator[Primitive]:
         return iter(self.primitives)
 

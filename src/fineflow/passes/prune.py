@@ -78,13 +78,14 @@ def _kept(p: Primitive, earlier: Primitive, why: str) -> Note:
 def _freed(graph: Graph, old: dict[str, frozenset[str]], new: dict[str, frozenset[str]]) -> list[Note]:
     """Notes what slow primitives no longer wait for; not repeated for their dependents."""
     freed = {p.name: old[p.name] - new[p.name] for p in graph}
+    slow = [p for p in graph if weight(p)]
+    known = frozenset(p.name for p in slow)
     notes = []
-    for p in graph:
-        if weight(p) and not p.by_stock:
-            freed_by_others = frozenset[str]().union(
-                *(freed[name] for name in new[p.name] if name in graph and weight(graph[name]))
-            )
-            names = _nearest([q.name for q in graph if q.name in freed[p.name] - freed_by_others and weight(q)], old)
+    for p in slow:
+        if not p.by_stock:
+            freed_by_others = frozenset[str]().union(*(freed[name] for name in new[p.name] & known))
+            own = freed[p.name] - freed_by_others
+            names = _nearest([q.name for q in slow if q.name in own], old)
             if names:
                 text = f"does not wait for {_list(names)}, whose result it does not use"
                 notes.append(Note("prune", p.name, True, text))

@@ -103,7 +103,19 @@ class NamedRow(Row):
 
 def find(rows: Sequence[Row], obj: Any) -> Row | None:
     """Returns the first row that recognises the object."""
-    return next((row for row in rows if row.matches(obj)), None)
+    return next((row for row in _rows_for(type(obj), rows) if row.matches(obj)), None)
+
+
+_by_class: weakref.WeakKeyDictionary[type, tuple[Sequence[Row], tuple[Row, ...]]] = weakref.WeakKeyDictionary()
+
+
+def _rows_for(kind: type, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Returns the rows that may recognise objects of a class, in their order; those by name may always."""
+    known = _by_class.get(kind)
+    if known is None or known[0] is not rows:
+        own = tuple(row for row in rows if isinstance(row, NamedRow) or issubclass(kind, row.base))
+        known = _by_class[kind] = (rows, own)
+    return known[1]
 
 
 def components_of(rows: Sequence[Row], obj: Any) -> Iterator[Any]:

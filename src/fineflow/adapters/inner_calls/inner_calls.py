@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import observe
 from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.components import Components
@@ -78,6 +79,7 @@ class InnerCalls:
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
         self._limits: _Limits = {}
+        self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
@@ -233,12 +235,18 @@ class InnerCalls:
 
         One that walks look through does not: its steps are calls of their own.
         """
+        if id(call.component) in self._without_gain:  # stock calls the parts of what it calls
+            return False
         part = None if self._opened(call) else self._part(call.component)
         if part is None or not self._components.composite(call.component):
             return False
         invocation = self._components.invocation(part, call.name, call.args, call.named, None)
         plan = part._self_current(invocation.way)
-        return plan is not None and plan.follows_for(call.name, eager=self._options.eager)
+        if plan is None or plan.follows_for(call.name, eager=self._options.eager):
+            return plan is not None
+        if not plan.e_graph.rewritten:
+            self._without_gain.update((id(each), plan) for each in plan.objects.values())
+        return False
 
     def _opened(self, call: FoundCall) -> bool:
         if self._components.inner(call.component, call.name, call.args, call.named) is not None:
