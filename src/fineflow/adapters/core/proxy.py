@@ -27,6 +27,7 @@ from fineflow.runtime.loop.bridge import AbandonableStream
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import limits_in_force
+from fineflow.runtime.queues.component_calls import limit_changes
 
 _END: Any = object()
 _COMPONENTS = 256  # of user functions, that are kept planned
@@ -87,6 +88,16 @@ class Planned(wrapt.ObjectProxy[Any]):
             return None
         plan = self._self_framework.bounded(plan)
         return plan if plan.follows_for(invocation.entry, eager=self._self_eager(invocation)) else None
+
+    def _self_idle(self, entry: str, way: Any) -> bool:
+        """Returns True if a call is known to go straight to the user's object, with nothing else to be done for it.
+
+        ``_self_plan`` would come to the same, after more questions.
+        """
+        plan, options = self._self_plans.get(way), self._self_options
+        if plan is None or options.eager or options.timeout is not None or limit_changes() or limits_in_force():
+            return False
+        return entry not in plan.pays and entry not in plan.follows and plan.snapshot.holds()
 
     def _self_part(self, obj: Any) -> Any:
         """Returns a part of the object that is called by itself, optimized; the same proxy in every call."""

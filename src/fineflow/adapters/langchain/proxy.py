@@ -9,7 +9,7 @@ from functools import partial, wraps
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
-from langchain_core.runnables.config import get_config_list
+from langchain_core.runnables.config import get_config_list, var_child_runnable_config
 from langchain_core.tools import BaseTool
 from wrapt import wrap_function_wrapper
 
@@ -18,6 +18,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.langchain.batch_calls import Batch, abatch
 from fineflow.adapters.langchain.calls import ChainCall, is_constant
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way, configured
+from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 
@@ -32,9 +33,13 @@ class Optimized(Planned):
         _ = self._self_framework.rows  # imports what planning needs here rather than in the first call
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if not kwargs and self._self_idle("invoke", is_constant(input)) and _plain(config):
+            return self.__wrapped__.invoke(input, config)
         return self._self_call(self._self_chain_call("invoke", input, config, kwargs, sync=True))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if not kwargs and self._self_idle("ainvoke", is_constant(input)) and _plain(config):
+            return await self.__wrapped__.ainvoke(input, config)
         return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False))
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -178,6 +183,14 @@ class Optimized(Planned):
             lambda runs: getattr(runs, entry)(inputs, config, return_exceptions=return_exceptions, **kwargs),
             sync=sync,
         )
+
+
+def _plain(config: RunnableConfig | None) -> bool:
+    """Returns True if neither a call's config nor what is around it asks for more than the plan knows."""
+    if (config and config.get("configurable")) or offline_vllm.in_use():
+        return False
+    around = var_child_runnable_config.get()
+    return not (around and around.get("configurable"))
 
 
 def _own(obj: Any) -> Any:
