@@ -16,7 +16,7 @@ import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.testing.langchain import FakeChat
 
-BOUND = 1.3
+BOUND = 1.05
 QUESTION = {"question": "What is the capital of France?"}
 
 

@@ -23,6 +23,7 @@ from pipelines import ENTRIES
 
 import fineflow
 from benchmarks import written_apps, written_functions, written_tools
+from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls import inner_calls
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
@@ -496,6 +497,28 @@ def test_long_loops_are_walked_seldom_where_calls_are_quick(monkeypatch: pytest.
     ran = virtual_threads.run(lambda: fineflow.optimize(RunnableLambda(grade), strict=True).invoke(texts))
     assert len(walks) <= 20
     assert ran.seconds <= 0.025 * (200 / 16 + 3)
+
+
+def test_parts_of_what_has_nothing_to_gain_are_not_planned_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Any] = []
+    plan = Planned._self_planned
+
+    def counted(self: Any, way: Any) -> Any:
+        planned.append(self.__wrapped__)
+        return plan(self, way)
+
+    monkeypatch.setattr(Planned, "_self_planned", counted)
+    inner = (ChatPromptTemplate.from_template("Answer: {question}") | FakeChat()).with_config(run_name="answer")
+    chain = (RunnablePassthrough.assign(answer=inner) | RunnablePassthrough.assign(again=inner)).with_config(tags=["a"])
+
+    def ask(question: str) -> list[str]:
+        first = chain.invoke({"question": question})["answer"].text
+        return [first, chain.invoke({"question": first})["again"].text]
+
+    app = RunnableLambda(ask)
+    assert fineflow.optimize(app, strict=True).invoke("why?") == app.invoke("why?")
+    assert all(each is app or each is chain for each in planned)
+    assert any(each is chain for each in planned)
 
 
 @needs_virtual_threads
