@@ -75,16 +75,33 @@ OURS: dict[str, tuple[str, ...]] = {
         "runtime",
         *LEAVES,
     ),
+    # Handlers for apps that run as they are: they plan what they see, as explain does.
+    "watching": (
+        *("", "ir", "api", "explanation", "obstacles", "observe", "adapters", "cost_model", "runtime"),
+        *LEAVES,
+    ),
+    "instrumentation": ("", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
     "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits"),
-    "langchain": ("_lazy", "adapters.langchain"),
-    "llamaindex": ("_lazy", "adapters.llamaindex"),
-    "": ("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", *LEAVES),
+    "langchain": ("_lazy", "adapters.langchain", "watching"),
+    "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
+    "": (
+        "ir",
+        "api",
+        "explanation",
+        "adapters",
+        "passes",
+        "runtime",
+        "cost_model",
+        "servers",
+        *LEAVES,
+        "instrumentation",
+    ),
     "testing": (
         *("", "ir", "api", "explanation", "protocols", "adapters", "backends", "observe", "passes", "runtime"),
-        *("cost_model", *LEAVES),
+        *("cost_model", "instrumentation", *LEAVES),
     ),
     "demo": (
         *("", "ir", "api", "protocols", "adapters", "backends", "engines", "langchain", "llamaindex", "observe"),
@@ -95,10 +112,11 @@ OURS: dict[str, tuple[str, ...]] = {
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "demo", "testing", *LEAVES),
     "cli": ("", "api", "checking", "cost_model", "demo", "observe", "profiling", *LEAVES),
+    "__main__": ("cli",),
 }
 
 # Libraries, by the name that is imported, and the modules or packages of ours that may import them.
-LANGCHAIN = ("adapters.langchain", "testing", "demo")
+LANGCHAIN = ("adapters.langchain", "watching.langchain", "instrumentation.routing", "testing", "demo")
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "accelerate": ("backends.transformers",),
     "chromadb": ("demo",),
@@ -111,12 +129,16 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
-    "llama_index": ("adapters.llamaindex", "testing", "demo", "checking"),
-    "llama_index_instrumentation": ("adapters.llamaindex", "testing"),
+    "llama_index": ("adapters.llamaindex", "watching.llamaindex", "testing", "demo", "checking"),
+    "llama_index_instrumentation": ("adapters.llamaindex", "watching.llamaindex", "testing"),
     "numpy": ("backends", "adapters.core.batched_search"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "annotated_types": ("adapters.langchain",),  # the constraints of pydantic fields
-    "pydantic": (*LANGCHAIN, "adapters.llamaindex"),  # components of both frameworks are pydantic models
+    "pydantic": (
+        *LANGCHAIN,
+        "adapters.llamaindex",
+        "watching.llamaindex",
+    ),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
     "tokenizers": ("backends.transformers",),
@@ -125,7 +147,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),
     "workflows": ("adapters.llamaindex",),
-    "wrapt": ("api", "adapters"),
+    "wrapt": ("api", "adapters", "instrumentation"),
 }
 
 # Of `testing`, these serve every framework and know none.

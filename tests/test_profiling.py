@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fineflow import cli, profiling
+from fineflow.cli.common import BAD_INPUT
 from fineflow.cost_model.costs import Costs
 from fineflow.engines import (
     BatchProfile,
@@ -75,5 +76,5 @@ def test_the_line_with_the_least_largest_error() -> None:
     ],
 )
 def test_bad_input_is_explained(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", *args]) == cli.BAD_INPUT
+    assert cli.main(["profile", *args]) == BAD_INPUT
     assert message in capsys.readouterr().err

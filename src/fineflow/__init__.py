@@ -9,6 +9,7 @@ from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
 from fineflow.declare import effects, external, pure
 from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
+from fineflow.instrumentation import instrument, paused, status, uninstrument
 from fineflow.options import Options
 from fineflow.passes import PASSES
 from fineflow.runtime.process import Runtime, shutdown
@@ -33,8 +34,12 @@ __all__ = [
     "engine",
     "explain",
     "external",
+    "instrument",
     "optimize",
+    "paused",
     "pure",
     "shutdown",
     "statistics",
+    "status",
+    "uninstrument",
 ]

@@ -118,9 +118,10 @@ def explain(
     if isinstance(own, type):
         why = f"it is not {taken()}" if framework is None else "what a class builds depends on its arguments"
         text = f"it is a class ({why}), and has no plan; explain an object of it"
-        return Explanation(name=f"class {own.__name__}", fallback=text)
+        return Explanation(name=f"class {own.__name__}", fallback=text, taken=False)
     if framework is None:
-        return Explanation(name=type(obj).__name__, fallback=f"it is not {taken()}, and is left as it is")
+        text = f"it is not {taken()}; optimize leaves it as it is"
+        return Explanation(name=type(obj).__name__, fallback=text, taken=False)
     found = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
     if last_run and not _ran(found):
         raise ValueError(

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import fineflow
-from fineflow.demo.inputs import UsageError, one_line
+from fineflow.demo.inputs import one_line
+from fineflow.errors import UsageError
 
 See = Callable[[Callable[[Any], Any], str, Any], Any]
 """Observes one call through an entry point, with an input. The first argument wraps the object before the call."""
@@ -141,7 +142,7 @@ def check(target: Target, inputs: Sequence[str], entries: Sequence[str] = ()) ->
     """
     if unknown := [entry for entry in entries if entry not in target.entries]:
         raise UsageError(f"--entry {unknown[0]}: expected one of {', '.join(target.entries)}")
-    given = [_parsed(text) if target.json_input else text for text in inputs]
+    given = [parsed(text) if target.json_input else text for text in inputs]
     return [_checked(target, entry, each) for each in given for entry in entries or target.entries]
 
 
@@ -183,7 +184,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return seen, time.perf_counter() - start
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """Returns a dict or list if the text is one in JSON, else the text."""
     if not text.lstrip().startswith(("{", "[")):
         return text

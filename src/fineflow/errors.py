@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 __all__ = [
     "BackendError",
     "FineflowError",
@@ -10,6 +13,7 @@ __all__ = [
     "Overloaded",
     "PlanningError",
     "RequestError",
+    "UsageError",
 ]
 
 
@@ -39,3 +43,16 @@ class Overloaded(FineflowError):
 
 class FineflowWarning(UserWarning):
     """fineflow left something to stock that the user may have expected to be optimized."""
+
+
+class UsageError(Exception):
+    """Bad input to a command. The message is one line: what was expected, what came, what to do."""
+
+
+def missing_folder(model: str | Path) -> str:
+    """Returns what is wrong with a model that is given as a local folder; "" if nothing is, or if it is a hub id."""
+    source = os.path.expanduser(model)
+    local = isinstance(model, Path) or source.startswith((os.sep, "./", "../", ".\\", "..\\"))
+    if not local or os.path.isdir(source):
+        return ""
+    return "that is a file" if os.path.exists(source) else "there is no such folder"

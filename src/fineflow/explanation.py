@@ -28,7 +28,7 @@ class Explanation:
     the user's object, for display. ``entries``: the methods that the plan covers. ``stock``: those of them that run as
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
     gains that no graph shows. ``advice``: what would gain more. ``parts``: explanations of parts that are called by
-    themselves.
+    themselves. ``taken``: ``optimize`` takes such an object.
     """
 
     p_graph: Graph | None = None
@@ -43,6 +43,7 @@ class Explanation:
     remarks: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     parts: tuple[Explanation, ...] = ()
+    taken: bool = True
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -53,15 +54,25 @@ class Explanation:
     @property
     def summary(self) -> tuple[str, ...]:
         """Summarises the plan in a few plain sentences."""
+        if not self.taken:
+            return (f"There is nothing to plan: {self.fallback}.",)
         if self.fallback:
             return (f"Runs as stock, through your own object: {self.fallback}.", *self.advice)
         graph = self.e_graph or self.p_graph
         if graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
-        gains = [*self._seconds(), *_gains(graph, self.p_graph), *(_gains_of_lowering(self.all_notes)), *self.remarks]
+        gains = (*self._seconds(), *self.gains)
         own = () if self.parts else _own(graph)
         nothing = _NOT_YET if self.advice else _NOTHING
         return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock))
+
+    @property
+    def gains(self) -> tuple[str, ...]:
+        """Says in sentences what starts earlier than in stock."""
+        graph = self.e_graph or self.p_graph
+        if self.fallback or graph is None:
+            return ()
+        return (*_gains(graph, self.p_graph), *_gains_of_lowering(self.all_notes), *self.remarks)
 
     def _seconds(self) -> Iterator[str]:
         """Yields the predicted gain, if all of it was measured."""

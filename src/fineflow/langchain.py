@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from fineflow.adapters.langchain.components.indexing import IndexDocuments, SearchIndex
     from fineflow.adapters.langchain.components.rerank import EngineCrossEncoder, EngineReranker
     from fineflow.adapters.langchain.models.local import local_engine
+    from fineflow.watching.langchain import AsyncFineflowCallbackHandler, FineflowCallbackHandler
 
 __all__ = [
+    "AsyncFineflowCallbackHandler",
     "ChatEngine",
     "EngineCrossEncoder",
     "EngineEmbeddings",
     "EngineLLM",
     "EngineReranker",
+    "FineflowCallbackHandler",
     "IndexDocuments",
     "SearchIndex",
     "local_engine",
@@ -42,5 +45,7 @@ __getattr__, __dir__ = lazily(
         "IndexDocuments": Lazy(f"{_HERE}.components.indexing", _EXTRA, _NEEDS),
         "SearchIndex": Lazy(f"{_HERE}.components.indexing", _EXTRA, _NEEDS),
         "local_engine": Lazy(f"{_HERE}.models.local", _EXTRA, _NEEDS),
+        "AsyncFineflowCallbackHandler": Lazy("fineflow.watching.langchain", _EXTRA, _NEEDS),
+        "FineflowCallbackHandler": Lazy("fineflow.watching.langchain", _EXTRA, _NEEDS),
     },
 )

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from fineflow.adapters.llamaindex.components.llm import EngineLLM
     from fineflow.adapters.llamaindex.components.rerank import EngineReranker
     from fineflow.adapters.llamaindex.models.local import local_engine
+    from fineflow.watching.llamaindex import FineflowSpanHandler
 
-__all__ = ["DocumentQA", "EngineEmbedding", "EngineLLM", "EngineReranker", "local_engine"]
+__all__ = ["DocumentQA", "EngineEmbedding", "EngineLLM", "EngineReranker", "FineflowSpanHandler", "local_engine"]
 
 _HERE, _EXTRA, _NEEDS = "fineflow.adapters.llamaindex", "llama-index", ("llama_index",)
 
@@ -30,5 +31,6 @@ __getattr__, __dir__ = lazily(
         "EngineLLM": Lazy(f"{_HERE}.components.llm", _EXTRA, _NEEDS),
         "EngineReranker": Lazy(f"{_HERE}.components.rerank", _EXTRA, _NEEDS),
         "local_engine": Lazy(f"{_HERE}.models.local", _EXTRA, _NEEDS),
+        "FineflowSpanHandler": Lazy("fineflow.watching.llamaindex", _EXTRA, _NEEDS),
     },
 )

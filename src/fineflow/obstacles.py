@@ -63,17 +63,18 @@ class Gain:
         return "; ".join([*steps, *self.more])
 
 
-def advice(shown: Plan, again: Callable[[], Plan]) -> tuple[str, ...]:
+def advice(shown: Plan, again: Callable[[], Plan], known: Callable[[Plan], Costs] | None = None) -> tuple[str, ...]:
     """Returns a sentence for each obstacle whose declaration would gain, the largest gain first.
 
-    again: makes the plan of the same object once more.
+    again: makes the plan of the same object once more. known: the costs of a plan of this object; by default those that
+    this process has measured.
     """
     found = list(_obstacles(shown))[:_MOST]
-    gains = [(each, _gain(shown, [each], again)) for each in found]
+    gains = [(each, _gain(shown, [each], again, known)) for each in found]
     paying = sorted((pair for pair in gains if pair[1].pays), key=lambda pair: pair[1].rank, reverse=True)
     lines = [f"In the way: {each.said}, {each.remedy} gains: {gain}." for each, gain in paying]
     if len(found) > 1:
-        both = _gain(shown, found, again)
+        both = _gain(shown, found, again, known)
         if both.pays and (not paying or both.rank > paying[0][1].rank):
             lines.append(_together(found, both))
     return tuple(lines)
@@ -130,12 +131,15 @@ def _at(kind: type) -> str:
     return f" at {os.path.basename(file)}:{line}" if file else ""
 
 
-def _gain(shown: Plan, obstacles: Iterable[Obstacle], again: Callable[[], Plan]) -> Gain:
+def _gain(
+    shown: Plan, obstacles: Iterable[Obstacle], again: Callable[[], Plan], known_of: Callable[[Plan], Costs] | None
+) -> Gain:
     with supposing(declared for each in obstacles for declared in each.declared):
         other = again()
-    took = _measured(shown)
-    now = predict(shown.e_graph, written=shown.p_graph)
-    then = predict(other.e_graph, _Measured(_stand_ins(other, took)), written=other.p_graph)
+    own: Costs = costs if known_of is None else known_of(shown)
+    others = _Measured(_stand_ins(other, _measured(shown))) if known_of is None else known_of(other)
+    now = predict(shown.e_graph, own, written=shown.p_graph)
+    then = predict(other.e_graph, others, written=other.p_graph)
     known = now.known and then.known and now.seconds > 0
     done = [note.reason for note in shown.p_graph.notes if note.done]
     more = [f"{n.where}: {n.reason}" for n in other.p_graph.notes if n.done and n.reason not in done]

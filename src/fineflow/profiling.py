@@ -258,7 +258,8 @@ def run(kind: str, model: str | None, out: Path, repeat: int, engine: str = "tra
     model: local folder or hub id; None is the one bundled with the demo. engine: that runs the LLM, "transformers" or
     "vllm". Progress goes to stderr. Raises UsageError if the engine cannot be measured.
     """
-    from fineflow.demo.inputs import UsageError, one_line
+    from fineflow.demo.inputs import one_line
+    from fineflow.errors import UsageError
 
     if repeat < 3:
         raise UsageError(f"--repeat is {repeat}; it must be at least 3")
@@ -274,7 +275,10 @@ def run(kind: str, model: str | None, out: Path, repeat: int, engine: str = "tra
     except BackendError as error:
         raise UsageError(one_line(error)) from error
     except ImportError as error:
-        raise UsageError(f"the engine needs a library that is not installed: {one_line(error)}") from error
+        extra = {"llm": "vllm" if engine == "vllm" else "transformers"}.get(kind, "sentence-transformers")
+        raise UsageError(
+            f"the engine needs a library that is not installed ({one_line(error)}): pip install 'fineflow[{extra}]'"
+        ) from error
     out.write_text(made.to_json() + "\n", encoding="utf-8")
     for op, line in made.lines.items():
         company = f", and {line.beside * 1e3:.3f} ms for each sequence beside" if line.beside else ""
@@ -325,7 +329,8 @@ def _embedding(model: str | None) -> tuple[Any, _Measure]:
 
 def _reranker(model: str | None) -> tuple[Any, _Measure]:
     from fineflow.backends.sentence_transformers import CrossEncoderEngine
-    from fineflow.demo.inputs import UsageError, locate
+    from fineflow.demo.inputs import locate
+    from fineflow.errors import UsageError
 
     if model is None:
         raise UsageError("no reranker is bundled; name a cross-encoder, a folder or a hub id: --model ...")

@@ -19,7 +19,8 @@ from fineflow import cli
 from fineflow.demo import data, index_app
 from fineflow.demo import run as demo
 from fineflow.demo.components import Components
-from fineflow.demo.inputs import Settings, UsageError, check
+from fineflow.demo.inputs import Settings, check
+from fineflow.errors import UsageError
 from fineflow.llamaindex import EngineReranker
 from fineflow.testing.engines import GatedBatches
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM

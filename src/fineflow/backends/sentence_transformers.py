@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from fineflow.backends.engine_threads import EngineThreads
 from fineflow.cost_model.costs import costs
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, missing_folder
 from fineflow.ir import Op
 
 logger = logging.getLogger(__name__)
@@ -161,9 +161,7 @@ class _ModelEngine:
                 "pip install 'fineflow[sentence-transformers]'"
             )
         source = os.path.expanduser(self._source)
-        local = isinstance(self._source, Path) or source.startswith((os.sep, "./", "../", ".\\", "..\\"))
-        if local and not os.path.isdir(source):
-            found = "that is a file" if os.path.exists(source) else "there is no such folder"
+        if found := missing_folder(self._source):
             raise BackendError(
                 f"could not load the {self.kind} {source!r}: {found}. Expected {self.expected}, or a model's hub id."
             )

@@ -14,8 +14,8 @@ from fineflow.backends.sentence_transformers import CrossEncoderEngine, Sentence
 from fineflow.backends.similarity import EmbeddingSimilarityEngine
 from fineflow.demo import data
 from fineflow.demo.frameworks import LLAMAINDEX
-from fineflow.demo.inputs import Settings, UsageError, locate, one_line
-from fineflow.errors import BackendError
+from fineflow.demo.inputs import Settings, locate, one_line
+from fineflow.errors import BackendError, UsageError
 from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.batch_queue import batch_queue_of
 

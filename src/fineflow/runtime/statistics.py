@@ -93,6 +93,25 @@ class Statistics:
         """Returns the snapshot in Prometheus' text exposition format, version 0.0.4."""
         return "".join(f"{line}\n" for line in _exposition(self))
 
+    def __str__(self) -> str:
+        """Formats a table, one row per engine; seconds are means."""
+        q = self.queries
+        calls = f"{q.running} running, {q.waiting} waiting, {q.finished} finished, {q.failed} failed"
+        rows = [("engine", "batches", "failed", "items", "wait", "run", "queued", "running")]
+        for each in self.engines.values():
+            means = (each.waits.mean, each.runs.mean)
+            rows.append(
+                (each.name, f"{each.batches}", f"{each.failed}", f"{each.sizes.mean:.1f}")
+                + tuple(f"{seconds * 1e3:.1f} ms" for seconds in means)
+                + (f"{each.queued}", f"{each.running}")
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [f"calls: {calls}, {q.cancelled} cancelled, {q.overloaded} overloaded"]
+        for name, *cells in rows if len(rows) > 1 else ():
+            numbers = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            lines.append(f"{name.ljust(widths[0])}  {numbers}")
+        return "\n".join(lines)
+
 
 class Source(Protocol):
     """Queue as statistics read it: its engine, the number of waiting items, and the engine's instances."""

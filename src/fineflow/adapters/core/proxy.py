@@ -30,6 +30,7 @@ from fineflow.runtime.queues.admission import limits_in_force
 from fineflow.runtime.queues.component_calls import limit_changes
 
 _END: Any = object()
+_SHOWN = 100  # characters of an object's own representation
 _COMPONENTS = 256  # of user functions, that are kept planned
 
 
@@ -258,7 +259,8 @@ class Planned(wrapt.ObjectProxy[Any]):
     # Copies of a proxy are optimized copies of the wrapped object.
 
     def __repr__(self) -> str:
-        return f"fineflow.optimize({self.__wrapped__!r})"
+        shown = " ".join(repr(self.__wrapped__).split())  # LangChain's take many lines
+        return f"fineflow.optimize({shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'})"
 
     def __copy__(self) -> Any:
         return type(self)(copy.copy(self.__wrapped__), *self._self_setup)

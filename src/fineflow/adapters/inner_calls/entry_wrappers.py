@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here, if its component calls may run ahead."""
 
+watching: ContextVar[Callable[[Any, Any], Begin | None] | None] = ContextVar("fineflow_watching", default=None)
+"""Asked outside of optimized calls, with a method and its object: how to predict what its calls would gain."""
+
 Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | None"]
 """Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
 
@@ -130,7 +133,10 @@ def _inside(own: Any, obj: Any) -> Begin | None:
     here = under_way.get()
     while here is not None and id(obj) not in here.shadows.inside:
         here = here.outer
-    return None if here is None else partial(here.shadows.inside[id(obj)], MethodType(inspect.unwrap(own), obj))
+    if here is not None:
+        return partial(here.shadows.inside[id(obj)], MethodType(inspect.unwrap(own), obj))
+    predicts = watching.get()
+    return None if predicts is None or under_way.get() is not None else predicts(own, obj)
 
 
 def looked_through(func: Any, begin: Begin) -> Any:

@@ -11,7 +11,7 @@ import torch
 from transformers import ContinuousBatchingConfig
 
 from fineflow.backends.transformers.manager import SCHEDULER_TYPE
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, missing_folder
 
 _MARGIN = 0.15  # share of the cache that transformers keeps free for decoding requests; its own default
 _CPU_CACHE_TOKENS = 16384  # size of the KV cache on CPU; on CUDA transformers uses the free memory
@@ -30,7 +30,8 @@ def loading(model_id: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        lines = (line.strip() for line in str(error).splitlines() if line.strip())
+        reason = missing_folder(model_id) or next(lines, type(error).__name__)
         raise BackendError(
             f"LLM {model_id!r} could not be loaded; pass a folder with a Hugging Face causal LM, or the hub id of one "
             f"where the hub can be reached ({reason})"

@@ -49,7 +49,7 @@ def looking(workflow: Any, options: Options, nested: Callable[[Any], Any]) -> di
 
     def begin(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> InnerCalls:
         components = StepComponents(options, nested, readings)
-        given, by_name = [_walked(each) for each in args], {name: _walked(each) for name, each in named.items()}
+        given, by_name = [walked(each) for each in args], {name: walked(each) for name, each in named.items()}
         bound = MethodType(func, workflow)
         return _StepCalls(components, None, components.part, lambda key: key, bound, given, by_name, options=options)
 
@@ -112,7 +112,7 @@ class _StepContext:
         self.store = _State(store)
 
 
-def _walked(value: Any) -> Any:
+def walked(value: Any) -> Any:
     """Returns what a walk sees of an argument of a step."""
     if isinstance(value, Context):
         store = value.store
@@ -144,7 +144,9 @@ class StepComponents(Components):
         return super().made(kind, name, args, named)
 
 
-class _StepFinder(IndexFinder):
+class StepFinder(IndexFinder):
+    """Finds the component calls of one run of a step."""
+
     _seen: Any = None  # the walk that the states belong to
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
@@ -167,7 +169,7 @@ class _StepFinder(IndexFinder):
 
 
 class _StepCalls(InnerCalls):
-    finder = _StepFinder
+    finder = StepFinder
 
 
 def _only_holds(kind: Any) -> bool:

@@ -1,0 +1,7 @@
+"""``python -m fineflow.cli``."""
+
+import sys
+
+from fineflow.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,37 @@
+"""``fineflow check``: compares an object with itself, optimized."""
+
+from __future__ import annotations
+
+import argparse
+
+from fineflow.cli.common import quieten
+
+HELP = "compare your own object with itself, optimized"
+DESCRIPTION = (
+    "Calls an object as it is and through fineflow.optimize, by every entry point, and prints what "
+    "differs in all that a caller can see: value, stream, exception, callbacks, spans and events. The object is "
+    "called four times for each entry point and input. Exit status: 0 all equal, 1 something differs, 2 bad "
+    "input."
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "object", metavar="MODULE:NAME", help="a LangChain Runnable or a LlamaIndex object, or a function that makes it"
+    )
+    add(
+        "--input",
+        metavar="TEXT",
+        action="append",
+        required=True,
+        help="what to call it with; repeatable; of a Runnable also a dict or list as JSON",
+    )
+    add("--entry", metavar="METHOD", action="append", default=[], help="repeatable (default: all that it has)")
+
+
+def run(args: argparse.Namespace) -> int:
+    quieten()
+    from fineflow.checking import run
+
+    return run(args.object, args.input, args.entry)

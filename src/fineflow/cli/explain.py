@@ -1,0 +1,56 @@
+"""``fineflow explain``: the plan of a user's object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from fineflow.cli.common import quieten
+from fineflow.errors import UsageError
+
+HELP = "show the plan of your own object"
+DESCRIPTION = (
+    "Prints what fineflow.optimize would make of an object: what starts earlier, what is in the way and the line that "
+    "would declare it, each rewrite and refusal, and the graphs. Nothing of the object is called. Exit status: 0, or 2 "
+    "for bad input."
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("object", metavar="MODULE:NAME", help="a LangChain Runnable or LlamaIndex object, or a function that makes it")
+    add("--input", metavar="TEXT", default="", help="an example input, if it is neither text nor a dict of texts")
+    add("--trust", choices=("packages", "interfaces"), default="packages", help="see fineflow.optimize (%(default)s)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", type=Path, help="write the plan as a page instead")
+    form.add_argument("--mermaid", action="store_true", help="print a Mermaid diagram instead")
+    form.add_argument(
+        "--json", action="store_true", help="print the sentences and the notes of the plan as JSON instead"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    quieten()
+    import fineflow
+    from fineflow.checking import find, parsed
+
+    plan = fineflow.explain(find(args.object).make(), input=parsed(args.input), trust=args.trust)
+    if args.html is not None:
+        try:
+            args.html.write_text(plan.to_html(), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--html {args.html}: {error.strerror}; give the name of a file to write") from error
+        print(f"{args.html} is written", file=sys.stderr)
+    elif args.mermaid:
+        print(plan.to_mermaid())
+    elif args.json:
+        notes = [
+            {"pass": note.source, "step": note.where, "done": note.done, "reason": note.reason}
+            for note in plan.all_notes
+        ]
+        print(json.dumps({"name": plan.name, "summary": list(plan.summary), "notes": notes}, indent=1))
+    else:
+        print(plan)
+    return 0

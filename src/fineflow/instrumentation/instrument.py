@@ -1,0 +1,263 @@
+"""``instrument()``: the outermost calls of an unchanged app go through ``optimize``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+import fineflow
+from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.registry import is_optimized
+from fineflow.errors import FineflowWarning
+from fineflow.instrumentation.routing import METHODS, Routing, inside
+from fineflow.options import Options
+
+Pattern = str | type | Callable[[Any], bool]
+"""Says which objects are meant: a class, the beginning of ``module.Class``, or a function of the object."""
+
+_KEPT = 128  # objects whose plans are kept; those that were called once are not
+_NAMED = 64  # kinds of objects in a status
+
+# Module in which a base class is defined, and its methods that a user's code calls.
+_ROUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("langchain_core.runnables.base", "Runnable", METHODS),
+    ("llama_index.core.base.base_query_engine", "BaseQueryEngine", ("query", "aquery")),
+    ("llama_index.core.base.base_retriever", "BaseRetriever", ("retrieve", "aretrieve")),
+    ("llama_index.core.chat_engine.types", "BaseChatEngine", ("chat", "achat", "stream_chat", "astream_chat")),
+)
+
+_paused: ContextVar[bool] = ContextVar("fineflow_paused", default=False)
+_lock = threading.RLock()
+_current: Instrumentation | None = None
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Calls of the objects of one class. ahead: calls with steps that may run ahead. left: why the others have none."""
+
+    name: str
+    calls: int
+    ahead: int
+    left: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What was routed since ``instrument()``. Prints as a table.
+
+    active: outermost calls are routed now. routed: by class of the outermost object, the most frequent first.
+    faults: calls that went straight to the user's object because routing failed.
+    """
+
+    active: bool
+    routed: tuple[Routed, ...] = ()
+    faults: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(each.calls for each in self.routed)
+
+    @property
+    def ahead(self) -> int:
+        return sum(each.ahead for each in self.routed)
+
+    def __str__(self) -> str:
+        state = "on" if self.active else "off"
+        if not self.routed:
+            return f"fineflow instrumentation is {state}; no call was routed."
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        lines = [f"fineflow instrumentation is {state}: {calls} routed, {self.ahead} with steps that may run ahead."]
+        width = max(len(each.name) for each in self.routed)
+        for each in self.routed:
+            lines.append(f"  {each.name:<{width}}  {each.calls:>6} calls  {each.ahead:>6} ahead  {each.left}".rstrip())
+        if self.faults:
+            lines.append(f"  {self.faults} calls went straight to the app's own object after a fault of fineflow")
+        return "\n".join(lines)
+
+
+class Instrumentation(Routing):
+    """The shims of one ``instrument()``, the plans of objects that are called repeatedly, and the counts."""
+
+    def __init__(self, allow: Sequence[Pattern], deny: Sequence[Pattern], options: dict[str, Any]) -> None:
+        super().__init__(fineflow.optimize, options)
+        self._allow, self._deny = tuple(allow), tuple(deny)
+        self._seen: dict[int, weakref.ref[Any]] = {}  # called once
+        self._kept: OrderedDict[int, Any] = OrderedDict()  # optimized, by the id of what they wrap
+        self._counts: dict[str, list[int]] = {}
+        self.faults = 0
+
+    def hook(self) -> None:
+        """Installs the shims, of libraries that are imported later when they are."""
+        for module, name, methods in _ROUTED:
+            wrapt.register_post_import_hook(_Hook(self, name, methods), module)
+
+    def takes(self, obj: Any) -> bool:
+        """Returns True if an outermost call of an object is routed. Those inside optimized calls are left."""
+        if _paused.get() or under_way.get() is not None or is_optimized(obj):
+            return False
+        try:
+            allowed = not self._allow or any(_fits(each, obj) for each in self._allow)
+            return allowed and not any(_fits(each, obj) for each in self._deny)
+        except Exception as error:
+            self._fault(obj, error)
+            return False
+
+    def _fault(self, obj: Any, error: Exception) -> None:
+        self.faults += 1
+        warnings.warn(
+            f"a call of {type(obj).__name__} could not be routed ({type(error).__name__}: {error}); it runs as it is.",
+            FineflowWarning,
+            stacklevel=5,
+        )
+
+    def _optimized(self, obj: Any, name: str) -> Callable[..., Any]:
+        own: Callable[..., Any] = getattr(obj, name)  # a call that is left is left as a whole
+        if not self.takes(obj):
+            return own
+        try:
+            with inside():
+                fast = self._proxy(obj)
+                method: Callable[..., Any] = getattr(fast, name)
+            return _Counting(self, fast, name, method)
+        except Exception as error:
+            self._fault(obj, error)
+            return own
+
+    def _proxy(self, obj: Any) -> Any:
+        """Returns the object optimized; from its second call on the same proxy, with its plans."""
+        with self._lock:
+            kept = self._kept.get(id(obj))
+            if kept is not None and kept.__wrapped__ is obj:
+                self._kept.move_to_end(id(obj))
+                return kept
+        made = self.optimize(obj, **self.options)
+        with self._lock:
+            seen = self._seen.pop(id(obj), None)
+            if seen is not None and seen() is obj:
+                self._kept[id(obj)] = made
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            else:
+                if len(self._seen) >= 8 * _KEPT:
+                    self._seen.clear()
+                with suppress(TypeError):  # without weak references it is planned in every call
+                    self._seen[id(obj)] = weakref.ref(obj)
+        return made
+
+    def count(self, fast: Any, name: str) -> None:
+        """Counts a call, after it has begun."""
+        plans = [plan for plan in getattr(fast, "_self_plans", {}).values() if plan is not None]
+        ahead = any(plan.follows_for(name, eager=self.options.get("eager", False)) for plan in plans)
+        kind = type(fast.__wrapped__) if is_optimized(fast) else type(fast)
+        with self._lock:
+            if len(self._counts) < _NAMED or kind.__name__ in self._counts:
+                found = self._counts.setdefault(kind.__name__, [0, 0])
+                found[0] += 1
+                found[1] += ahead
+
+    def status(self) -> Status:
+        """See ``fineflow.status``."""
+        with self._lock:
+            rows = [
+                Routed(name, calls, ahead, "" if ahead == calls else _LEFT)
+                for name, (calls, ahead) in self._counts.items()
+            ]
+        return Status(True, tuple(sorted(rows, key=lambda each: -each.calls)), self.faults)
+
+
+_LEFT = "(the others: nothing to gain, see fineflow.explain)"
+
+
+class _Hook:
+    """Shims a base class once its module is imported; nothing after ``uninstrument``."""
+
+    def __init__(self, instrumentation: Instrumentation, name: str, methods: tuple[str, ...]) -> None:
+        self._instrumentation, self._name, self._methods = weakref.ref(instrumentation), name, methods
+
+    def __call__(self, module: Any) -> None:
+        instrumentation = self._instrumentation()
+        if instrumentation is not None and instrumentation is _current:
+            instrumentation.install(getattr(module, self._name), self._methods)
+
+
+class _Counting:
+    """Calls a method of an optimized object, and counts the call."""
+
+    def __init__(self, counts: Instrumentation, fast: Any, name: str, method: Callable[..., Any]) -> None:
+        self._counts, self._fast, self._name, self._method = counts, fast, name, method
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        try:
+            return self._method(*args, **named)
+        finally:
+            self._counts.count(self._fast, self._name)
+
+
+def _fits(pattern: Pattern, obj: Any) -> bool:
+    kind = type(obj)
+    if isinstance(pattern, str):
+        return any(f"{each.__module__}.{each.__qualname__}".startswith(pattern) for each in kind.__mro__)
+    return isinstance(obj, pattern) if isinstance(pattern, type) else bool(pattern(obj))
+
+
+def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), **options: Any) -> None:
+    """Sends the outermost calls of an unchanged app through ``optimize``: of runnables, and of LlamaIndex's query
+    engines, retrievers and chat engines.
+
+    Calls inside these, and inside calls that the lists leave, run as they do; so do objects that the app optimizes. The
+    plans of up to 128 objects that were called more than once are kept. Libraries may be imported before or after.
+    Calling it again replaces the lists and the options. With the environment variable ``FINEFLOW_DISABLE=1`` nothing is
+    done.
+
+    allow, deny: which outermost objects are meant (by default all): classes, beginnings of ``module.Class`` (of the
+    object's class or one of its bases), or functions of the object. options: see :class:`fineflow.Options`.
+
+    Raises: TypeError for an unknown option or a list that is not one; what ``optimize`` raises for bad options.
+    """
+    global _current
+    for name, each in (("allow", allow), ("deny", deny)):
+        if isinstance(each, str | type) or not all(isinstance(p, str | type) or callable(p) for p in each):
+            expected = "a list of classes, beginnings of 'module.Class', or functions of the object"
+            raise TypeError(f"{name} must be {expected}, not {each!r}")
+    Options(**options)  # raises now rather than in the first call
+    if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):
+        return
+    with _lock:
+        uninstrument()
+        _current = Instrumentation(allow, deny, options)
+        _current.hook()
+
+
+def uninstrument() -> None:
+    """Restores the methods of the frameworks' classes. Calls under way end as they began. Does nothing if it is off."""
+    global _current
+    with _lock:
+        if _current is not None:
+            _current.uninstall()
+            _current = None
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Leaves the calls in the block, in this thread or task, as they are: ``with fineflow.paused(): ...``."""
+    token = _paused.set(True)
+    try:
+        yield
+    finally:
+        _paused.reset(token)
+
+
+def status() -> Status:
+    """Returns what ``instrument()`` has routed so far, what gained, and what was left; prints as a table."""
+    with _lock:
+        return Status(False) if _current is None else _current.status()

@@ -1,0 +1,250 @@
+"""Routing: the outermost call of every object of some base classes goes through a function, such as ``optimize``.
+
+The execution methods of every class, present and future, are replaced by shims. A context variable tells a shim whether
+it is the outermost one: only that call is routed, everything inside it runs the original methods. Shims are set on the
+class that defines the method, so that ``type(x).invoke is RunnableSequence.invoke`` stays true for code that compares
+methods meanwhile; ``original()`` returns the function behind a shim.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from fineflow.adapters.inner_calls.entry_wrappers import own_function
+
+METHODS = (
+    "invoke",
+    "ainvoke",
+    "batch",
+    "abatch",
+    "batch_as_completed",
+    "abatch_as_completed",
+    "stream",
+    "astream",
+    "transform",
+    "atransform",
+    "astream_log",
+    "astream_events",
+    "stream_events",
+)
+
+_inside: ContextVar[bool] = ContextVar("fineflow_routing_inside", default=False)
+_routed: set[type] = set()
+_originals: dict[Any, Callable[..., Any]] = {}  # shim -> the function that it replaced
+
+
+def original(function: Any) -> Any:
+    """Returns the function behind a shim, or ``function`` itself if it is no shim."""
+    return _originals[function] if _is_shim(function) else function
+
+
+def _is_shim(function: Any) -> bool:
+    return inspect.isfunction(function) and function in _originals
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """Marks calls in the block as not outermost."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+class Routing:
+    """The shims of one installation, and the counts of routed calls.
+
+    optimize: called with the object and ``options`` for every routed call. calls: routed calls by method name. types:
+    routed object types by qualified name.
+    """
+
+    def __init__(self, optimize: Callable[..., Any], options: dict[str, Any] | None = None) -> None:
+        self.optimize = optimize
+        self.options = dict(options or {})
+        self.calls: Counter[str] = Counter()
+        self.types: Counter[str] = Counter()
+        self._installed = True
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end makes calls
+        self._shims: list[tuple[type, str, Callable[..., Any]]] = []
+        self._bases: list[tuple[type, Any]] = []  # with their own __init_subclass__, if they have one
+
+    def install(self, base: type | None = None, methods: tuple[str, ...] = METHODS) -> None:
+        """Shims the methods of all existing classes under ``base``, and hooks into the creation of further ones.
+
+        base: by default LangChain's ``Runnable``. Raises RuntimeError if it is routed already.
+        """
+        if base is None:
+            from langchain_core.runnables import Runnable
+
+            base = Runnable
+        own: Any = base
+        known = vars(base).get("__init_subclass__")
+        if base in _routed:
+            raise RuntimeError(f"{base.__name__} is routed already; uninstall the other routing first")
+        self._installed = True
+        _routed.add(base)
+        self._bases.append((base, known))
+
+        def shim_subclass(cls: type, **kwargs: Any) -> None:
+            if known is None:
+                super(own, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
+            else:
+                known.__get__(None, cls)(**kwargs)
+            self.shim_class(cls, methods)
+
+        todo: list[type] = [base]
+        seen: set[type] = set()
+        while todo:
+            cls = todo.pop()
+            if cls not in seen:
+                seen.add(cls)
+                self.shim_class(cls, methods)
+                todo.extend(cls.__subclasses__())
+        base.__init_subclass__ = classmethod(shim_subclass)  # type: ignore[arg-type, assignment]
+
+    def uninstall(self) -> None:
+        """Restores the original methods."""
+        for base, known in self._bases:
+            if known is None:
+                del base.__init_subclass__
+            else:
+                base.__init_subclass__ = known  # type: ignore[method-assign]
+            _routed.discard(base)
+        self._bases.clear()
+        self._installed = False
+        for cls, name, function in self._shims:
+            shim = vars(cls).get(name)
+            if _is_shim(shim):  # else something else has wrapped it meanwhile: the shim only calls the method
+                _originals.pop(shim, None)
+                setattr(cls, name, function)
+        self._shims.clear()
+
+    def shim_class(self, cls: type, methods: tuple[str, ...] = METHODS) -> None:
+        """Shims the execution methods that ``cls`` itself defines."""
+        for name in methods:
+            function = vars(cls).get(name)
+            if inspect.isfunction(function) and not _is_shim(function):
+                shim = self._shim(cls, name, function)
+                _originals[shim] = function
+                self._shims.append((cls, name, function))
+                setattr(cls, name, shim)
+
+    def summary(self) -> str:
+        by_method = ", ".join(f"{name} {n}" for name, n in self.calls.most_common())
+        return f"fineflow routed {self.calls.total()} calls of {len(self.types)} object types ({by_method or 'none'})"
+
+    def _routes(self, runnable: Any, owner: type, name: str) -> bool:
+        """Returns True for an outermost call by the method that the object's own class resolves to.
+
+        Skips attributes that are no shims: a test that spies on a class has set them, and the spy calls the shim.
+        fineflow's own wrappers of entry methods do so, too.
+        """
+        if _inside.get() or not self._installed:
+            return False
+        definers = (cls for cls in type(runnable).__mro__ if _is_shim(own_function(vars(cls).get(name))))
+        return next(definers, None) is owner
+
+    def _optimized(self, runnable: Any, name: str) -> Callable[..., Any]:
+        with self._lock:
+            self.calls[name] += 1
+            self.types[f"{type(runnable).__module__}.{type(runnable).__qualname__}"] += 1
+        with inside():
+            return cast(Callable[..., Any], getattr(self.optimize(runnable, **self.options), name))
+
+    def _shim(self, owner: type, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Builds a shim of the same kind (coroutine function, ...), since callers may use ``inspect``."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def coroutine(runnable: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self._routes(runnable, owner, name):
+                    return await function.__get__(runnable)(*args, **kwargs)
+                with inside():
+                    return await self._optimized(runnable, name)(*args, **kwargs)
+
+            return coroutine
+        if inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            async def async_generator(runnable: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+                if self._routes(runnable, owner, name):
+                    items = _adrive(self._optimized(runnable, name)(*args, **kwargs))
+                else:
+                    items = function.__get__(runnable)(*args, **kwargs)
+                try:
+                    async for item in items:
+                        yield item
+                finally:
+                    await items.aclose()
+
+            return async_generator
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(runnable: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+                if self._routes(runnable, owner, name):
+                    yield from _drive(self._optimized(runnable, name)(*args, **kwargs))
+                else:
+                    yield from function.__get__(runnable)(*args, **kwargs)
+
+            return generator
+
+        @functools.wraps(function)
+        def plain(runnable: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._routes(runnable, owner, name):
+                return function.__get__(runnable)(*args, **kwargs)
+            with inside():
+                result = self._optimized(runnable, name)(*args, **kwargs)
+            if hasattr(result, "__anext__"):
+                return _adrive(result)
+            if inspect.isawaitable(result):
+                return _await(result)
+            return _drive(result) if inspect.isgenerator(result) else result
+
+        return plain
+
+
+async def _await(result: Awaitable[Any]) -> Any:
+    with inside():
+        return await result
+
+
+def _drive(items: Iterator[Any]) -> Iterator[Any]:
+    """Yields the items of ``items``. ``inside`` holds only while an item is made, not while the consumer has it."""
+    try:
+        while True:
+            with inside():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            with inside():
+                close()
+
+
+async def _adrive(items: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    try:
+        while True:
+            with inside():
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+            yield item
+    finally:
+        aclose = getattr(items, "aclose", None)
+        if aclose is not None:
+            with inside():
+                await aclose()

@@ -1,0 +1,200 @@
+"""Outermost calls of unchanged apps go through ``optimize``; nothing else does, and nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from benchmarks.llamaindex_apps import APPS
+from benchmarks.llamaindex_kit import Kit
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+
+import fineflow
+from fineflow.errors import FineflowWarning
+from fineflow.instrumentation.instrumentor import FineflowInstrumentor
+from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeChat
+
+needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+
+
+@pytest.fixture(autouse=True)
+def uninstrumented() -> Iterator[None]:
+    yield
+    fineflow.uninstrument()
+
+
+def graded(seconds: float = 0.0) -> Any:
+    chain = ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=seconds) | StrOutputParser()
+
+    def grade(texts: list[str]) -> list[str]:
+        return [chain.invoke({"question": text}) for text in texts]
+
+    return RunnableLambda(grade)
+
+
+@needs_virtual_threads
+def test_an_unchanged_app_gains() -> None:
+    app, texts = graded(1.0), ["a", "b", "c"]
+    stock = virtual_threads.run(lambda: app.invoke(texts))
+    fineflow.instrument()
+    fast = virtual_threads.run(lambda: app.invoke(texts))
+    assert (stock.seconds, fast.seconds) == (3.0, 1.0)
+    assert fast.value == stock.value
+    [routed] = fineflow.status().routed
+    assert (routed.name, routed.calls, routed.ahead) == ("RunnableLambda", 1, 1)
+
+
+@needs_virtual_threads
+def test_llamaindex_gains() -> None:
+    app = APPS["hybrid"].make(Kit(1))
+    stock = virtual_threads.run(lambda: app.query("What is the capital of France?"))
+    fineflow.instrument()
+    fast = virtual_threads.run(lambda: app.query("What is the capital of France?"))
+    assert (stock.seconds, fast.seconds) == (1.5, 1.25)
+    assert str(fast.value) == str(stock.value)
+    assert [(each.calls, each.ahead) for each in fineflow.status().routed] == [(1, 1)]
+
+
+def test_uninstrument_restores_the_methods() -> None:
+    def methods() -> list[Any]:
+        kinds = [Runnable, RunnableSequence, RunnableLambda, BaseQueryEngine]
+        return [vars(kind).get(name) for kind in kinds for name in ("invoke", "ainvoke", "stream", "query", "aquery")]
+
+    before, subclassing = methods(), vars(Runnable).get("__init_subclass__")
+    fineflow.instrument()
+    fineflow.instrument()
+    assert methods() != before
+    assert inspect.iscoroutinefunction(RunnableSequence.ainvoke)
+    assert inspect.signature(RunnableSequence.invoke).parameters.keys() == {"self", "input", "config", "kwargs"}
+    fineflow.uninstrument()
+    fineflow.uninstrument()
+    assert methods() == before
+    assert vars(Runnable).get("__init_subclass__") is subclassing
+    assert graded().invoke(["a"]) == graded().invoke(["a"])
+    assert not fineflow.status().active
+
+
+class Later(RunnableLambda[Any, Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("lists", "calls"),
+    [
+        ({}, 2),
+        ({"allow": [RunnableLambda]}, 1),
+        ({"deny": [RunnableLambda]}, 1),
+        ({"allow": ["langchain_core.runnables.base.RunnableSequence"]}, 1),
+        ({"deny": ["langchain_core."]}, 0),
+        ({"allow": [lambda obj: isinstance(obj, RunnableSequence)]}, 1),
+    ],
+)
+def test_lists_of_what_is_meant(lists: Any, calls: int) -> None:
+    fineflow.instrument(**lists)
+    graded().invoke(["a"])
+    (RunnableLambda(str) | RunnableLambda(len)).invoke(1)
+    assert fineflow.status().calls == calls
+
+
+@pytest.mark.parametrize("bad", [{"allow": "langchain"}, {"deny": RunnableLambda}, {"allow": [3]}])
+def test_bad_lists_are_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match="must be a list of classes, beginnings of"):
+        fineflow.instrument(**bad)
+    with pytest.raises(TypeError, match="nothing"):
+        fineflow.instrument(nothing=True)
+    with pytest.raises(ValueError, match="timeout"):
+        fineflow.instrument(timeout=-1)
+    assert not fineflow.status().active
+
+
+def test_paused_disabled_and_optimized_objects_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = graded()
+    fast = fineflow.optimize(app)
+    fineflow.instrument()
+    with fineflow.paused():
+        app.invoke(["a"])
+    assert fineflow.status().calls == 0
+    fineflow.uninstrument()
+    monkeypatch.setenv("FINEFLOW_DISABLE", "1")
+    fineflow.instrument()
+    assert not fineflow.status().active
+    assert fast.invoke(["a"]) == app.invoke(["a"])
+
+
+def test_only_outermost_calls_in_all_threads_and_tasks() -> None:
+    app = graded()
+    fineflow.instrument()
+    threads = [threading.Thread(target=app.invoke, args=(["a", "b"],)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(app.ainvoke(["a"]) for _ in range(8)))
+
+    asyncio.run(run())
+    list(app.stream(["a"]))
+    stream = app.stream(["a", "b"])
+    next(stream)
+    stream.close()
+    app.batch([["a"], ["b"]])
+    assert fineflow.status().calls == 19
+    assert "19 calls routed" in str(fineflow.status())
+
+
+def test_classes_made_later_and_errors() -> None:
+    fineflow.instrument()
+
+    class Mine(RunnableLambda[Any, Any]):
+        pass
+
+    def fails(_: Any) -> Any:
+        raise ValueError("the user's")
+
+    with pytest.raises(ValueError, match="the user's"):
+        Mine(fails).invoke(1)
+    assert [each.name for each in fineflow.status().routed] == ["Mine"]
+
+
+def test_faults_do_not_reach_the_call() -> None:
+    def broken(_: Any) -> bool:
+        raise RuntimeError("broken")
+
+    fineflow.instrument(deny=[broken])
+    with pytest.warns(FineflowWarning, match="could not be routed"):
+        assert RunnableLambda(len).invoke("abc") == 3
+    assert fineflow.status().faults == 1
+
+
+def test_objects_called_once_are_not_kept() -> None:
+    fineflow.instrument()
+    app = graded()
+    app.invoke(["a"])
+    gone = weakref.ref(app)
+    del app
+    fineflow.shutdown()  # its loop may still be about to end what it did for the call
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_instrumentor_does_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = FineflowInstrumentor()
+    made.instrument(skip_dep_check=True)  # as opentelemetry-instrument does
+    assert not made.is_instrumented_by_opentelemetry
+    monkeypatch.setenv("FINEFLOW_INSTRUMENT", "1")
+    made.instrument(skip_dep_check=True)
+    assert made.is_instrumented_by_opentelemetry
+    made.uninstrument()
+    made.instrument()
+    assert made.is_instrumented_by_opentelemetry and not made.instrumentation_dependencies()
