@@ -99,12 +99,9 @@ class Statistics:
         calls = f"{q.running} running, {q.waiting} waiting, {q.finished} finished, {q.failed} failed"
         rows = [("engine", "batches", "failed", "items", "wait", "run", "queued", "running")]
         for each in self.engines.values():
-            means = (each.waits.mean, each.runs.mean)
-            rows.append(
-                (each.name, f"{each.batches}", f"{each.failed}", f"{each.sizes.mean:.1f}")
-                + tuple(f"{seconds * 1e3:.1f} ms" for seconds in means)
-                + (f"{each.queued}", f"{each.running}")
-            )
+            wait, run = (f"{seconds * 1e3:.1f} ms" for seconds in (each.waits.mean, each.runs.mean))
+            counts = (f"{each.batches}", f"{each.failed}", f"{each.sizes.mean:.1f}")
+            rows.append((each.name, *counts, wait, run, f"{each.queued}", f"{each.running}"))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = [f"calls: {calls}, {q.cancelled} cancelled, {q.overloaded} overloaded"]
         for name, *cells in rows if len(rows) > 1 else ():
