@@ -15,7 +15,7 @@ from fineflow.observe.tracks import OWN, Track, duration, lanes, names, nice_ste
 from fineflow.observe.verdict import together, verdict
 from fineflow.runtime.events import Interval
 
-_ROWS = ((8, 20, ""), (24, 12, " small"), (10**9, 6, " thin"))  # up to so many rows of a lane: height in px, class
+_ROWS = ((10, 20, ""), (100, 14, " small"), (10**9, 7, " thin"))  # up to so many rows of a lane: height in px, class
 _MANY = 40  # bars in a track from which zooming helps
 
 
@@ -92,8 +92,9 @@ def timeline_html(tracks: Sequence[Track], *, title: str = "Timeline", remarks: 
     span = max([track.total for track in tracks] + [i.end - t.zero for t in tracks for i in t.intervals], default=0.0)
     axis = _Axis(span or 1.0, lanes(tracks))
     by_name = {track.name: track for track in tracks}
+    several = len(_pairs(tracks)) > 1
     body = "".join(
-        _track(track, shown, axis, by_name.get(track.against))
+        _track(track, shown, axis, by_name.get(track.against) if several else None)
         for track, shown in zip(tracks, names(tracks), strict=True)
     )
     heading, said = escape(title), together(_pairs(tracks)) if _pairs(tracks) else ""
@@ -141,10 +142,10 @@ def _track(track: Track, shown: Sequence[str], axis: _Axis, first: Track | None)
         critical.setdefault(segment.at, []).append((segment.start, segment.end))
     drawn = "".join(_lane(lane, track, shown, critical, axis, marks) for lane in axis.lanes)
     drawn = drawn or f'<div class="row"><div class="lane">nothing recorded</div><div class="plot">{marks}</div></div>'
-    told = f" {escape(verdict(track, first))}" if first is not None else ""
+    told = f": {escape(verdict(track, first))}" if first is not None else ""
     remark = f"<p>{escape(track.remark)}</p>" if track.remark else ""
     return (
-        f"<section><h2>{escape(track.name)} <small>{duration(track.total)}.{told}</small></h2>{remark}"
+        f"<section><h2>{escape(track.name)} <small>{duration(track.total)}{told}</small></h2>{remark}"
         f'<div class="scroll"><div class="wide">{drawn}'
         f'<div class="row"><div></div><div class="axis">{_labels(track, axis)}</div></div></div></div>'
         f"{_table(track, shown, critical)}</section>"

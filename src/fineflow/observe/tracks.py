@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from fineflow.ir import Op
 from fineflow.observe.critical_intervals import Segment, critical
 from fineflow.runtime.events import Interval
 
@@ -48,6 +50,15 @@ class Track:
         return self.path if self.path is not None else critical(self.intervals, self.zero, self.zero + self.total)
 
 
+_KINDS = frozenset(op.value for op in Op)
+
+
+def kind_of(interval: Interval) -> str:
+    """Returns the operation of an interval, as far as it or its label tells; else ""."""
+    kind = interval.kind or interval.label.rpartition(".")[2].split(" ")[0]
+    return kind if kind in _KINDS else ""
+
+
 def lanes(tracks: Iterable[Track]) -> list[str]:
     """Returns the lanes of all tracks in the order in which they are shown: by their first work; other code last."""
     found = dict.fromkeys(i.lane for track in tracks for i in sorted(track.intervals, key=lambda i: i.start))
@@ -57,32 +68,45 @@ def lanes(tracks: Iterable[Track]) -> list[str]:
 def names(tracks: Sequence[Track]) -> list[list[str]]:
     """Returns the names that bars show, for each track in the order of its intervals: unique in a lane of a track.
 
-    What all names of a lane end with (".search") tells nothing and is left out. Equal names are numbered by time.
+    What tells nothing in a lane is left out: the operation and the last parts of the path, if all have the same ones.
+    So names differ at their ends, which stay visible where there is little room. Equal names are numbered by time.
     """
     told: dict[str, set[str]] = {}
     for track in tracks:
         for i in track.intervals:
             told.setdefault(i.lane, set()).add(i.label)
-    endings = {lane: _ending(labels) for lane, labels in told.items()}
-    return [_of_track(track, endings) for track in tracks]
+    short = {lane: _short(labels) for lane, labels in told.items()}
+    return [_numbered(track, [short[i.lane][i.label] for i in track.intervals]) for track in tracks]
 
 
-def _ending(labels: set[str]) -> str:
-    """Returns the operation that all of several labels end with, or ""."""
-    ends = {label.rpartition(".")[2] if "." in label else "" for label in labels}
-    return f".{ends.pop()}" if len(ends) == 1 and len(labels) > 1 and "" not in ends else ""
+def _short(labels: Collection[str]) -> dict[str, str]:
+    """Returns a name for each label of a lane."""
+    found = {label: label for label in labels}
+    for ending in (_OPERATION, _LAST, _LAST):
+        parts = {label: match for label, name in found.items() if (match := ending.fullmatch(name))}
+        cut = {label: f"{match['path']}{match['number'] or ''}" for label, match in parts.items()}
+        cut = {**found, **cut}
+        alike = len({match["end"] for match in parts.values()}) == 1
+        if not alike or len(found) == 1 or len(set(cut.values())) < len(found):
+            break
+        found = cut
+    return found
 
 
-def _of_track(track: Track, endings: dict[str, str]) -> list[str]:
-    short = [i.label.removesuffix(endings[i.lane]) or i.label for i in track.intervals]
-    counts = Counter((i.lane, name) for i, name in zip(track.intervals, short, strict=True))
+_OPERATION = re.compile(r"(?P<path>.+)(?P<end>\.[a-z_]+)(?P<number>~\d+)?")
+_LAST = re.compile(r"(?P<path>.+)(?P<end>/[^/~]+)(?P<number>~\d+)?")
+
+
+def _numbered(track: Track, names: list[str]) -> list[str]:
+    """Numbers equal names of a lane in the order of time."""
+    counts = Counter((i.lane, name) for i, name in zip(track.intervals, names, strict=True))
     seen: Counter[tuple[str, str]] = Counter()
-    for at in sorted(range(len(short)), key=lambda at: (track.intervals[at].start, track.intervals[at].end)):
-        key = track.intervals[at].lane, short[at]
+    for at in sorted(range(len(names)), key=lambda at: (track.intervals[at].start, track.intervals[at].end)):
+        key = track.intervals[at].lane, names[at]
         if counts[key] > 1:
             seen[key] += 1
-            short[at] = f"{short[at]} {seen[key]}"
-    return short
+            names[at] = f"{names[at]} {seen[key]}"
+    return names
 
 
 def pack(intervals: Sequence[Interval]) -> list[tuple[Interval, int]]:

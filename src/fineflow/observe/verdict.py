@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import combinations_with_replacement
+from itertools import accumulate, combinations_with_replacement
 
-from fineflow.observe.tracks import OWN, Track, duration
+from fineflow.observe.tracks import OWN, Track, duration, kind_of
 from fineflow.runtime.events import Interval
 
 _SAME = 1.03  # ratio of times up to which there is no difference
@@ -56,7 +57,7 @@ def _because(track: Track, first: Track) -> str:
     extra = {pair: seconds - theirs.get(pair, 0.0) for pair, seconds in mine.items()}
     pair = max(extra, key=lambda pair: extra[pair], default=None)
     if pair is None or extra[pair] < _EXPLAINS * (first.total - track.total):
-        return ""
+        return _at_once(track, first)
     one, other = pair
     if one == other:
         return f": {_several(track, one)} side by side"
@@ -66,6 +67,25 @@ def _because(track: Track, first: Track) -> str:
         return f": {_noun(track, one, other)} and {_noun(track, other, one)} ran side by side"
     was = "were" if len(_meeting(track, other, one)) > 1 else "was"
     return f": {_noun(track, one, other)} ran while {_noun(track, other, one)} {was} being written"
+
+
+def _at_once(track: Track, first: Track) -> str:
+    """Returns the lane that did more things at once than in the other track."""
+    mine, theirs = _peaks(track), _peaks(first)
+    lane = max(mine, key=lambda lane: mine[lane] / theirs.get(lane, 1), default=None)
+    if lane is None or mine[lane] < 1.5 * theirs.get(lane, 1):
+        return ""
+    what = _NOUNS.get(_kind(track, lane), ("", f"calls of {lane}"))[1].removeprefix("the ")
+    return f": up to {mine[lane]} {what} ran at once instead of {theirs.get(lane, 1)}"
+
+
+def _peaks(track: Track) -> dict[str, int]:
+    """Returns for each lane how many things it did at once, at most."""
+    found = {}
+    for lane, work in _by_lane(track.intervals).items():
+        changes = sorted((t, step) for i in work if i.end > i.start for t, step in ((i.start, 1), (i.end, -1)))
+        found[lane] = max(accumulate(step for _, step in changes), default=1)
+    return found
 
 
 def _busier(track: Track, first: Track) -> str:
@@ -91,7 +111,24 @@ def _spans(intervals: Iterable[Interval], least: int = 1) -> list[tuple[float, f
 
 
 def _shared(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
-    return sum(max(min(b, d) - max(a, c), 0.0) for a, b in one for c, d in other)
+    """Returns the seconds that two lists of spans have in common; each is sorted and without overlaps."""
+    total, left, right = 0.0, 0, 0
+    while left < len(one) and right < len(other):
+        (a, b), (c, d) = one[left], other[right]
+        total += max(min(b, d) - max(a, c), 0.0)
+        left, right = (left + 1, right) if b < d else (left, right + 1)
+    return total
+
+
+def _during(intervals: Iterable[Interval], spans: Sequence[tuple[float, float]]) -> list[Interval]:
+    """Returns the intervals that have time in common with sorted spans."""
+    ends = [end for _, end in spans]
+    found = []
+    for i in intervals:
+        at = bisect_right(ends, i.start)
+        if at < len(spans) and spans[at][0] < i.end:
+            found.append(i)
+    return found
 
 
 def _by_lane(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
@@ -119,30 +156,29 @@ def _busy(track: Track) -> dict[str, float]:
 
 
 def _kind(track: Track, lane: str) -> str:
-    """Returns the operation of most of a lane's work, as the names of primitives end with it; "" if not known."""
-    ends = Counter(i.label.rpartition(".")[2] for i in track.intervals if i.lane == lane and "." in i.label)
-    return ends.most_common(1)[0][0] if ends else ""
+    """Returns the operation of most of a lane's work, "" if not known."""
+    kinds = Counter(kind for i in track.intervals if i.lane == lane and (kind := kind_of(i)))
+    return kinds.most_common(1)[0][0] if kinds else ""
 
 
 def _meeting(track: Track, lane: str, other: str) -> list[Interval]:
     """Returns the work of a lane during which the other one worked, too."""
     lanes = _by_lane(track.intervals)
-    spans = _spans(lanes[other])
-    return [i for i in lanes[lane] if _shared([(i.start, i.end)], spans)]
+    return _during(lanes[lane], _spans(lanes[other]))
 
 
 def _noun(track: Track, lane: str, other: str) -> str:
     met, kind = _meeting(track, lane, other), _kind(track, lane)
     if kind in _WRITING and len(met) == 1:
-        return f"“{met[0].label.rpartition('.')[0]}”"
+        return f"“{met[0].label.removesuffix(f'.{kind_of(met[0])}')}”"
     if kind in _NOUNS:
         return _NOUNS[kind][len(met) > 1]
     return f"{len(met)} {'answers' if kind in _WRITING else 'calls'} of {lane}" if len(met) > 1 else f"a call of {lane}"
 
 
 def _several(track: Track, lane: str) -> str:
-    work = [i for i in _by_lane(track.intervals)[lane]]
-    met = [i for i in work if any(i is not j and _shared([(i.start, i.end)], [(j.start, j.end)]) for j in work)]
+    work = _by_lane(track.intervals)[lane]
+    met = _during(work, _spans(work, 2))
     kind = _kind(track, lane)
     if kind in _NOUNS:
         return f"{len(met)} {_NOUNS[kind][1].removeprefix('the ')} ran"

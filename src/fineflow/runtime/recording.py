@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import Token
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +115,17 @@ def _weak(obj: Any) -> Callable[[], Any]:
         return weakref.ref(obj)
     except TypeError:
         return lambda: None
+
+
+run_here: ContextVar[Any] = ContextVar("fineflow_recorded_run", default=None)
+"""The run that stock reported last in this context."""
+
+
+def taken() -> None:
+    """Notes that stock took a result of the graph in the current run: the run's time is none of its component's."""
+    run = run_here.get()
+    if run is not None:
+        run.taken = True
 
 
 def due() -> bool:

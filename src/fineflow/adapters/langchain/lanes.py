@@ -19,10 +19,21 @@ def lane_of(obj: Any) -> str:
     """Returns the lane of a component, "" for other objects. A retriever that compresses has that of its compressor."""
     obj = getattr(obj, "base_compressor", obj)
     if isinstance(obj, BaseLanguageModel):
-        return _engine(obj) or lane(obj, {})
+        return _engine(obj) or lane(_own(obj), {})
     if isinstance(obj, BaseDocumentCompressor):
         return _engine(scorer_of(obj)) or shown(obj)
     return shown(obj) if isinstance(meant(obj), (VectorStore, BaseRetriever, BaseTool)) else ""
+
+
+def _own(model: Any) -> Any:
+    """Returns a model as the user made it, if it is the shadow of one: methods of its own tell them apart."""
+    methods = [name for name, value in vars(model).items() if callable(value) and hasattr(type(model), name)]
+    if not methods:
+        return model
+    made = model.model_copy()
+    for name in methods:
+        made.__dict__.pop(name, None)
+    return made
 
 
 def _engine(holder: Any) -> str:
