@@ -18,7 +18,10 @@ def chrome_trace(tracks: Sequence[Track]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     order, shown = lanes(tracks), names(tracks)
     for pid, (track, labels) in enumerate(zip(tracks, shown, strict=True), start=1):
-        events += [_about("process_name", pid, 0, name=track.name), _about("process_sort_index", pid, 0, sort_index=pid)]
+        events += [
+            _about("process_name", pid, 0, name=track.name),
+            _about("process_sort_index", pid, 0, sort_index=pid),
+        ]
         events += _work(track, labels, pid, order)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 

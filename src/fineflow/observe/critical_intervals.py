@@ -78,8 +78,12 @@ def _back(intervals: Sequence[Interval], window: _Window, near: float) -> Iterat
     left = set(range(len(intervals)))
     while until - first > near:
         before = [at for at in left if intervals[at].queued < until - near / 2 and intervals[at].end > first]
-        done = max((at for at in before if intervals[at].end <= until + near), key=lambda at: intervals[at].end, default=None)
-        open_ = max((at for at in before if intervals[at].end > until + near), key=lambda at: intervals[at].queued, default=None)
+        done = max(
+            (at for at in before if intervals[at].end <= until + near), key=lambda at: intervals[at].end, default=None
+        )
+        open_ = max(
+            (at for at in before if intervals[at].end > until + near), key=lambda at: intervals[at].queued, default=None
+        )
         if open_ is not None and (done is None or intervals[done].end < until - 4 * near):
             done = open_  # nothing ended there: what was running handed something on, or was waited for
         if done is None:

@@ -1,4 +1,4 @@
-"""One sentence on two recorded runs: which was faster, by how much, and what overlapped, as far as that was measured."""
+"""One sentence on two recorded runs: which was faster, by how much, and what overlapped, as measured."""
 
 from __future__ import annotations
 
@@ -35,8 +35,14 @@ def verdict(track: Track, first: Track) -> str:
     return f"No difference ({times}){idle}."
 
 
+def compared(tracks: Sequence[Track]) -> list[tuple[Track, Track]]:
+    """Returns the tracks that are compared, each with the one that it is compared with."""
+    by_name = {track.name: track for track in tracks}
+    return [(track, by_name[track.against]) for track in tracks if track.against in by_name]
+
+
 def together(pairs: Sequence[tuple[Track, Track]]) -> str:
-    """Returns the sentence on several comparisons together."""
+    """Returns the sentence on several comparisons together; "" if there are none."""
     if len(pairs) == 1:
         return verdict(*pairs[0])
     ours, stock = (sum(pair[side].total for pair in pairs) for side in (0, 1))
@@ -48,7 +54,7 @@ def together(pairs: Sequence[tuple[Track, Track]]) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.1f}×" if ratio >= 1.15 else f"{ratio:.2f}×"
+    return f"{ratio:.{1 if ratio >= 1.15 else 2}f}\u00d7"
 
 
 def _because(track: Track, first: Track) -> str:

@@ -25,8 +25,8 @@ class _Everywhere:
         return _handler if recording.recorders else None
 
 
-# It cannot be taken back. Without a recorder, a run asks once whether there is one. The class is named so that LangChain
-# makes an idle handler if the last recorder closes between the two times that it asks.
+# It cannot be taken back. Without a recorder, a run asks once whether there is one. The class is named so that
+# LangChain makes an idle handler if the last recorder closes between the two times that it asks.
 register_configure_hook(cast(Any, _Everywhere()), True, Handler)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from threading import Lock
+from typing import Any
 
 from fineflow.observe.critical_intervals import critical
 from fineflow.observe.timeline import Timeline
@@ -117,7 +118,7 @@ def _observing() -> Iterator[None]:
                     observer.end()
 
 
-def _observers() -> list[object]:
+def _observers() -> list[Any]:
     return [import_module(ours) for library, ours in _OBSERVERS.items() if sys.modules.get(library) is not None]
 
 
@@ -152,20 +153,21 @@ def _alike(one: RecordedCall, other: RecordedCall) -> bool:
 
 
 def _track(call: RecordedCall, until: float, names: dict[str, int]) -> Track:
-    ended = until if call.ended is None else call.ended
+    over = call.ended is not None and call.ended <= until
+    ended = call.ended if over and call.ended is not None else until
     told, steps = steps_of(call, ended, plan_for(call))
     path = critical(told, call.began, ended, call.traces)
     name = f"{'fineflow' if call.optimized else 'stock'}: {call.name}.{call.entry}"
     names[name] = names.get(name, 0) + 1
     name = name if names[name] == 1 else f"{name} ({names[name]})"
-    return Track(name, steps, call.began, ended, path=path, remark=_remark(call, len(steps)))
+    return Track(name, steps, call.began, ended, path=path, remark=_remark(call, len(steps), over=over))
 
 
-def _remark(call: RecordedCall, steps: int) -> str:
+def _remark(call: RecordedCall, steps: int, *, over: bool) -> str:
     said = []
-    if call.failed:
+    if call.failed and over:
         said.append("It raised an exception.")
-    if call.ended is None:
+    if not over:
         said.append("It had not ended when recording ended.")
     if call.optimized and not call.traces and not any(i.label for i in call.intervals):
         said.append(_AS_STOCK)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,8 +51,9 @@ class _Names:
         self._leaves = {} if plan is None else leaves_by_id(plan)
         self._steps: dict[str, Primitive] = {}
         for p in everything(plan.p_graph) if plan is not None else ():
-            if p.op in WHOLE and (p.leaf not in self._steps or p.op is not Op.CALL):
+            if p.op in WHOLE and (p.leaf not in self._steps or self._steps[p.leaf].op is Op.CALL):
                 self._steps[p.leaf] = p
+        self.known = frozenset(p.name for p in plan.p_graph) if plan is not None else frozenset[str]()
 
     def of(self, run: Run) -> tuple[str, str]:
         """Returns the lane and the label of a run."""
@@ -67,19 +68,30 @@ class _Names:
             return step.engine or lane or OWN, step.name
         return lane or OWN, _told(run) if lane else run.name
 
-
     def _leaf(self, run: Run, obj: Any) -> str | None:
         """Returns the place of a run's object, or of the one that it is a shadow of; None if it may be several."""
         leaves = self._leaves.get(id(obj), [])
         if not leaves and self._plan is not None:
             leaves = [leaf for leaf, each in self._plan.objects.items() if type(each) is type(obj)]
-        if len(leaves) > 1 and not run.steps:  # LlamaIndex does not tell where in its object it runs
-            return None
+        if not run.steps:  # LlamaIndex does not tell where in its object it runs
+            leaves = [leaf for leaf in leaves if self._inside(run, leaf)]
+            return leaves[0] if len(leaves) == 1 else None
         return leaf_of(run, leaves)
+
+    def _inside(self, run: Run, leaf: str) -> bool:
+        """Returns True if the objects that contain a place are those around a run, as far as they report runs."""
+        assert self._plan is not None
+        kinds, around = [], run.parent
+        while around is not None:
+            kinds.append(type(around.obj))
+            around = around.parent
+        parts = leaf.split("/")
+        above = ["/".join(parts[:length]) for length in range(1, len(parts))]
+        return all(type(self._plan.objects[each]) in kinds for each in above if each in self._plan.objects)
 
 
 def _told(run: Run) -> str:
-    """Returns the name of a component's run: with that of the function or chain that called it, if the user named it."""
+    """Returns the name of a component's run, with that of the function or chain around it if that has a name."""
     around = run.parent
     while around is not None and around.parent is not None and around.name.startswith(("Runnable", "<lambda>", "Base")):
         around = around.parent
@@ -109,18 +121,19 @@ def steps_of(call: RecordedCall, ended: float, plan: Plan | None) -> tuple[list[
     named = list(told)
     names, least = _Names(plan), max(_LEAST, _SHARE * (ended - call.began))
     unused: defaultdict[str, set[int]] = defaultdict(set)
-    for at, interval in enumerate(told):
-        unused[interval.lane].add(at)
+    for place, interval in enumerate(told):
+        unused[interval.lane].add(place)
     own: list[Interval] = []
     pieces = [piece for root in tuple(call.runs) for piece in _pieces(root, names, ended)]
     for piece in sorted(pieces, key=lambda piece: (piece.start, piece.end)):
         if piece.lane == OWN:
             parts = _uncovered(piece, told)
             own += [_interval(piece, *part) for part in parts if part[1] - part[0] >= least]
-        elif (at := _work(piece, told, unused)) is not None:
+        elif (at := _work(piece, told, unused, names.known)) is not None:
             unused[piece.lane].discard(at)
             note = told[at].note or _ahead(told[at], piece)
-            named[at] = replace(told[at], label=piece.label, note=note, kind=kind_of(told[at]))
+            label = told[at].label if told[at].label in names.known else piece.label
+            named[at] = replace(told[at], label=label, note=note, kind=kind_of(told[at]))
         elif not piece.run.taken and (piece.whole or piece.end - piece.start >= least):
             own.append(_interval(piece, piece.start, piece.end))
     return [*told, *own], [*named, *own]
@@ -145,9 +158,14 @@ def _pieces(run: Run, names: _Names, ended: float) -> Iterator[_Piece]:
         yield _Piece(run, lane, label, until, last, not run.children)
 
 
-def _work(piece: _Piece, told: Sequence[Interval], unused: dict[str, set[int]]) -> int | None:
-    """Returns the place of the reported work that a piece stands for: it ended in it, or before if that was short."""
+def _work(piece: _Piece, told: Sequence[Interval], unused: dict[str, set[int]], known: Collection[str]) -> int | None:
+    """Returns the place of the reported work that a piece stands for: it ended in it, or before if stock took it.
+
+    known: labels that primitives of the plan have; work with such a label is of no other run.
+    """
     fitting = [at for at in unused[piece.lane] if told[at].end <= piece.end + _NEAR]
+    fitting = [at for at in fitting if told[at].label == piece.label or told[at].label not in known]
+    fitting = [at for at in fitting if told[at].label == piece.label] or fitting
     within = [at for at in fitting if told[at].end >= piece.start]
     if not within and not piece.run.taken:
         return None

@@ -20,9 +20,9 @@ class Interval:
 
     lane: engine name. label: display name of the work. queued/start/end: seconds. items: batch size of the request.
     batch: number of the engine batch it was part of; for an LLM, of the step in which it began (-1: no batches).
-    origin: label set by ``labelled()`` around the call that caused it ("" outside). call: number of the recorded call that
-    it was for (``runtime.recording``; 0: none). kind: operation (an ``Op``'s value), "" if the label tells it. note:
-    anything else that is worth showing.
+    origin: label set by ``labelled()`` around the call that caused it ("" outside). call: number of the recorded call
+    that it was for (``runtime.recording``; 0: none). kind: operation (an ``Op``'s value), "" if the label tells it.
+    note: anything else that is worth showing.
     """
 
     lane: str

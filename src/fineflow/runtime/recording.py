@@ -88,9 +88,7 @@ def current() -> RecordedCall | None:
 
 def begin(obj: Any, entry: str, *, optimized: bool, name: str = "") -> RecordedCall:
     """Begins a call. Its context has to be marked with its number (``events.mark_call``)."""
-    made = RecordedCall(
-        next(_numbers), name or type(obj).__name__, entry, optimized, _weak(obj), began=events.now()
-    )
+    made = RecordedCall(next(_numbers), name or type(obj).__name__, entry, optimized, _weak(obj), began=events.now())
     _under_way[made.number] = made
     for recorder in tuple(recorders):
         recorder(made)
@@ -181,7 +179,7 @@ def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator
         failed = False
         raise
     finally:
-        if hasattr(pieces, "close"):
+        if pieces is not None and hasattr(pieces, "close"):
             with recorded:
                 pieces.close()
         end(recorded.call, failed=failed)
@@ -204,7 +202,7 @@ async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]])
         failed = False
         raise
     finally:
-        if hasattr(pieces, "aclose"):
+        if pieces is not None and hasattr(pieces, "aclose"):
             with recorded:
                 await pieces.aclose()
         end(recorded.call, failed=failed)

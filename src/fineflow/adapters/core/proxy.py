@@ -97,7 +97,14 @@ class Planned(wrapt.ObjectProxy[Any]):
         ``_self_plan`` would come to the same, after more questions.
         """
         plan, options = self._self_plans.get(way), self._self_options
-        if recording.recorders or plan is None or options.eager or options.timeout is not None or limit_changes() or limits_in_force():
+        if (
+            recording.recorders
+            or plan is None
+            or options.eager
+            or options.timeout is not None
+            or limit_changes()
+            or limits_in_force()
+        ):
             return False
         return entry not in plan.pays and entry not in plan.follows and plan.snapshot.holds()
 

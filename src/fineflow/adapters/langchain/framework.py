@@ -22,8 +22,8 @@ from fineflow.adapters.langchain.chain_proxy import OptimizedChain
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
-from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.lanes import lane_of
+from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.ir import Graph

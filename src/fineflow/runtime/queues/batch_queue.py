@@ -243,8 +243,8 @@ class BatchQueue:
             end = events.now()
             for request, taken in batch:
                 times = request.queued, start, end
-                about = len(taken), number, request.origin, request.call
-                events.report(events.Interval(instance.name, request.label, *times, *about))
+                about = {"items": len(taken), "batch": number, "origin": request.origin, "call": request.call}
+                events.report(events.Interval(instance.name, request.label, *times, **about))
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""
