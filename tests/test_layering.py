@@ -82,7 +82,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     # The same handlers, for recorders, and the picture of what they saw.
     "recording": (
-        *("", "ir", "adapters.core", "adapters.registry", "observe", "runtime", "watching", "checking", "demo"),
+        *("", "ir", "adapters", "observe", "runtime", "watching", "checking", "demo"),
         *LEAVES,
     ),
     "instrumentation": ("", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),

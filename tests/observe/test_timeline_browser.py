@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from browser import FOUND, Browser, browser
 from fineflow.observe import Interval, Timeline, Track
 from fineflow.observe.tracks import OWN
-from browser import FOUND, Browser, browser
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason="needs chromium or chrome on the path")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_stock_and_fineflow_in_one_picture() -> None:
     assert ours.against == stock.name
     assert ours.total < stock.total
     answers = [i for i in stock.intervals if i.lane == "FakeLLM"]
-    assert all(one.end <= other.start for one, other in zip(answers, answers[1:], strict=False))
+    assert all(one.end <= other.start for one, other in pairwise(answers))
     assert "answers of FakeLLM were written side by side" in rec.timeline().verdict
 
 

@@ -16,7 +16,7 @@ import fineflow
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from fineflow.testing.langchain import FakeChat
-ask = ChatPromptTemplate.from_template("{question}") | FakeChat(latency=0.02)
+ask = ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=0.02)
 chain = RunnablePassthrough.assign(first=ask) | RunnablePassthrough.assign(second=ask)
 number = 3
 asked = []

@@ -6,13 +6,31 @@ from typing import Any, cast
 
 from langchain_core.tracers.context import register_configure_hook
 
+from fineflow.adapters.langchain.inner_calls.dry_run import sent_one_by_one
 from fineflow.recording.runs import Runs
 from fineflow.runtime import recording
 from fineflow.watching.langchain import FineflowCallbackHandler
+from fineflow.watching.runs import Run
 
 
 class Handler(Runs, FineflowCallbackHandler):
     """Records runs."""
+
+    def _end(self, key: Any, *, failed: bool = False) -> None:
+        run, call = self._run(key), recording.current()
+        super()._end(key, failed=failed)
+        if run is not None and run.sync and call is not None and not call.optimized:
+            _one_by_one(run)
+
+
+def _one_by_one(run: Run) -> None:
+    """Sets the times of requests that stock sends one after the other, and reports all at once, to equal parts."""
+    for child in run.children:
+        asked = [each for each in child.children if each.kind == "llm" and each.end is not None]
+        if sent_one_by_one(run.obj, len(asked)):
+            start, end = min(each.start for each in asked), max(each.end or 0.0 for each in asked)
+            for number, each in enumerate(asked):
+                each.start, each.end = (start + (end - start) * part / len(asked) for part in (number, number + 1))
 
 
 _handler = Handler()

@@ -53,7 +53,7 @@ class _Names:
         for p in everything(plan.p_graph) if plan is not None else ():
             if p.op in WHOLE and (p.leaf not in self._steps or self._steps[p.leaf].op is Op.CALL):
                 self._steps[p.leaf] = p
-        self.known = frozenset(p.name for p in plan.p_graph) if plan is not None else frozenset[str]()
+        self.known = {} if plan is None else {p.name: p.op.value for p in plan.p_graph}  # operations by label
 
     def of(self, run: Run) -> tuple[str, str]:
         """Returns the lane and the label of a run."""
@@ -118,8 +118,8 @@ def steps_of(call: RecordedCall, ended: float, plan: Plan | None) -> tuple[list[
     ended: seconds, the end of the call or of its recording.
     """
     told = sorted(call.intervals, key=lambda i: i.queued)
-    named = list(told)
     names, least = _Names(plan), max(_LEAST, _SHARE * (ended - call.began))
+    named = [replace(i, kind=names.known.get(i.label, i.kind)) for i in told]
     unused: defaultdict[str, set[int]] = defaultdict(set)
     for place, interval in enumerate(told):
         unused[interval.lane].add(place)
@@ -128,20 +128,20 @@ def steps_of(call: RecordedCall, ended: float, plan: Plan | None) -> tuple[list[
     for piece in sorted(pieces, key=lambda piece: (piece.start, piece.end)):
         if piece.lane == OWN:
             parts = _uncovered(piece, told)
-            own += [_interval(piece, *part) for part in parts if part[1] - part[0] >= least]
+            own += [_interval(piece, *part, "") for part in parts if part[1] - part[0] >= least]
         elif (at := _work(piece, told, unused, names.known)) is not None:
             unused[piece.lane].discard(at)
             note = told[at].note or _ahead(told[at], piece)
             label = told[at].label if told[at].label in names.known else piece.label
-            named[at] = replace(told[at], label=label, note=note, kind=kind_of(told[at]))
+            named[at] = replace(told[at], label=label, note=note, kind=names.known.get(label) or kind_of(told[at]))
         elif not piece.run.taken and (piece.whole or piece.end - piece.start >= least):
-            own.append(_interval(piece, piece.start, piece.end))
+            kind = names.known.get(piece.label) or _KINDS.get(piece.run.kind, "")
+            own.append(_interval(piece, piece.start, piece.end, kind))
     return [*told, *own], [*named, *own]
 
 
-def _interval(piece: _Piece, start: float, end: float) -> Interval:
+def _interval(piece: _Piece, start: float, end: float, kind: str) -> Interval:
     note = "it failed" if piece.run.failed else ""
-    kind = _KINDS.get(piece.run.kind, "")
     return Interval(piece.lane, piece.label, start, start, end, note=note, kind=kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import wrapt
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -28,6 +29,6 @@ def lane_of(obj: Any) -> str:
         return str(getattr(getattr(obj, "engine", None) if held is None else held.engine, "name", type(obj).__name__))
     if isinstance(obj, BaseTool):
         return str(obj.metadata.name)
-    if isinstance(meant(obj), (BasePydanticVectorStore, BaseRetriever)):
-        return type(meant(obj)).__name__
-    return ""
+    held = meant(obj)
+    held = held.__wrapped__ if isinstance(held, wrapt.ObjectProxy) else held  # the shadow of a store
+    return type(held).__name__ if isinstance(held, (BasePydanticVectorStore, BaseRetriever)) else ""

@@ -243,8 +243,8 @@ class BatchQueue:
             end = events.now()
             for request, taken in batch:
                 times = request.queued, start, end
-                about = {"items": len(taken), "batch": number, "origin": request.origin, "call": request.call}
-                events.report(events.Interval(instance.name, request.label, *times, **about))
+                made = events.Interval(instance.name, request.label, *times, len(taken), number, request.origin)
+                events.report(made if not request.call else replace(made, call=request.call))
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""
