@@ -245,7 +245,8 @@ def test_requests_that_stock_reports_together_are_drawn_one_after_the_other() ->
     from langchain_classic.chains.combine_documents.stuff import StuffDocumentsChain
     from langchain_core.documents import Document
 
-    each = LLMChain(llm=FakeChat(prefill=0.02), prompt=ChatPromptTemplate.from_template("{text}"))
+    llm = FakeChat(prefill=0.02, custom_get_token_ids=lambda text: list(text.encode()))
+    each = LLMChain(llm=llm, prompt=ChatPromptTemplate.from_template("{text}"))
     stuff = StuffDocumentsChain(llm_chain=each, document_variable_name="text")
     reduce = ReduceDocumentsChain(combine_documents_chain=stuff)
     chain = MapReduceDocumentsChain(llm_chain=each, reduce_documents_chain=reduce, document_variable_name="text")

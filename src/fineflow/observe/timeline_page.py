@@ -88,10 +88,10 @@ def _track(track: Track, shown: Sequence[str], axis: _Axis, first: Track | None)
         critical.setdefault(segment.at, []).append((segment.start, segment.end))
     drawn = "".join(_lane(lane, track, shown, critical, axis, marks) for lane in axis.lanes)
     drawn = drawn or f'<div class="row"><div class="lane">nothing recorded</div><div class="plot">{marks}</div></div>'
-    told = f": {escape(verdict(track, first))}" if first is not None else ""
+    told = duration(track.total) if first is None else escape(verdict(track, first))
     remark = f"<p>{escape(track.remark)}</p>" if track.remark else ""
     return (
-        f"<section><h2>{escape(track.name)} <small>{duration(track.total)}{told}</small></h2>{remark}"
+        f"<section><h2>{escape(track.name)} <small>{told}</small></h2>{remark}"
         f'<div class="scroll"><div class="wide">{drawn}'
         f'<div class="row"><div></div><div class="axis">{_labels(track, axis)}</div></div></div></div>'
         f"{_table(track, shown, critical)}</section>"
