@@ -80,6 +80,11 @@ OURS: dict[str, tuple[str, ...]] = {
         *("", "ir", "api", "explanation", "obstacles", "observe", "adapters", "cost_model", "runtime"),
         *LEAVES,
     ),
+    # The same handlers, for recorders, and the picture of what they saw.
+    "recording": (
+        *("", "ir", "adapters", "observe", "runtime", "watching", "checking", "demo"),
+        *LEAVES,
+    ),
     "instrumentation": ("", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
@@ -96,6 +101,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "runtime",
         "cost_model",
         "servers",
+        "_lazy",
         *LEAVES,
         "instrumentation",
     ),
@@ -111,12 +117,19 @@ OURS: dict[str, tuple[str, ...]] = {
     "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "demo", "testing", *LEAVES),
-    "cli": ("", "api", "checking", "cost_model", "demo", "observe", "profiling", *LEAVES),
+    "cli": ("", "api", "checking", "cost_model", "demo", "observe", "profiling", "recording", *LEAVES),
     "__main__": ("cli",),
 }
 
 # Libraries, by the name that is imported, and the modules or packages of ours that may import them.
-LANGCHAIN = ("adapters.langchain", "watching.langchain", "instrumentation.routing", "testing", "demo")
+LANGCHAIN = (
+    "adapters.langchain",
+    "watching.langchain",
+    "recording.langchain",
+    "instrumentation.routing",
+    "testing",
+    "demo",
+)
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "accelerate": ("backends.transformers",),
     "chromadb": ("demo",),
@@ -129,8 +142,20 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
-    "llama_index": ("adapters.llamaindex", "watching.llamaindex", "testing", "demo", "checking"),
-    "llama_index_instrumentation": ("adapters.llamaindex", "watching.llamaindex", "testing"),
+    "llama_index": (
+        "adapters.llamaindex",
+        "watching.llamaindex",
+        "recording.llamaindex",
+        "testing",
+        "demo",
+        "checking",
+    ),
+    "llama_index_instrumentation": (
+        "adapters.llamaindex",
+        "watching.llamaindex",
+        "recording.llamaindex",
+        "testing",
+    ),
     "numpy": ("backends", "adapters.core.batched_search"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
     "annotated_types": ("adapters.langchain",),  # the constraints of pydantic fields
@@ -138,6 +163,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         *LANGCHAIN,
         "adapters.llamaindex",
         "watching.llamaindex",
+        "recording.llamaindex",
     ),  # components of both frameworks are pydantic models
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),

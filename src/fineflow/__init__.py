@@ -5,6 +5,7 @@ rag = fineflow.optimize(chain)
 print(fineflow.explain(chain))
 """
 
+from fineflow._lazy import Lazy, lazily
 from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
 from fineflow.declare import effects, external, pure
@@ -38,8 +39,12 @@ __all__ = [
     "optimize",
     "paused",
     "pure",
+    "record",
     "shutdown",
     "statistics",
     "status",
     "uninstrument",
 ]
+
+# Recording imports what it shows itself with, and a framework's handlers.
+__getattr__, __dir__ = lazily(__name__, {"record": Lazy("fineflow.recording.recorder")})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineflow.observe import Interval, Track, chrome_trace, record, timeline_html
-from fineflow.observe.timeline import duration, nice_step, pack
+from fineflow.observe import Interval, Timeline, Track, chrome_trace, record, timeline_html
+from fineflow.observe.tracks import OWN, duration, lanes, names, nice_step, pack
 from fineflow.runtime.events import report
 
 
@@ -29,7 +30,7 @@ OURS = Track(
 
 
 def lefts(page: str) -> list[float]:
-    return [float(left) for left in re.findall(r'class="bar"[^>]*left:([\d.]+)%', page)]
+    return [float(left) for left in re.findall(r'class="bar[^>]*left:([\d.]+)%', page)]
 
 
 def test_tracks_share_an_axis_and_start_at_their_own_zero() -> None:
@@ -37,7 +38,7 @@ def test_tracks_share_an_axis_and_start_at_their_own_zero() -> None:
     assert lefts(page) == [0, 75, 50, 0, 0, 0]
     assert page.index("stock") < page.index("fineflow")
     assert "4.00 s" in page
-    assert "2.00 s, 0.50 times as long as stock (2.00 s earlier)" in page
+    assert "2.0\u00d7 faster (2.00 s instead of 4.00 s)" in page
 
 
 def test_lanes_follow_the_order_in_which_engines_began() -> None:
@@ -47,14 +48,15 @@ def test_lanes_follow_the_order_in_which_engines_began() -> None:
 
 def test_overlapping_work_gets_rows_of_its_own() -> None:
     page = timeline_html([OURS])
-    tops = re.findall(r'class="bar"[^>]*top:(\d+)px', page)
+    tops = re.findall(r'class="bar[^>]*top:(\d+)px', page)
     assert tops == ["1", "21", "1"]
 
 
 def test_hovering_tells_everything() -> None:
     page = timeline_html([OURS])
     assert (
-        "embed  on minilm\nfrom 500 ms to 1.00 s\nran 500.0 ms, queued 500.0 ms\n3 items, batch 4\ncaused by q1" in page
+        'aria-label="embed; embed on minilm; from 500 ms to 1.00 s; ran 500.0 ms, queued 500.0 ms; 3 items, batch 4; '
+        'caused by q1"' in page
     )
     assert page.count('class="wait"') == 1
 
@@ -84,10 +86,11 @@ def test_labels_are_escaped_and_nothing_is_loaded() -> None:
 
 
 def test_crowded_lanes_are_drawn_thin_and_whole() -> None:
-    crowd = Track("crowd", [at(0, 0.1, 1 + number) for number in range(30)])
-    page = timeline_html([crowd])
-    assert 'class="plot thin"' in page
-    assert len(lefts(page)) == 30
+    for count, size in ((30, "small"), (120, "thin")):
+        crowd = Track("crowd", [at(0, 0.1, 1 + number) for number in range(count)])
+        page = timeline_html([crowd])
+        assert f'class="plot {size}"' in page
+        assert len(lefts(page)) == count
 
 
 times = st.floats(0, 10).map(lambda x: round(x, 2))
@@ -115,16 +118,50 @@ def test_trace_has_a_process_per_track_and_a_thread_per_row() -> None:
     work = [e for e in events if e.get("cat") == "run" and e["pid"] == 1]
     assert [(e["ts"], e["dur"]) for e in work] == [(0, 2e6), (3e6, 1e6), (2e6, 1e6)]
     assert next(e for e in events if e.get("cat") == "run" and e["name"] == "embed" and e["pid"] == 2)["args"] == {
+        "step": "embed",
         "items": 3,
         "batch": 4,
         "origin": "q1",
+        "critical": False,
     }
+    arrows = [e for e in events if e["ph"] in "sf" and e["pid"] == 1]
+    assert [e["ph"] for e in arrows] == ["s", "f", "s", "f"]
+    assert [e["tid"] for e in arrows] == [1, 2, 2, 1]  # from the model to the embedding and back
 
 
 def test_recorded_intervals_can_be_shown() -> None:
     with record() as intervals:
         report(at(1, 1, 2, "chroma", "search"))
-    assert "search  on chroma" in timeline_html([Track("call", intervals)])
+    assert "search on chroma" in timeline_html([Track("call", intervals)])
+
+
+def test_names_keep_what_tells_them_apart() -> None:
+    paths = [f"question {n}/context/retriever.search" for n in (1, 2, 12)]
+    assert names([Track("t", [at(n, n, n + 1, label=path) for n, path in enumerate(paths)])]) == [
+        ["question 1", "question 2", "question 12"]
+    ]
+    both = [at(0, 0, 1, label="a/llm.decode"), at(1, 1, 2, label="a/llm.decode~2"), at(2, 2, 3, label="llm.decode")]
+    assert names([Track("t", both)]) == [["a", "a·2", "llm"]]
+    different = [at(0, 0, 1, "store", "a.search"), at(1, 1, 2, "store", "a.ingest")]
+    assert names([Track("t", different)]) == [["a.search", "a.ingest"]]
+
+
+def test_equal_names_are_numbered_by_time_in_each_lane() -> None:
+    track = Track("t", [at(2, 2, 3), at(0, 0, 1), at(0, 0, 1, "minilm", "embed")])
+    assert names([track]) == [["decode 2", "decode 1", "embed"]]
+
+
+def test_other_code_is_the_last_lane() -> None:
+    assert lanes([Track("t", [at(0, 0, 1, OWN), at(1, 1, 2, "b"), at(2, 2, 3, "a")])]) == ["b", "a", OWN]
+
+
+def test_a_timeline_is_saved_by_the_ending_of_the_name(tmp_path: Path) -> None:
+    timeline = Timeline([STOCK, OURS], "two <calls>")
+    assert timeline.save(tmp_path / "t.html").read_text(encoding="utf-8") == timeline.html()
+    assert json.loads(timeline.save(str(tmp_path / "t.json")).read_text())["traceEvents"]
+    assert "2.0\u00d7 faster" in repr(timeline)
+    shown = timeline._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and "<script" not in shown
 
 
 def test_times_for_people() -> None:

@@ -8,11 +8,18 @@ import sys
 from collections.abc import Sequence
 
 import fineflow
-from fineflow.cli import check, demo, explain, profile, run
+from fineflow.cli import check, demo, explain, profile, run, timeline
 from fineflow.cli.common import BAD_INPUT, FAILED, INTERRUPTED
 from fineflow.errors import UsageError
 
-COMMANDS = {"demo": demo, "explain": explain, "run": run, "check": check, "profile": profile}
+COMMANDS = {
+    "demo": demo,
+    "explain": explain,
+    "timeline": timeline,
+    "run": run,
+    "check": check,
+    "profile": profile,
+}
 """Each module has ``HELP``, ``DESCRIPTION``, ``arguments(parser)`` and ``run(args)``, which returns the exit status."""
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fineflow.demo.frameworks import Framework
 from fineflow.runtime import events
+from fineflow.runtime.call.trace import Trace
 
 STOCK, FINEFLOW = "stock", "fineflow"
 SIDES = (STOCK, FINEFLOW)
@@ -44,12 +45,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One timed call: its duration and its start in seconds, and the intervals that engines reported meanwhile."""
+    """One timed call: its duration and its start in seconds, and the intervals that engines reported meanwhile.
+
+    traces: of the graph that ran ahead, if any.
+    """
 
     seconds: float
     outcome: Outcome
     start: float
     intervals: Sequence[events.Interval]
+    traces: Sequence[Trace] = ()
 
 
 @dataclass(slots=True)
@@ -150,4 +155,6 @@ def _run(runner: asyncio.Runner, app: Any, framework: Framework, entry: str, que
             except Exception as error:
                 outcome = Outcome(error=error)
             seconds = time.perf_counter() - start
-    return Run(seconds, outcome, start, intervals)
+    last = getattr(app, "_self_last", None)  # of an optimized object
+    traces = [last.trace] if last is not None and last.trace is not None and last.trace.began >= start else []
+    return Run(seconds, outcome, start, intervals, traces)

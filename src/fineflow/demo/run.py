@@ -22,6 +22,7 @@ from fineflow.demo.inputs import Settings, one_line
 from fineflow.demo.measure import FINEFLOW, SIDES, STOCK, Measured, measure
 from fineflow.errors import UsageError
 from fineflow.observe import Track, timeline_html
+from fineflow.observe.critical_intervals import critical
 
 Say = Callable[[str], None]
 
@@ -139,7 +140,9 @@ def _write_timeline(file: Path, measured: list[Measured]) -> None:
                 typical = item.typical(side, entry)
                 name = f"{side} {entry}: {item.question}"
                 against = "" if side == STOCK else tracks[-1].name
-                tracks.append(Track(name, typical.intervals, typical.start, typical.start + typical.seconds, against))
+                ends = typical.start, typical.start + typical.seconds
+                path = critical(typical.intervals, *ends, typical.traces)
+                tracks.append(Track(name, typical.intervals, *ends, against, path))
     try:
         file.write_text(timeline_html(tracks, title="fineflow demo: stock above, fineflow below"), encoding="utf-8")
     except OSError as error:

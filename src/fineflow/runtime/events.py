@@ -20,7 +20,9 @@ class Interval:
 
     lane: engine name. label: display name of the work. queued/start/end: seconds. items: batch size of the request.
     batch: number of the engine batch it was part of; for an LLM, of the step in which it began (-1: no batches).
-    origin: label set by ``labelled()`` around the call that caused it ("" outside).
+    origin: label set by ``labelled()`` around the call that caused it ("" outside). call: number of the recorded call
+    that it was for (``runtime.recording``; 0: none). kind: operation (an ``Op``'s value), "" if the label tells it.
+    note: anything else that is worth showing.
     """
 
     lane: str
@@ -31,6 +33,9 @@ class Interval:
     items: int = 1
     batch: int = -1
     origin: str = ""
+    call: int = 0
+    kind: str = ""
+    note: str = ""
 
 
 class Meter(Protocol):
@@ -54,8 +59,7 @@ meters: list[Meter] = []
 _clocks = False  # a plain flag, as it is read many times in every call
 _listeners: list[Callable[[Interval], None]] = []
 _origin: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_origin", default="")
-
-
+_call: contextvars.ContextVar[int] = contextvars.ContextVar("fineflow_recorded_call", default=0)
 _subject: contextvars.ContextVar[str] = contextvars.ContextVar("fineflow_subject", default="")
 _stamp: contextvars.ContextVar[Any] = contextvars.ContextVar("fineflow_stamp", default=None)
 
@@ -76,6 +80,16 @@ def own_clock() -> None:
 
 def listening() -> bool:
     return bool(_listeners)
+
+
+def listen(listener: Callable[[Interval], None]) -> None:
+    """Adds a listener, which is called from any thread."""
+    _listeners.append(listener)
+
+
+def unlisten(listener: Callable[[Interval], None]) -> None:
+    """Removes a listener."""
+    _listeners.remove(listener)
 
 
 def report(interval: Interval) -> None:
@@ -99,6 +113,21 @@ def sized(engine: str, op: Any, size: float, name: str | None = None) -> None:
 def origin() -> str:
     """Returns the label that ``labelled()`` set around the current call."""
     return _origin.get()
+
+
+def call() -> int:
+    """Returns the number of the recorded call around the current code; 0 outside."""
+    return _call.get()
+
+
+def mark_call(number: int) -> contextvars.Token[int]:
+    """Marks the current context as that of a recorded call."""
+    return _call.set(number)
+
+
+def unmark_call(token: contextvars.Token[int]) -> None:
+    """Undoes ``mark_call``."""
+    _call.reset(token)
 
 
 def subject(otherwise: str) -> str:
@@ -167,7 +196,7 @@ def ended(lane: str, label: str, queued: float, begun: float | None, batch: int)
     if listening():
         end = now()
         start = end if begun is None else begun
-        report(Interval(lane, subject(label), queued, start, end, batch=batch, origin=origin()))
+        report(Interval(lane, subject(label), queued, start, end, batch=batch, origin=origin(), call=call()))
 
 
 @contextmanager
@@ -184,8 +213,9 @@ def labelled(label: str) -> Iterator[None]:
 def record() -> Iterator[list[Interval]]:
     """Collects the intervals of everything that runs inside the block, on all threads."""
     found: list[Interval] = []
-    _listeners.append(found.append)
+    listener = found.append
+    listen(listener)
     try:
         yield found
     finally:
-        _listeners.remove(found.append)
+        unlisten(listener)

@@ -14,7 +14,7 @@ from fineflow.ir.spec import bodies, everything
 from fineflow.watching.runs import Run
 
 # Operations that stand for the whole of what stock runs at one place; the others there are parts of it.
-_WHOLE = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK, Op.TOOL, Op.CALL, Op.INGEST})
+WHOLE = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK, Op.TOOL, Op.CALL, Op.INGEST})
 
 
 @dataclass
@@ -81,12 +81,10 @@ def observed(plan: Plan, graph: Graph, calls: Sequence[Run], *, ahead: bool) -> 
 
 def _places(plan: Plan, calls: Sequence[Run]) -> dict[str, _At]:
     """Returns the runs by the place of their object in the user's object."""
-    by_id: dict[int, list[str]] = {}
-    for leaf, obj in plan.objects.items():
-        by_id.setdefault(id(obj), []).append(leaf)
+    by_id = leaves_by_id(plan)
     found: dict[str, _At] = {}
     for call in calls:
-        where = {run: _leaf(run, by_id.get(id(run.obj), [])) for run in call.everything() if run.end is not None}
+        where = {run: leaf_of(run, by_id.get(id(run.obj), [])) for run in call.everything() if run.end is not None}
         for run, place in where.items():
             if place is not None:
                 at = found.setdefault(place, _At())
@@ -101,7 +99,15 @@ def _saved(run: Run, places: Mapping[Run, str | None]) -> float:
     return run.saved + sum(_saved(each, places) for each in run.children if places.get(each) is None)
 
 
-def _leaf(run: Run, leaves: Sequence[str]) -> str | None:
+def leaves_by_id(plan: Plan) -> dict[int, list[str]]:
+    """Returns the places of each object in the user's object, by its id."""
+    by_id: dict[int, list[str]] = {}
+    for leaf, obj in plan.objects.items():
+        by_id.setdefault(id(obj), []).append(leaf)
+    return by_id
+
+
+def leaf_of(run: Run, leaves: Sequence[str]) -> str | None:
     """Returns the place that fits where stock ran it; an object may be in several."""
     if run.obj is None:
         return None
@@ -116,7 +122,7 @@ def _within(steps: Sequence[str], path: Sequence[str]) -> bool:
 
 def _seconds(graph: Graph, places: Mapping[str, _At], *, ahead: bool) -> dict[str, float]:
     """Returns the seconds of each primitive that stands for something that stock runs."""
-    whole = [p for p in everything(graph) if p.op in _WHOLE]
+    whole = [p for p in everything(graph) if p.op in WHOLE]
     found: dict[str, float] = {}
     untold: dict[str, list[Primitive]] = {}
     for p in whole:

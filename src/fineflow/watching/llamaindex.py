@@ -17,7 +17,9 @@ from fineflow.watching.runs import Run
 from fineflow.watching.watcher import Predictions, Watcher
 
 
-class _Watcher(Watcher):
+class SpanWatcher(Watcher):
+    """Collects the runs of spans; those of an object's own inner methods belong to its run."""
+
     def _predictions(self) -> Predictions:
         return DryRuns(self._saved)
 
@@ -69,7 +71,7 @@ class FineflowSpanHandler(BaseSpanHandler[BaseSpan]):
     inputs and no outputs. It changes nothing that a call does.
     """
 
-    _watcher: _Watcher = PrivateAttr(default_factory=_Watcher)
+    _watcher: SpanWatcher = PrivateAttr(default_factory=SpanWatcher)
 
     @classmethod
     def class_name(cls) -> str:

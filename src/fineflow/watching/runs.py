@@ -18,7 +18,8 @@ class Run:
     kind: "chain", "llm", "retriever", "tool". entry: the method, as plans name it. steps: its places in what contains
     it, outermost first, as far as stock tells them. streamed: its value arrives in pieces. where: of an outermost run,
     the line that called it, or "". saved: seconds that running ahead would have saved inside its user function. early:
-    calls that would have run ahead there. hidden: runs inside it that were too many to keep.
+    calls that would have run ahead there. hidden: runs inside it that were too many to keep. taken: its
+    component's result came from a graph that ran ahead.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Run:
         "start",
         "steps",
         "streamed",
+        "taken",
         "where",
     )
 
@@ -46,7 +48,7 @@ class Run:
         self.failed = False
         self.children: list[Run] = []
         self.saved, self.early, self.hidden = 0.0, 0, 0
-        self.where, self.streamed = "", False
+        self.where, self.streamed, self.taken = "", False, False
         self.root: Run = self
         self.parent: Run | None = None
         self.ref = _weak(obj)

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from fineflow.runtime import recording
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
 from fineflow.runtime.events import now
@@ -88,6 +89,7 @@ class Claiming:
             entry, mine = self.bridge.outcome(partial(self._take, leaf, key, usable))
         if not mine:
             assert entry is not None
+            _taken()
             raise_stop(entry.error)
             return entry, cast(T, entry.result())
         check()  # the wait may have ended because the call was stopped
@@ -112,6 +114,8 @@ class Claiming:
         if not self.bridge.here:
             return await self._claim_from_elsewhere(leaf, key, own, usable)
         entry, mine = await self._take(leaf, key, usable)
+        if not mine:
+            _taken()
         if not mine or entry.over:  # the call may have ended meanwhile
             return entry, entry.result()
         since = now()
@@ -139,6 +143,7 @@ class Claiming:
                 raise
             return self.nobodys_entry(), await own()  # that loop was shut down
         if not mine:
+            _taken()
             return entry, entry.result()
         try:
             result = await own()
@@ -170,12 +175,21 @@ class Claiming:
         if self.bridge.here:  # this thread runs the loop, so it must not wait for the graph's chunks
             return self.nobodys_entry(), True
         try:
-            return self.bridge.run(lambda: self.aclaim_stream(leaf, key, usable))
+            entry, mine = self.bridge.run(lambda: self._claim_stream(leaf, key, usable))
         except Unreachable:
             return self.nobodys_entry(), True
+        if not mine:
+            _taken()
+        return entry, mine
 
     def aclaim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
         """``claim_stream`` on the event loop of the call."""
+        entry, mine = self._claim_stream(leaf, key, usable)
+        if not mine:
+            _taken()
+        return entry, mine
+
+    def _claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
         return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
 
     def paced(self, chunks: Iterator[T], pieces: StreamedCall | None = None) -> Iterator[T]:
@@ -261,6 +275,12 @@ class Claiming:
 
         with suppress(Unreachable):
             self.bridge.run(expect)
+
+
+def _taken() -> None:
+    """Tells recorders that stock has taken a result in the current run."""
+    if recording.recorders:
+        recording.taken()
 
 
 async def _do(call: Call, leaf: str, entries: Sequence[Entry], work: Callable[[], Awaitable[Sequence[Any]]]) -> None:

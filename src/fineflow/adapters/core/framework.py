@@ -91,6 +91,10 @@ class Framework(ABC):
         """Prepares the current context, a copy of the one in which stock opened the outermost run, for components."""
         return None
 
+    def lane(self, obj: Any) -> str:
+        """Returns the lane of a component in timelines, as its primitive names it; "" for what is no component."""
+        return ""
+
     def bounded(self, plan: Plan) -> Plan:
         """Returns the plan, extended to bound the components that currently have a limit."""
         return plan

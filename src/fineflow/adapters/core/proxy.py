@@ -19,6 +19,7 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.session import Session
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
+from fineflow.runtime import recording
 from fineflow.runtime.call.cancellation import stopping
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.lifecycle import Admission, InThread
@@ -96,7 +97,14 @@ class Planned(wrapt.ObjectProxy[Any]):
         ``_self_plan`` would come to the same, after more questions.
         """
         plan, options = self._self_plans.get(way), self._self_options
-        if plan is None or options.eager or options.timeout is not None or limit_changes() or limits_in_force():
+        if (
+            recording.recorders
+            or plan is None
+            or options.eager
+            or options.timeout is not None
+            or limit_changes()
+            or limits_in_force()
+        ):
             return False
         return entry not in plan.pays and entry not in plan.follows and plan.snapshot.holds()
 
@@ -151,6 +159,9 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_call(self, invocation: Invocation) -> Any:
         """Runs a sync call."""
+        if recording.recorders and recording.due():
+            with recording.call(self.__wrapped__, invocation.method):
+                return self._self_call(invocation)
         plan = self._self_plan(invocation)
         if plan is None and not self._self_governed:
             return invocation.stock(self.__wrapped__)
@@ -170,6 +181,9 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     async def _self_acall(self, invocation: Invocation) -> Any:
         """Runs an async call."""
+        if recording.recorders and recording.due():
+            with recording.call(self.__wrapped__, invocation.method):
+                return await self._self_acall(invocation)
         plan = self._self_plan(invocation)
         if plan is None and not self._self_governed:
             return await invocation.stock(self.__wrapped__)
@@ -205,6 +219,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_iterate(self, invocation: Invocation) -> Iterator[Any]:
         """Runs a sync call that streams."""
+        if recording.recorders and recording.due():
+            return recording.stream(self.__wrapped__, invocation.method, partial(self._self_iterate, invocation))
         plan = self._self_plan(invocation)
         if plan is None and not self._self_governed:
             stock: Iterator[Any] = invocation.stock(self.__wrapped__)  # may raise now, not at the first chunk
@@ -226,6 +242,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
         """Runs an async call that streams."""
+        if recording.recorders and recording.due():
+            return recording.astream(self.__wrapped__, invocation.method, partial(self._self_aiterate, invocation))
         plan = self._self_plan(invocation)
         if plan is None and not self._self_governed:
             stock: AsyncIterator[Any] = invocation.stock(self.__wrapped__)

@@ -22,6 +22,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime import recording
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.executor import Call, Execution
 from fineflow.runtime.call.lifecycle import Admission
@@ -95,6 +96,8 @@ class Session:
                 yield self.runs
         finally:
             self._planned._self_last = summary = lifecycle.close(call)
+            if recording.recorders:
+                recording.traced(summary.trace)
         lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     # For coroutines. No async context manager: its state would exist for each of thousands of waiting calls.
@@ -124,6 +127,8 @@ class Session:
         if call.tasks:
             await call.ended()
         self._planned._self_last = summary
+        if recording.recorders:
+            recording.traced(summary.trace)
         if error is None:
             lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 

@@ -22,6 +22,7 @@ from fineflow.adapters.langchain.chain_proxy import OptimizedChain
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
+from fineflow.adapters.langchain.lanes import lane_of
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
@@ -70,6 +71,9 @@ class LangChain(Framework):
     def prepare_component_context(self, outer: Any) -> None:
         """Hides stock's handlers from components: of a step's config they see everything else."""
         var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": None})
+
+    def lane(self, obj: Any) -> str:
+        return lane_of(obj)
 
     def bounded(self, plan: Plan) -> Plan:
         leaves = limited(plan.objects)

@@ -19,6 +19,7 @@ from fineflow.adapters.langchain.batch_calls import Batch, abatch
 from fineflow.adapters.langchain.calls import ChainCall, is_constant
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way, configured
 from fineflow.adapters.langchain.models import offline_vllm
+from fineflow.runtime import recording
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 
@@ -55,6 +56,9 @@ class Optimized(Planned):
         return self._self_events("astream_log", input, config, kwargs)
 
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
+        if recording.recorders and recording.due():
+            with recording.call(self.__wrapped__, "batch"):
+                return self.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         plan = self._self_batch_plan(inputs, kwargs, sync=True)
         if plan is None and not self._self_governed:
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
@@ -63,6 +67,9 @@ class Optimized(Planned):
         return call() if timeout is None else deadline.run(call, timeout)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
+        if recording.recorders and recording.due():
+            with recording.call(self.__wrapped__, "abatch"):
+                return await self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         plan = self._self_batch_plan(inputs, kwargs, sync=False)
         if plan is None and not self._self_governed:
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)

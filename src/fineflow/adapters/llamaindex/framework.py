@@ -23,6 +23,7 @@ from fineflow.adapters.llamaindex.agents.workflows import flow_class, flow_parts
 from fineflow.adapters.llamaindex.builder import Way
 from fineflow.adapters.llamaindex.ingestion.proxies import ingesting_class
 from fineflow.adapters.llamaindex.kernels.operations import KERNELS
+from fineflow.adapters.llamaindex.lanes import lane_of
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.synthesizers import is_synthesizer
 from fineflow.adapters.llamaindex.methods import opened
@@ -87,6 +88,9 @@ class LlamaIndex(Framework):
         way: Way = site.shadows.plan.way
         if shadow is not site.planned and opened(shadow, way.entry, site.opened):
             site.opens(way.entry)
+
+    def lane(self, obj: Any) -> str:
+        return lane_of(obj)
 
     def component(self, obj: Any) -> LimitedComponent:
         return standing(obj)

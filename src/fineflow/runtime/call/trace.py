@@ -230,15 +230,19 @@ def measured_path(trace: Trace) -> tuple[tuple[str, float], ...]:
 
     Each primitive comes with the seconds from that input to its own end. Those in a body follow its primitive.
     """
-    if not trace.runs:
-        return ()
-    graph, stamps = trace.runs[0]
-    return tuple(_path(trace, graph, stamps, "", trace.began))
+    return tuple((name, end - start) for name, start, end in measured_spans(trace))
+
+
+def measured_spans(trace: Trace) -> Iterator[tuple[str, float, float]]:
+    """Yields the steps of the measured critical path with the times between which each determined the end."""
+    if trace.runs:
+        graph, stamps = trace.runs[0]
+        yield from _path(trace, graph, stamps, "", trace.began)
 
 
 def _path(
     trace: Trace, graph: Graph, stamps: Mapping[str, Stamp], prefix: str, began: float
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[str, float, float]]:
     ends, last = _ends(graph, stamps, began)
     path = [graph.output.name] if graph.output.name in graph else []
     while path and (before := last[path[-1]]) is not None:
@@ -246,7 +250,7 @@ def _path(
     times = [began, *(ends[name] for name in reversed(path))]
     for name, (start, end) in zip(reversed(path), pairwise(times), strict=True):
         if name in stamps:
-            yield prefix + name, max(end - start, 0.0)
+            yield prefix + name, start, max(end, start)
             yield from _inner(trace, graph[name], end, prefix)
 
 
@@ -265,7 +269,7 @@ def _ends(graph: Graph, stamps: Mapping[str, Stamp], began: float) -> tuple[dict
     return ends, last
 
 
-def _inner(trace: Trace, p: Primitive, end: float, prefix: str) -> Iterator[tuple[str, float]]:
+def _inner(trace: Trace, p: Primitive, end: float, prefix: str) -> Iterator[tuple[str, float, float]]:
     """Yields the path of the body run that ended last for a primitive."""
     ran = [
         (heading, body, stamps)

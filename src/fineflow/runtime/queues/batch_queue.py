@@ -42,7 +42,7 @@ class _Request(Waiter):
         self.seen = seen
         self.items = items
         self.label = events.subject(label)
-        self.origin = events.origin()
+        self.origin, self.call = events.origin(), events.call()
         self.queued = events.now()
         self.todo = deque(range(len(items)))
         self.begun: float | None = None  # when its first batch began
@@ -244,7 +244,7 @@ class BatchQueue:
             for request, taken in batch:
                 times = request.queued, start, end
                 made = events.Interval(instance.name, request.label, *times, len(taken), number, request.origin)
-                events.report(made)
+                events.report(made if not request.call else replace(made, call=request.call))
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""

@@ -154,7 +154,7 @@ class CallRecord:
             self._tally.batch(1, (self.begun - self._queued,), now - self.begun, failed=failed)
             if events.listening():
                 lane = self._name, self._label, self._queued, self.begun, now
-                events.report(events.Interval(*lane, origin=events.origin()))
+                events.report(events.Interval(*lane, origin=events.origin(), call=events.call()))
 
     def __enter__(self) -> Self:
         return self

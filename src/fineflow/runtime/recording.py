@@ -1,0 +1,208 @@
+"""Calls as recorders see them: their ends, the intervals and the traces of each, and the runs that stock reported.
+
+Costs nothing while no recorder is open: whoever makes calls asks ``recorders`` first. A call that began inside another
+one belongs to that one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from typing import Any
+
+from fineflow.runtime import events
+from fineflow.runtime.call.trace import Trace
+
+MOST = 10_000
+"""Intervals and runs that are kept of one call."""
+
+
+@dataclass(eq=False, slots=True)
+class RecordedCall:
+    """One outermost call. Seconds on the clock of ``events.now()``. It holds no inputs and outputs.
+
+    number: of the call in this process. name: of its object. entry: the method, "" if stock did not say. optimized: of
+    an object that ``optimize`` returned. obj: the user's own object. ended: None while it is under way. intervals: what
+    engines and components did for it. traces: of the graphs that ran ahead, the outermost last. runs: outermost runs
+    that stock reported. hidden: intervals that were too many to keep.
+    """
+
+    number: int
+    name: str
+    entry: str
+    optimized: bool
+    obj: Callable[[], Any]
+    began: float
+    ended: float | None = None
+    failed: bool = False
+    intervals: list[events.Interval] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
+    hidden: int = 0
+
+
+recorders: list[Callable[[RecordedCall], None]] = []
+"""Open recorders: each is called when a call begins. Empty: nothing is recorded. Change it by ``opened`` only."""
+
+_under_way: dict[int, RecordedCall] = {}
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+
+
+@contextmanager
+def opened(recorder: Callable[[RecordedCall], None]) -> Iterator[None]:
+    """Adds a recorder for the length of the block."""
+    with _lock:
+        if not recorders:
+            events.listen(_keep)
+        recorders.append(recorder)
+    try:
+        yield
+    finally:
+        with _lock:
+            recorders.remove(recorder)
+            if not recorders:
+                events.unlisten(_keep)
+                _under_way.clear()
+
+
+def _keep(interval: events.Interval) -> None:
+    call = _under_way.get(interval.call)
+    if call is None:  # outside of calls, or of a call that has ended
+        return
+    if len(call.intervals) < MOST:
+        call.intervals.append(interval)
+    else:
+        call.hidden += 1
+
+
+def current() -> RecordedCall | None:
+    """Returns the recorded call that the current context belongs to."""
+    return _under_way.get(events.call())
+
+
+def begin(obj: Any, entry: str, *, optimized: bool, name: str = "") -> RecordedCall:
+    """Begins a call. Its context has to be marked with its number (``events.mark_call``)."""
+    made = RecordedCall(next(_numbers), name or type(obj).__name__, entry, optimized, _weak(obj), began=events.now())
+    _under_way[made.number] = made
+    for recorder in tuple(recorders):
+        recorder(made)
+    return made
+
+
+def end(call: RecordedCall, *, failed: bool) -> None:
+    """Ends a call."""
+    call.ended, call.failed = events.now(), failed
+    _under_way.pop(call.number, None)
+
+
+def traced(trace: Trace | None) -> None:
+    """Adds the trace of a graph that has ended to the call that it ran for."""
+    call = current()
+    if call is not None and trace is not None and trace.runs:
+        call.traces.append(trace)
+
+
+def _weak(obj: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: None
+
+
+run_here: ContextVar[Any] = ContextVar("fineflow_recorded_run", default=None)
+"""The run that stock reported last in this context."""
+
+
+def taken() -> None:
+    """Notes that stock took a result of the graph in the current run: the run's time is none of its component's."""
+    run = run_here.get()
+    if run is not None:
+        run.taken = True
+
+
+def due() -> bool:
+    """Returns True if a call that begins now is to be recorded: a recorder is open, and no call is around it."""
+    return bool(recorders) and current() is None
+
+
+@contextmanager
+def call(obj: Any, entry: str) -> Iterator[None]:
+    """Records the block as a call of an optimized object. Calls in it are part of it."""
+    made = begin(obj, entry, optimized=True)
+    token = events.mark_call(made.number)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        events.unmark_call(token)
+        end(made, failed=failed)
+
+
+class _Stream:
+    """The call of a stream. The reader's code between two pieces is not part of it."""
+
+    def __init__(self, obj: Any, entry: str) -> None:
+        self.call = begin(obj, entry, optimized=True)
+
+    def __enter__(self) -> None:
+        self._token: Token[int] = events.mark_call(self.call.number)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ValueError):  # closed in another context
+            events.unmark_call(self._token)
+
+
+_END: Any = object()
+
+
+def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Yields what ``start()`` yields, recorded as a call from the first piece to the end."""
+    recorded, failed, pieces = _Stream(obj, entry), True, None
+    try:
+        with recorded:
+            pieces = start()
+        while True:
+            with recorded:
+                piece = next(pieces, _END)
+            if piece is _END:
+                break
+            yield piece
+        failed = False
+    except GeneratorExit:
+        failed = False
+        raise
+    finally:
+        if pieces is not None and hasattr(pieces, "close"):
+            with recorded:
+                pieces.close()
+        end(recorded.call, failed=failed)
+
+
+async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
+    """Does the same as ``stream``, for a coroutine."""
+    recorded, failed, pieces = _Stream(obj, entry), True, None
+    try:
+        with recorded:
+            pieces = start()
+        while True:
+            with recorded:
+                piece = await anext(pieces, _END)
+            if piece is _END:
+                break
+            yield piece
+        failed = False
+    except GeneratorExit:
+        failed = False
+        raise
+    finally:
+        if pieces is not None and hasattr(pieces, "aclose"):
+            with recorded:
+                await pieces.aclose()
+        end(recorded.call, failed=failed)
