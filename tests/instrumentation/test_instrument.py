@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 
 import fineflow
+from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looks_through
 from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.instrumentor import FineflowInstrumentor
 from fineflow.testing import virtual_threads
@@ -52,6 +53,25 @@ def test_an_unchanged_app_gains() -> None:
     assert fast.value == stock.value
     [routed] = fineflow.status().routed
     assert (routed.name, routed.calls, routed.ahead) == ("RunnableLambda", 1, 1)
+
+
+def test_methods_that_calls_inside_functions_have_wrapped_are_routed() -> None:
+    """The wrappers of calls inside functions stay in classes; routing may come before or after them."""
+
+    class Chain(Runnable[Any, Any]):
+        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+            return str(input)
+
+    claims_of(Chain, "invoke")
+    for _ in range(2):
+        fineflow.instrument()
+        assert Chain().invoke(1) == "1"
+        assert fineflow.status().calls == 1
+        fineflow.uninstrument()
+    fineflow.instrument()
+    looks_through(Chain, "invoke")
+    assert Chain().invoke(1) == "1"
+    assert fineflow.status().calls == 1
 
 
 @needs_virtual_threads

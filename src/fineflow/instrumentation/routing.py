@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
-from fineflow.adapters.inner_calls.entry_wrappers import own_function
+from fineflow.adapters.inner_calls.entry_wrappers import wrapped
 
 METHODS = (
     "invoke",
@@ -47,6 +47,13 @@ def original(function: Any) -> Any:
 
 def _is_shim(function: Any) -> bool:
     return inspect.isfunction(function) and function in _originals
+
+
+def _shimmed(function: Any) -> bool:
+    """Returns True for a shim, also inside fineflow's wrappers of entry methods: those may be older or younger."""
+    while function is not None and not _is_shim(function):
+        function = wrapped(function)
+    return function is not None
 
 
 @contextmanager
@@ -149,7 +156,7 @@ class Routing:
         """
         if _inside.get() or not self._installed:
             return False
-        definers = (cls for cls in type(runnable).__mro__ if _is_shim(own_function(vars(cls).get(name))))
+        definers = (cls for cls in type(runnable).__mro__ if _shimmed(vars(cls).get(name)))
         return next(definers, None) is owner
 
     def _optimized(self, runnable: Any, name: str) -> Callable[..., Any]:

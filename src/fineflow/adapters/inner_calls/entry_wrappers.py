@@ -78,9 +78,14 @@ def put(owner: type, name: str, own: Any, wrapper: Any) -> None:
 
 def own_function(found: Any) -> Any:
     """Returns a method without the wrappers of this module."""
-    while type(found) is FunctionType and _OWN in found.__dict__:
-        found = found.__dict__[_OWN]
+    while (inner := wrapped(found)) is not None:
+        found = inner
     return found
+
+
+def wrapped(found: Any) -> Any:
+    """Returns what a wrapper of this module calls; None if it is no such wrapper."""
+    return found.__dict__.get(_OWN) if type(found) is FunctionType else None
 
 
 def _claimed(own: Any, name: str) -> Any:
