@@ -18,7 +18,7 @@ import fineflow
 from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics
 from fineflow.runtime.queues.batch_queue import batch_queue_of
-from fineflow.runtime.statistics import EngineStatistics, QueryStatistics, Statistics, statistics, tally
+from fineflow.runtime.statistics import EngineStatistics, Histogram, QueryStatistics, Statistics, statistics, tally
 from fineflow.testing.gates import Gate
 
 
@@ -171,3 +171,19 @@ async def test_batches_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_is_the_same_from_everywhere() -> None:
     assert fineflow.statistics is statistics
     assert fineflow.Runtime().statistics().engines.keys() == statistics().engines.keys()
+
+
+def test_prints_as_a_table() -> None:
+    sizes, waits, runs = (
+        Histogram((2.0,), (3, 0), 6.0),
+        Histogram((1.0,), (3, 0), 0.03),
+        Histogram((1.0,), (3, 0), 0.6),
+    )
+    engine = EngineStatistics("embedder", 4, 1, 3, 0, sizes, waits, runs)
+    calls = QueryStatistics(2, 0, 7, 1, 0, 0, 0.0, 0.0)
+    assert str(Statistics(calls, {"embedder": engine})).splitlines() == [
+        "calls: 2 running, 0 waiting, 7 finished, 1 failed, 0 cancelled, 0 overloaded",
+        "engine    batches  failed  items     wait       run  queued  running",
+        "embedder        3       0    2.0  10.0 ms  200.0 ms       4        1",
+    ]
+    assert str(Statistics(calls, {})).count("\n") == 0
