@@ -495,7 +495,8 @@ def test_long_loops_are_walked_seldom_where_calls_are_quick(monkeypatch: pytest.
 
     texts = [f"text {number}" for number in range(200)]
     ran = virtual_threads.run(lambda: fineflow.optimize(RunnableLambda(grade), strict=True).invoke(texts))
-    assert len(walks) <= 20
+    rounds = -(-201 // 16)  # of 16 calls at a time; results come while stock makes the calls before, in any order
+    assert len(walks) <= 2 * rounds
     assert ran.seconds <= 0.025 * (200 / 16 + 3)
 
 

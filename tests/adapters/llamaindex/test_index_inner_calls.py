@@ -6,6 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -198,6 +199,27 @@ def test_same(function: Any, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert states[mine] == states[stock]
         more = at != "nowhere" and function is not caught  # of what runs beside a call that fails
         assert meters[mine].calls == meters[stock].calls or (more and meters[mine].calls > meters[stock].calls)
+
+
+def test_making_an_engine_early_does_not_change_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new engine sets its model's callback manager (llama-index-core 0.14.25); only stock's engines may do so."""
+    own, sets, llm = FakeLLM.__setattr__, list[str](), FakeLLM()
+
+    def counted(self: Any, name: str, value: Any) -> None:
+        if self is llm:
+            sets.append(name)
+        own(self, name, value)
+
+    monkeypatch.setattr(FakeLLM, "__setattr__", counted)
+    seen = []
+    for run in (lambda obj: obj, partial(fineflow.optimize, strict=True, eager=True)):
+        kit = Kit(0)
+        llm = kit.llm()
+        made = run(engine(engines_in_a_loop, kit, llm))
+        sets.clear()
+        made.query(QUESTION)
+        seen.append(list(sets))
+    assert seen[1] == seen[0] == ["callback_manager"] * 2
 
 
 def test_nodes_that_change_between_answers() -> None:

@@ -134,6 +134,7 @@ class Components:
     def __init__(self, options: Options, nested: Callable[[Any], Any], readings: Readings) -> None:
         self._options, self._nested, self._lasting = options, nested, readings
         self._made: dict[int, Any] = {}  # components that the function makes in every call
+        self._copies: dict[int, tuple[Any, Any]] = {}  # by id: copies of models, and the models
         self._readings: dict[int, tuple[Any, Reading]] = {}
         self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
 
@@ -207,7 +208,21 @@ class Components:
         return True
 
     def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
-        return one is other or (id(one) in self._made and _alike(one, other, _DEEP))
+        return one is other or (id(one) in self._made and self._alike(one, other, _DEEP))
+
+    def _alike(self, left: Any, right: Any, deep: int) -> bool:
+        """Returns True if two components of one class are made of the same objects, or of such that are alike."""
+        left = self._copies.get(id(left), (left, left))[1]
+        if left is right or (is_plain(left) and is_plain(right) and left == right):
+            return True
+        if type(left) is not type(right) or not deep:
+            return False
+        if type(left) is dict:
+            return left.keys() == right.keys() and all(self._alike(left[key], right[key], deep) for key in left)
+        if type(left) is list:
+            return len(left) == len(right) and all(map(self._alike, left, right, [deep] * len(left)))
+        known = packaged(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
+        return known and self._alike(vars(left), vars(right), deep - 1)
 
     def computes(self, obj: Any, name: str = "") -> bool:
         return is_prompt(obj) or makes(obj)
@@ -219,12 +234,25 @@ class Components:
         named = dict(zip(given[: len(given) // 2], given[len(given) // 2 :], strict=True))
         if number or not all(is_plain(each) or (makes(obj) and self.knows(each)) for each in named.values()):
             raise Stop(f"calls .{key[number]}() with something that is not plain data")
-        if key[number] == "as_query_engine" and "llm" not in named and Settings._llm is None:
-            raise Stop("makes an engine with the default model, which is not made yet")
+        if key[number] == "as_query_engine":
+            named["llm"] = self._copied(named.get("llm") or Settings._llm)
         value = getattr(obj, key[number])(**named)
         if makes(obj):
             self._made[id(value)] = value
         return value
+
+    def _copied(self, llm: Any) -> Any:
+        """Returns a copy of the model of an engine: a new engine sets the callback manager of its model.
+
+        Stock does that when it makes its own engine, perhaps while this one runs.
+        """
+        if llm is None:
+            raise Stop("makes an engine with the default model, which is not made yet")
+        if not isinstance(llm, LLM):
+            return llm
+        made = llm.model_copy()
+        self._copies[id(made)] = made, llm
+        return made
 
     def invocation(
         self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None
@@ -285,20 +313,6 @@ class IndexCalls(InnerCalls):
 
 def _methods(obj: Any) -> Collection[str]:
     return FORMATTING if is_prompt(obj) else MAKING if makes(obj) else methods_of(obj) or ()
-
-
-def _alike(left: Any, right: Any, deep: int) -> bool:
-    """Returns True if two components of one class are made of the same objects, or of such that are alike."""
-    if left is right or (is_plain(left) and is_plain(right) and left == right):
-        return True
-    if type(left) is not type(right) or not deep:
-        return False
-    if type(left) is dict:
-        return left.keys() == right.keys() and all(_alike(left[key], right[key], deep) for key in left)
-    if type(left) is list:
-        return len(left) == len(right) and all(map(_alike, left, right, [deep] * len(left)))
-    known = packaged(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
-    return known and _alike(vars(left), vars(right), deep - 1)
 
 
 def _query_in(args: Sequence[Any], named: Mapping[str, Any]) -> QueryBundle | None:
