@@ -19,7 +19,7 @@ from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
 from fineflow.passes import PASSES, prefill, prune, rewrite
 from fineflow.testing.differential import assert_same
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, wait_until
 
 LONG = (
     "Answer briefly and only from what is given. Say so where it is not known. "
@@ -179,7 +179,8 @@ def test_what_is_prefilled_is_how_the_prompt_begins(name: str) -> None:
     chain = split_chain(prompts()[name], engine, gate)
     thread = threading.Thread(target=fineflow.optimize(chain, strict=True).invoke, args=(QUESTION,))
     thread.start()
-    gate.wait_arrived(1)  # dispatched after the prefill, in program order
+    gate.wait_arrived(1)
+    wait_until(lambda: bool(engine.prefilled))  # else the whole prompt may be known first
     gate.open()
     thread.join(10)
     assert not thread.is_alive()
