@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import os
 from types import CodeType
 from typing import Any, NamedTuple
@@ -28,12 +29,13 @@ class Handler(NamedTuple):
     lasti: bool
 
 
-def decode(code: CodeType) -> list[Instruction]:
+@functools.lru_cache(4096)
+def decode(code: CodeType) -> tuple[Instruction, ...]:
     """Returns the instructions of a code object in order, without caches."""
-    return [
+    return tuple(
         Instruction(i.opname, i.arg or 0, i.argval, i.offset, (i.positions.lineno if i.positions else 0) or 0)
         for i in dis.get_instructions(code)
-    ]
+    )
 
 
 def handlers(code: CodeType) -> list[Handler]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -49,7 +50,7 @@ def _about(instruction: Instruction, name: str) -> bool:
     return name in value if isinstance(value, tuple) else bool(name == value)
 
 
-def _key(use: list[Instruction]) -> str | None:
+def _key(use: Sequence[Instruction]) -> str | None:
     """Returns the constant key of the subscript or ``.get`` call that begins by loading the argument."""
     names = [each.name for each in use]
     if names[1:3] == ["LOAD_CONST", "BINARY_SUBSCR"]:

@@ -137,7 +137,7 @@ def same_method(kind: type, base: type, name: str) -> bool:
 
 def plain(kind: type, name: str) -> Any:
     """Returns the function behind a method, without wrappers of instrumentation."""
-    found = inspect.getattr_static(kind, name, None)
+    found = next((own[name] for own in map(vars, kind.__mro__) if name in own), None)
     found = getattr(found, "__func__", found)
     return inspect.unwrap(found) if callable(found) else found
 
@@ -204,8 +204,13 @@ def _installed(package: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
     places = [os.path.realpath(place) for place in (file, *folders) if place]
-    roots = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")]
-    return bool(places) and all(place.startswith(tuple(roots)) for place in places)
+    return bool(places) and all(place.startswith(_roots("purelib", "platlib")) for place in places)
+
+
+@functools.cache
+def _roots(*names: str) -> tuple[str, ...]:
+    """Returns folders of this installation (``sysconfig``), each with a separator behind it."""
+    return tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names)
 
 
 @functools.cache
@@ -213,8 +218,8 @@ def of_application(module: str) -> bool:
     """Returns True if a module belongs to the user's application: to neither a package nor the standard library."""
     package = module.partition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)  # none: built into the interpreter
-    library = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
-    standard = package in sys.stdlib_module_names and (file is None or os.path.realpath(file).startswith(library))
+    built_in = file is None or os.path.realpath(file).startswith(_roots("stdlib"))
+    standard = package in sys.stdlib_module_names and built_in
     return not standard and not of_package(module)
 
 

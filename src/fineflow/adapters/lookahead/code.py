@@ -16,7 +16,7 @@ _ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUP
 class Code(NamedTuple):
     """A decoded code object. targets: where each instruction jumps to, or -1. following: where each may go on."""
 
-    instructions: list[Instruction]
+    instructions: tuple[Instruction, ...]
     targets: list[int]
     following: list[tuple[int, ...]]
 
