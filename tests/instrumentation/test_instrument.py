@@ -15,7 +15,7 @@ from benchmarks.llamaindex_apps import APPS
 from benchmarks.llamaindex_kit import Kit
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnableSequence
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 
 import fineflow
@@ -53,6 +53,40 @@ def test_an_unchanged_app_gains() -> None:
     assert fast.value == stock.value
     [routed] = fineflow.status().routed
     assert (routed.name, routed.calls, routed.ahead) == ("RunnableLambda", 1, 1)
+
+
+def two_summaries(seconds: float) -> Any:
+    """Steps that need nothing from each other, one after the other."""
+    llm = FakeChat(prefill=seconds)
+    summary = ChatPromptTemplate.from_template("Summarize {question}") | llm | StrOutputParser()
+    title = ChatPromptTemplate.from_template("A title for {question}") | llm | StrOutputParser()
+    return RunnablePassthrough.assign(summary=summary) | RunnablePassthrough.assign(title=title)
+
+
+def graph_of(chain: Any) -> Any:
+    from langgraph.graph import END, START, StateGraph
+
+    def summarize(state: dict[str, Any]) -> dict[str, Any]:
+        return chain.invoke({"question": state["question"]})
+
+    graph = StateGraph(dict)
+    graph.add_node("summarize", summarize)
+    graph.add_edge(START, "summarize")
+    graph.add_edge("summarize", END)
+    return graph.compile()
+
+
+@needs_virtual_threads
+@pytest.mark.parametrize("deny", [(), ("langgraph.",)])
+def test_chains_in_the_nodes_of_a_graph_gain(deny: Any) -> None:
+    pytest.importorskip("langgraph")
+    app = graph_of(two_summaries(1.0))
+    stock = virtual_threads.run(lambda: app.invoke({"question": "why?"}))
+    fineflow.instrument(deny=deny)
+    fast = virtual_threads.run(lambda: app.invoke({"question": "why?"}))
+    assert (stock.seconds, fast.seconds) == (2.0, 2.0 if deny else 1.0)
+    assert fast.value == stock.value
+    assert [each.name for each in fineflow.status().routed] == ([] if deny else ["RunnableSequence"])
 
 
 def test_methods_that_calls_inside_functions_have_wrapped_are_routed() -> None:

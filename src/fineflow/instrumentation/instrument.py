@@ -17,7 +17,7 @@ import wrapt
 
 import fineflow
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.registry import is_optimized
+from fineflow.adapters.registry import framework_of, is_optimized
 from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.routing import METHODS, Routing, inside
 from fineflow.options import Options
@@ -101,13 +101,27 @@ class Instrumentation(Routing):
         for module, name, methods in _ROUTED:
             wrapt.register_post_import_hook(_Hook(self, name, methods), module)
 
+    def _routes(self, runnable: Any, owner: type, name: str) -> bool:
+        return super()._routes(runnable, owner, name) and not self._closed(runnable)
+
+    def _closed(self, obj: Any) -> bool:
+        """Returns True for an object like a LangGraph graph: it runs as it is, and the calls inside it are routed."""
+        try:
+            framework = framework_of(obj)
+            return framework is not None and framework.closed(obj) and not self._denies(obj)
+        except Exception as error:
+            self._fault(obj, error)
+            return False
+
+    def _denies(self, obj: Any) -> bool:
+        return any(_fits(each, obj) for each in self._deny)
+
     def takes(self, obj: Any) -> bool:
         """Returns True if an outermost call of an object is routed. Those inside optimized calls are left."""
         if _paused.get() or under_way.get() is not None or is_optimized(obj):
             return False
         try:
-            allowed = not self._allow or any(_fits(each, obj) for each in self._allow)
-            return allowed and not any(_fits(each, obj) for each in self._deny)
+            return (not self._allow or any(_fits(each, obj) for each in self._allow)) and not self._denies(obj)
         except Exception as error:
             self._fault(obj, error)
             return False
@@ -214,10 +228,11 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
     """Sends the outermost calls of an unchanged app through ``optimize``: of runnables, and of LlamaIndex's query
     engines, retrievers and chat engines.
 
-    Calls inside these, and inside calls that the lists leave, run as they do; so do objects that the app optimizes. The
-    plans of up to 128 objects that were called more than once are kept. Libraries may be imported before or after.
-    Calling it again replaces the lists and the options. With the environment variable ``FINEFLOW_DISABLE=1`` nothing is
-    done.
+    Calls inside these, and inside calls that the lists leave, run as they do; so do objects that the app optimizes. A
+    LangGraph graph, or another object of a package that no plan sees into, runs as it is, and the calls inside it are
+    outermost ones. The plans of up to 128 objects that were called more than once are kept. Libraries may be imported
+    before or after. Calling it again replaces the lists and the options. With the environment variable
+    ``FINEFLOW_DISABLE=1`` nothing is done.
 
     allow, deny: which outermost objects are meant (by default all): classes, beginnings of ``module.Class`` (of the
     object's class or one of its bases), or functions of the object. options: see :class:`fineflow.Options`.

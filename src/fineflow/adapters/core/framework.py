@@ -55,6 +55,10 @@ class Framework(ABC):
         """Returns True if ``optimize`` takes the object."""
         return self.optimized_class(obj) is not None
 
+    def closed(self, obj: Any) -> bool:
+        """Returns True for an object of a package whose insides no plan sees: only calls that it makes can gain."""
+        return False
+
     @abstractmethod
     def ways(self, obj: Any, input: Any) -> Sequence[Any]:
         """Returns the ways that ``explain`` shows. input: an example."""

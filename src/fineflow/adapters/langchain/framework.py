@@ -13,7 +13,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.framework import Framework, Lowered
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.recognition import Row, find
+from fineflow.adapters.core.recognition import Row, find, of_package
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain import planning
 from fineflow.adapters.langchain.arguments import Arguments
@@ -48,6 +48,9 @@ class LangChain(Framework):
         if not isinstance(obj, Runnable):
             return None
         return OptimizedChain if is_chain(type(obj)) else Optimized
+
+    def closed(self, obj: Any) -> bool:
+        return find(self.rows, obj) is None and of_package(type(obj).__module__)
 
     def ways(self, obj: Any, input: Any) -> Sequence[bool]:
         return (is_constant(input),)
