@@ -2,13 +2,14 @@
 
 Apps of ``examples/langchain`` and apps in plain Python (``benchmarks.user_code``). Models and searches are services
 that sleep, and the clock is virtual: the seconds consist of the latencies alone, the same on every machine. The handler
-watches three calls of the app as it is; then the app is optimized and called. Linux only
-(``fineflow.testing.virtual_threads``).
+watches three calls of the app as it is; then the app is optimized and called. With ``--varied`` each request of the
+examples takes a random time, and medians of 20 calls are compared. Linux only (``fineflow.testing.virtual_threads``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import sys
 import time
@@ -38,6 +39,7 @@ from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 
 WATCHED = 3  # calls
+VARIED = 20  # calls of each side, where requests take random times
 CLOSE = 0.15  # of the measured time
 EVENT = 50e-6  # seconds
 
@@ -47,6 +49,36 @@ def example(name: str) -> tuple[Callable[[], Any], Any]:
     module, services = apps.load(name), apps.load("services")
     made = lambda: module.build(services.chat_model(module.says, 1), services.vector_store(module.TEXTS, apps.SEARCH))  # noqa: E731
     return made, module.INPUT
+
+
+def varied(name: str, *, awaits: bool) -> tuple[float, float, float]:
+    """Returns medians as ``predicted`` does, of calls whose requests take random times (lognormal, sigma 0.3)."""
+    services, draw = apps.load("services"), random.Random(name)
+
+    class Varied(services.Network):  # type: ignore[name-defined, misc]
+        seconds = property(lambda self: self.mean * draw.lognormvariate(0, 0.3))
+
+        def __init__(self, answer: Any, seconds: float) -> None:
+            self.answer, self.mean = answer, seconds
+
+        @seconds.setter
+        def seconds(self, mean: float) -> None:
+            self.mean = mean
+
+    own, services.Network = services.Network, Varied
+    try:
+        make, value = example(name)
+        with redirect_stdout(StringIO()), warnings.catch_warnings(action="ignore"):
+            app, handler = make(), FineflowCallbackHandler()
+            config = {"callbacks": [handler]}
+            virtual_threads.run(lambda: [call(app, value, config, awaits=awaits) for _ in range(VARIED)])
+            [report] = handler.report().apps
+            fast, took = fineflow.optimize(make(), strict=True), []
+            for _ in range(VARIED):
+                took.append(virtual_threads.run(lambda: call(fast, value, None, awaits=awaits)).seconds)
+    finally:
+        services.Network = own
+    return report.now_s, report.optimized_s, statistics.median(took)
 
 
 def call(app: Any, value: Any, config: Any, *, awaits: bool) -> Any:
@@ -118,9 +150,30 @@ class _Silent(FineflowCallbackHandler):
         pass
 
 
+def compared(found: dict[tuple[str, bool], tuple[float, float, float]]) -> tuple[dict[str, Any], dict[str, bool]]:
+    """Prints a table of apps; returns its figures and checks."""
+    rows: list[tuple[str, ...]] = [("app", "call", "now", "predicted", "measured", "off by")]
+    errors = [abs(guess - took) / took for _, guess, took in found.values()]
+    for (name, awaits), (now, guess, took) in found.items():
+        shown = (f"{now:.2f}", f"{guess:.2f}", f"{took:.2f}", f"{guess / took - 1:+.0%}")
+        rows.append((name, "ainvoke" if awaits else "invoke", *shown))
+    print(table(rows))
+    close = sum(error <= CLOSE for error in errors)
+    print(f"\nmean error: {fmean(errors):.1%}; within {CLOSE:.0%}: {close} of {len(errors)}\n")
+    checks = {
+        f"the mean error is at most {CLOSE:.0%}": fmean(errors) <= CLOSE,
+        f"nine of ten predictions are within {CLOSE:.0%}": close >= 0.9 * len(errors),
+    }
+    return {"seconds": {f"{name}, {awaits}": each for (name, awaits), each in found.items()}}, checks
+
+
 def main(argv: list[str] | None = None) -> int:
-    given = arguments(__doc__ or "", runs=30).parse_args(argv)
+    parser = arguments(__doc__ or "", runs=30)
+    parser.add_argument("--varied", action="store_true", help="the examples, with requests that take random times")
+    given = parser.parse_args(argv)
     print(f"Callback handler on langchain-core {version('langchain-core')}, virtual seconds.\n{hardware()}\n")
+    if given.varied:
+        return finish(*compared({(n, a): varied(n, awaits=a) for n in apps.PATHS for a in (False, True)}), given.json)
     calls = [(name, *example(name), awaits) for name in apps.PATHS for awaits in (False, True)]
     for awaits, found in ((False, APPS | FUNCTIONS | TOOLS | CLASSIC_APPS), (True, ASYNC_APPS | ASYNC_TOOLS)):
         calls += [(name, lambda app=app: app.make(1), app.value, awaits) for name, app in found.items()]

@@ -61,6 +61,21 @@ def test_predicts_what_examples_take(name: str, awaits: bool) -> None:
 
 
 @needs_virtual_threads
+@pytest.mark.parametrize("name", ["llm_reranking", "summary_map_reduce"])
+def test_predicts_the_same_after_many_calls(name: str) -> None:
+    """Only some calls of many are looked at; the others say nothing about what is gained."""
+    make, value = example(name)
+    reports = []
+    for times in (3, 30):
+        handler = FineflowCallbackHandler()
+        watched(make(), value, handler, times)
+        reports += handler.report().apps
+    few, many = reports
+    assert many.optimized_s == pytest.approx(few.optimized_s, rel=0.001)
+    assert many.gains
+
+
+@needs_virtual_threads
 @pytest.mark.parametrize("name", ["step_back", "summary_refine"])
 def test_says_where_there_is_nothing_to_gain(name: str) -> None:
     make, value = example(name)

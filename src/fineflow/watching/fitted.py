@@ -23,7 +23,11 @@ class _At:
 
     seconds: list[float] = field(default_factory=list)
     rest: list[float] = field(default_factory=list)  # without the runs inside that are at places of their own
-    saved: list[float] = field(default_factory=list)
+    saved: list[float] = field(default_factory=list)  # in the calls whose functions were looked at
+
+    @property
+    def saves(self) -> float:
+        return fmean(self.saved) if self.saved else 0.0
 
 
 class Observed(Costs):
@@ -90,7 +94,8 @@ def _places(plan: Plan, calls: Sequence[Run]) -> dict[str, _At]:
                 at = found.setdefault(place, _At())
                 at.seconds.append(run.seconds)
                 at.rest.append(run.rest(lambda each, where=where: where.get(each) is not None))  # type: ignore[misc]
-                at.saved.append(min(_saved(run, where), run.seconds))
+                if call.looked:
+                    at.saved.append(min(_saved(run, where), run.seconds))
     return found
 
 
@@ -131,13 +136,13 @@ def _seconds(graph: Graph, places: Mapping[str, _At], *, ahead: bool) -> dict[st
             untold.setdefault(_around(p.leaf, places), []).append(p)
             continue
         same = sum(q.leaf == p.leaf for q in whole)
-        saved = fmean(at.saved) if ahead else 0.0
+        saved = at.saves if ahead else 0.0
         found[p.name] = (fmean(at.seconds) - saved) / same
     for leaf, primitives in untold.items():
         # Stock opens no run for compressors, splitters and functions inside of others: their time is its rest.
         if leaf in places and not any(p.leaf == leaf for p in whole):
             timed = [p for p in primitives if p.op is not Op.CALL or "reads" not in p.meta] or primitives
-            rest = fmean(places[leaf].rest) - (fmean(places[leaf].saved) if ahead else 0.0)
+            rest = fmean(places[leaf].rest) - (places[leaf].saves if ahead else 0.0)
             found.update((p.name, max(rest, 0.0) / len(timed)) for p in timed)
     return found
 

@@ -131,7 +131,8 @@ def _of_app(app: App) -> AppReport:
         return replace(known, what=(f"fineflow.optimize does not take a {type(obj).__name__}.",), taken=False)
     calls = [each for each in calls if each.entry == calls[-1].entry]
     fit = fitted(plan, calls)
-    inner = fmean(sum(run.saved for run in call.everything()) for call in calls)
+    looked = [sum(run.saved for run in call.everything()) for call in calls if call.looked]
+    inner = fmean(looked) if looked else 0.0
     saved = fit.saved if fit.written.names else inner  # a plan without steps only looks into the user's methods
     saved = min(saved, now) if plan.follows_for(calls[-1].entry, eager=False) else 0.0
     path = tuple((name, fit.run.each.get(name, 0.0)) for name in fit.run.names)

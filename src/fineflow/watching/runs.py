@@ -18,7 +18,7 @@ class Run:
     kind: "chain", "llm", "retriever", "tool". entry: the method, as plans name it. steps: its places in what contains
     it, outermost first, as far as stock tells them. streamed: its value arrives in pieces. where: of an outermost run,
     the line that called it, or "". saved: seconds that running ahead would have saved inside its user function. early:
-    calls that would have run ahead there. hidden: runs inside it that were too many to keep. taken: its
+    calls that would have run ahead there. looked: of an outermost run, its functions were looked at. hidden: runs inside it that were too many to keep. taken: its
     component's result came from a graph that ran ahead.
     """
 
@@ -30,6 +30,7 @@ class Run:
         "failed",
         "hidden",
         "kind",
+        "looked",
         "name",
         "parent",
         "ref",
@@ -48,7 +49,7 @@ class Run:
         self.failed = False
         self.children: list[Run] = []
         self.saved, self.early, self.hidden = 0.0, 0, 0
-        self.where, self.streamed, self.taken = "", False, False
+        self.where, self.streamed, self.taken, self.looked = "", False, False, False
         self.root: Run = self
         self.parent: Run | None = None
         self.ref = _weak(obj)

@@ -88,7 +88,7 @@ class Watcher:
         if obj is None or run.streamed or under_way.get() is not None or is_optimized(obj):
             return None, tokens  # code between the pieces of a stream is not the function's
         if run.root is run and not watched() and self._due(run):
-            tokens = ((watching, watching.set(_Watched(run, self._dry.method))),)
+            tokens, run.looked = ((watching, watching.set(_Watched(run, self._dry.method))),), True
         if not watched():
             return None, tokens
         self._dry.prepare(obj)
