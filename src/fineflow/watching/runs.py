@@ -17,9 +17,9 @@ class Run:
 
     kind: "chain", "llm", "retriever", "tool". entry: the method, as plans name it. steps: its places in what contains
     it, outermost first, as far as stock tells them. streamed: its value arrives in pieces. where: of an outermost run,
-    the line that called it, or "". saved: seconds that running ahead would have saved inside its user function. early:
-    calls that would have run ahead there. looked: of an outermost run, its functions were looked at. hidden: runs inside it that were too many to keep. taken: its
-    component's result came from a graph that ran ahead.
+    the line that called it, or "". looked: of an outermost run, its functions were looked at. saved: seconds that
+    running ahead would have saved inside its user function. early: calls that would have run ahead there. hidden: runs
+    inside it that were too many to keep. taken: its component's result came from a graph that ran ahead.
     """
 
     __slots__ = (
