@@ -5,17 +5,22 @@ rag = fineflow.optimize(chain)
 print(fineflow.explain(chain))
 """
 
+from typing import TYPE_CHECKING
+
 from fineflow._lazy import Lazy, lazily
 from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
 from fineflow.declare import effects, external, pure
 from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
-from fineflow.instrumentation import instrument, paused, status, uninstrument
 from fineflow.options import Options
 from fineflow.passes import PASSES
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
+
+if TYPE_CHECKING:  # imported on first use, see below
+    from fineflow.instrumentation import instrument, paused, status, uninstrument
+    from fineflow.recording.recorder import record
 
 __version__ = "0.1.0"
 
@@ -46,5 +51,15 @@ __all__ = [
     "uninstrument",
 ]
 
-# Recording imports what it shows itself with, and a framework's handlers.
-__getattr__, __dir__ = lazily(__name__, {"record": Lazy("fineflow.recording.recorder")})
+# What most programs do not use: routing, and recording with what it shows itself with.
+_ROUTING = Lazy("fineflow.instrumentation")
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "instrument": _ROUTING,
+        "paused": _ROUTING,
+        "record": Lazy("fineflow.recording.recorder"),
+        "status": _ROUTING,
+        "uninstrument": _ROUTING,
+    },
+)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
-from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import OWN_CLASS, own_classes
 from fineflow.cost_model.costs import Costs, costs
@@ -120,6 +119,8 @@ def _functions(p: Primitive) -> tuple[Any, ...]:
 
 
 def _place(p: Primitive, functions: Sequence[Any]) -> str:
+    from fineflow.adapters.analysis.bytecode import location  # with the frameworks, which are imported later
+
     return str(p.meta.get("where") or location(functions[0].__code__))
 
 
