@@ -60,7 +60,7 @@ OURS: dict[str, tuple[str, ...]] = {
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
-    "observe": ("ir", "runtime", "cost_model", *LEAVES),
+    "observe": ("_lazy", "ir", "runtime", "cost_model", *LEAVES),
     "explanation": ("ir", "observe", "cost_model.serial", "runtime.call.trace", *LEAVES),
     # No framework by name: the registry finds them.
     "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "explanation", *LEAVES),
@@ -93,17 +93,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "langchain": ("_lazy", "adapters.langchain", "watching"),
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (
-        "ir",
-        "api",
-        "explanation",
-        "adapters",
-        "passes",
-        "runtime",
-        "cost_model",
-        "servers",
-        "_lazy",
-        *LEAVES,
-        "instrumentation",
+        *("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", "_lazy"),
+        *("instrumentation", "recording", *LEAVES),
     ),
     "testing": (
         *("", "ir", "api", "explanation", "protocols", "adapters", "backends", "observe", "passes", "runtime"),

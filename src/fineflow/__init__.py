@@ -19,7 +19,7 @@ from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
 
 if TYPE_CHECKING:  # imported on first use, see below
-    from fineflow.instrumentation import instrument, paused, status, uninstrument
+    from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
 
 __version__ = "0.1.0"
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 # What most programs do not use: routing, and recording with what it shows itself with.
-_ROUTING = Lazy("fineflow.instrumentation")
+_ROUTING = Lazy("fineflow.instrumentation.instrument")
 __getattr__, __dir__ = lazily(
     __name__,
     {
