@@ -231,6 +231,6 @@ def test_json_and_html() -> None:
     assert (app["name"], app["calls"], app["gains"]) == ("grade", 3, True)
     assert app["optimized_s"] == pytest.approx(1.0)
     page = handler.report().to_html()
-    assert page.startswith("<!doctype html>") and "2.0 times as fast" in page
+    assert page.startswith("<!doctype html>") and "2.0 times as fast" in page and "<code>chain</code>" in page
     assert "http" not in page.replace("http-equiv", "")
     assert "iframe" in handler._repr_html_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -22,6 +23,7 @@ from fineflow.watching.fitted import fitted, observed
 from fineflow.watching.runs import App, Run
 
 _WORTH = 0.02  # share of a call that is worth the line
+_CODE, _IN_CODE = re.compile("`([^`]+)`"), r"<code>\1</code>"
 _ASKING = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.EMBED, Op.RERANK, Op.TOOL})
 
 
@@ -175,7 +177,7 @@ _STYLE = (
     ".bars{display:grid;grid-template-columns:auto 1fr;gap:4px 10px;font-size:13px;color:var(--dim)}"
     ".bar{background:var(--bar);border-radius:4px;height:18px;align-self:center}.bar i{display:block;height:100%;"
     "border-radius:4px;min-width:2px}.now{background:var(--now)}.fast{background:var(--fast)}"
-    "ul{padding-left:20px}li{overflow-wrap:anywhere;margin:3px 0}"
+    "code{font-size:13px}ul{padding-left:20px}li{overflow-wrap:anywhere;margin:3px 0}"
 )
 
 
@@ -185,5 +187,5 @@ def _section(app: AppReport, longest: float) -> str:
         f'style="width:{100 * seconds / longest:.1f}%"></i></div>'
         for label, seconds, kind in (("now", app.now_s, "now"), ("optimized", app.optimized_s, "fast"))
     )
-    items = "".join(f"<li>{escape(text)}</li>" for text in app.what)
+    items = "".join(f"<li>{_CODE.sub(_IN_CODE, escape(text))}</li>" for text in app.what)
     return f'<section><h2>{escape(app.headline)}</h2><div class="bars">{bars}</div><ul>{items}</ul></section>'
