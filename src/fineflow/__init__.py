@@ -5,6 +5,7 @@ rag = fineflow.optimize(chain)
 print(fineflow.explain(chain))
 """
 
+from fineflow import telemetry
 from fineflow._lazy import Lazy, lazily
 from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
@@ -43,6 +44,7 @@ __all__ = [
     "shutdown",
     "statistics",
     "status",
+    "telemetry",
     "uninstrument",
 ]
 

@@ -187,6 +187,8 @@ class Execution(Values):
         text = f"{p.name}: {type(error).__name__}: {_message(error)}"
         text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
         self.call.surprises += (text,)
+        if not isinstance(error, LeftToStock):
+            self._stamps.failed(p.name, error)
         if ours and not isinstance(error, LeftToStock):
             self.call.broken += (text,)
         self.complete(p, Failed(error))
