@@ -105,7 +105,8 @@ def of_step(step: Step) -> tuple[str, Attributes]:
     if step.error:
         found[ERROR] = step.error
     found |= _work(step)
-    return f"{named or op or 'work'} {model or step.engine or step.name}", found
+    called = "" if p is None else str(p.meta.get("called") or "")
+    return f"{named or op or 'work'} {model or step.engine or called or step.name}", found
 
 
 def _work(step: Step) -> Attributes:
@@ -135,7 +136,7 @@ def _model(component: Any) -> str:
     for name in ("model_name", "model", "model_id"):
         with suppress(Exception):  # may be a property of a class of the user's
             found = getattr(component, name, None)
-            if isinstance(found, str) and found:
+            if isinstance(found, str) and found not in ("", "unknown"):  # the default of LlamaIndex's embeddings
                 return found
     return ""
 

@@ -20,7 +20,8 @@ MOST = 1_000
 """Steps that are told of one call."""
 
 _LEAST = 0.001  # seconds from which a step that only computes is told
-_COMPUTING = frozenset({Op.RENDER, Op.PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.CALL})
+_COMPUTING = frozenset({Op.RENDER, Op.PREFILL, Op.PARTIAL_PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.CALL})
+_CANCELLED = "CancelledError"
 _OPS = {op.value: op for op in Op}
 _RESULTS = {CLAIMED: "claimed", LEFT: "unclaimed", JOINED: "joined", STOCK: "stock"}
 
@@ -189,6 +190,7 @@ class _Reader:
             inner = [step for body, each in self._runs(p, stamp) for step in self._steps(body, each)]
             work = self._work.pop(stamp.run, [])
             ended, error = stamp.ended, errors.get(p.name, "")
+            cancelled = error == _CANCELLED or ended is None
             if p.by_stock and (stamp.begun is None or ended is None):
                 yield from inner
                 continue
@@ -207,8 +209,8 @@ class _Reader:
                 p.engine or "",
                 p,
                 _RESULTS.get(stamp.taken, ""),
-                error,
-                ended is None,
+                "" if cancelled else error,
+                cancelled,
                 work,
                 inner,
             )

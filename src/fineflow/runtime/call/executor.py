@@ -316,6 +316,10 @@ class Execution(Values):
         """Stamps the end of the primitive's work."""
         self._stamps.ended(p.name, seconds)
 
+    def cancelled(self, p: Primitive, error: BaseException) -> None:
+        """Notes that the primitive's work was cancelled."""
+        self._stamps.failed(p.name, error)
+
     def spawn(self, work: Awaitable[Any], p: Primitive, *, in_slot: bool = False) -> asyncio.Task[Any]:
         """Starts a task for the primitive or a part of it, with its depth as priority. in_slot: a component call."""
         stamp = self._stamps.get(p.name)

@@ -51,6 +51,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     if failure is not None:
         _fail(entry, failure)
         if isinstance(failure, asyncio.CancelledError):
+            run.cancelled(p, failure)
             raise failure
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score
