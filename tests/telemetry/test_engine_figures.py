@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -60,6 +61,15 @@ def test_an_engine_tells_its_tokens() -> None:
     assert points["emulated", "cached"] == found["gen_ai.usage.cache_read.input_tokens"]
 
 
+def wait_for_queued(engine: str, items: int) -> None:
+    """Returns when so many items wait for a batch: a queue has no gate."""
+    for _ in range(10_000):
+        if statistics().engines[engine].queued >= items:
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"{items} items never waited for {engine}")
+
+
 def retrieving(engine: Any, gate: Gate) -> Runnable[Any, Any]:
     store = InMemoryVectorStore(EngineEmbeddings(engine=engine))
     gate.open()
@@ -81,8 +91,7 @@ def test_requests_of_several_calls_share_a_batch() -> None:
         queue = next(each for each in statistics().engines.values() if each.name == "embedder")
         for thread in threads[1:]:
             thread.start()
-        while statistics().engines["embedder"].queued < 2:
-            threading.Event().wait(0.001)
+        wait_for_queued("embedder", 2)
         gate.open()
         for thread in threads:
             thread.join()
@@ -134,7 +143,7 @@ def test_a_client_of_a_server_tells_the_tokens_of_its_answer() -> None:
     fast = fineflow.optimize(app(model=model), strict=True)
     with telemetry() as kept:
         fast.invoke(QUESTION)
-    chats = [span for span in by_op(kept, "decode")]
+    chats = by_op(kept, "decode")
     assert len(chats) == 2
     for span in chats:
         found = attributes(span)

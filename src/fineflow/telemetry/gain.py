@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from fineflow.cost_model.costs import costs
 from fineflow.cost_model.forecast import predict
 from fineflow.cost_model.observed import Observed
 from fineflow.ir import Graph, Op
@@ -32,10 +33,10 @@ def _of_graph(ended: Ended) -> float:
     trace = ended.summary.trace
     assert trace is not None
     found = list(steps(trace))
-    claimed = sum(step.ran * step.times for step in found if CLAIMED in step.taken)
+    each, items = _seconds(ended.written, trace.graph, found), _items(trace, found)
+    claimed = sum(step.ran * step.times * items.get(step.name, 1.0) for step in found if CLAIMED in step.taken)
     if not claimed:
         return 0.0
-    each, items = _seconds(ended.written, trace.graph, found), _items(trace, found)
     as_written = predict(ended.written, Observed(each, items), serial=ended.sync).seconds
     as_run = predict(trace.graph, Observed(each, items), written=ended.written).seconds
     return min(max(as_written - as_run, 0.0), claimed)
@@ -58,11 +59,13 @@ def _seconds(written: Graph, run: Graph, found: Sequence[Step]) -> dict[str, flo
 
 
 def _items(trace: Trace, found: Sequence[Step]) -> dict[str, float]:
-    """Returns the number of items of each map."""
+    """Returns the number of items of each map, and the usual number of requests of steps that make several."""
     sizes: dict[str, float] = {}
     for step in found:
         if step.primitive.op is Op.MAP:
             sizes[step.primitive.name] = len(trace.of(step.primitive.body)) / step.times
+        elif step.primitive.meta.get("several"):
+            sizes[step.primitive.name] = costs.size(None, Op.MAP, step.primitive.name)
     return sizes
 
 

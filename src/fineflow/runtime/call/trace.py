@@ -133,7 +133,7 @@ class Stamps(Mapping[str, Stamp]):
         _DOUBLE.pack_into(self._bytes, self._places[name] * _ROW + _ENDED, now)
 
     def failed(self, name: str, error: BaseException) -> None:
-        """Notes that the primitive has failed by itself, or was cancelled. Only the class is kept: messages may quote values."""
+        """Notes that the primitive failed by itself, or was cancelled. Keeps the class: messages may quote values."""
         self.errors = {**self.errors, name: type(error).__name__}
 
     def __getitem__(self, name: str) -> Stamp:
