@@ -51,8 +51,9 @@ class Kept:
         return [span for span in self.spans if span.parent and span.parent.span_id == parent.context.span_id]
 
     def steps(self, call: ReadableSpan) -> dict[str, ReadableSpan]:
-        """Spans below a span, by the name of the step."""
-        return {str(attributes(span)["fineflow.step"]): span for span in self.below(call)}
+        """Spans of requests and searches below a span, by the name of the step; functions are left out."""
+        steps = {str(attributes(span)["fineflow.step"]): span for span in self.below(call)}
+        return {name: span for name, span in steps.items() if attributes(span)["fineflow.op"] != "call"}
 
     def metrics(self) -> dict[str, list[Any]]:
         """Data points by name."""

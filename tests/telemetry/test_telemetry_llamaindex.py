@@ -45,8 +45,9 @@ def test_a_query_is_a_span_with_its_steps() -> None:
     assert span.parent is not None and span.parent.span_id == request.get_span_context().span_id
     assert (found["gen_ai.workflow.name"], found["fineflow.entry"]) == ("RetrieverQueryEngine", "query")
     assert found["fineflow.ahead"] is True
-    assert 0.06 < found["fineflow.saved_seconds"] < 0.2  # four answers of 0.03 s at once
     (answers,) = kept.below(span)
+    # Four answers at once, which stock asks for one after the other.
+    assert found["fineflow.saved_seconds"] == pytest.approx(3 * attributes(answers)["fineflow.run_seconds"], rel=0.05)
     assert answers.name == "chat FakeLLM" and attributes(answers)["fineflow.result"] == "claimed"
 
 
@@ -63,8 +64,8 @@ def test_sub_questions_of_an_example_are_a_tree() -> None:
         steps = {attributes(step)["fineflow.op"]: step for step in kept.below(each)}
         assert set(steps) == {"embed", "search", "decode"}
         assert steps["embed"].name == "embeddings FakeEmbedding"
-    # Stock: three questions of 0.4 s one by one, besides what both do.
-    assert attributes(span)["fineflow.saved_seconds"] == pytest.approx(0.8, abs=0.15)
+    # Stock takes 0.4 s for each of three questions, one after the other.
+    assert attributes(span)["fineflow.saved_seconds"] > 0.6
 
 
 def test_an_async_query_with_nothing_to_gain_is_one_span() -> None:

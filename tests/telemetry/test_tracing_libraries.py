@@ -102,6 +102,6 @@ def test_their_trees_are_the_same(kept: Kept, entry: str, fails: bool) -> None:
     assert tree(on) == tree(stock)
     assert not ours(without)
     mine = {span.context.span_id for span in ours(on)}
-    assert len(mine) == 1 + len(STEPS)
+    assert len(mine) >= 1 + len(STEPS)
     for span in on:
         assert span.context.span_id in mine or span.parent is None or span.parent.span_id not in mine

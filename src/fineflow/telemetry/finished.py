@@ -19,8 +19,8 @@ from fineflow.telemetry.gain import saved
 MOST = 1_000
 """Steps that are told of one call."""
 
-_LEAST = 0.001  # seconds from which a step that only computes is told
-_COMPUTING = frozenset({Op.RENDER, Op.PREFILL, Op.PARTIAL_PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE, Op.CALL})
+_LEAST = 0.005  # seconds from which a function is told
+_COMPUTING = frozenset({Op.RENDER, Op.PREFILL, Op.PARTIAL_PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE})
 _CANCELLED = "CancelledError"
 _OPS = {op.value: op for op in Op}
 _RESULTS = {CLAIMED: "claimed", LEFT: "unclaimed", JOINED: "joined", STOCK: "stock"}
@@ -195,7 +195,8 @@ class _Reader:
                 yield from inner
                 continue
             own = own_seconds(p, stamps, self._trace.runs)
-            if p.op in _COMPUTING and not work and not inner and own < _LEAST and not error:
+            quick = p.op in _COMPUTING or (p.op is Op.CALL and own < _LEAST)
+            if quick and not work and not inner and not error:
                 continue
             begun = min((each.start for each in work), default=stamp.ready + stamp.waited)
             until = max(self._end if ended is None else ended, stamp.ready)
