@@ -69,8 +69,9 @@ def of_call(call: FinishedCall) -> tuple[str, Attributes]:
 
 def of_part(part: Part) -> tuple[str, Attributes]:
     """Returns the name and the attributes of the span of a call inside a call."""
-    name = f"invoke_workflow {part.name}"
-    return name, {OPERATION: "invoke_workflow", WORKFLOW: part.name, "fineflow.entry": part.entry}
+    name = part.graph.name
+    found: Attributes = {OPERATION: "invoke_workflow", WORKFLOW: name, "fineflow.entry": part.trace.entry}
+    return f"invoke_workflow {name}", found
 
 
 def of_step(step: Step) -> tuple[str, Attributes]:

@@ -14,13 +14,14 @@ from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.trace import CLAIMED, JOINED, LEFT, STOCK, Stamp, Stamps, Trace
 from fineflow.runtime.events import Interval, Tokens
 from fineflow.runtime.recording import Ended, RecordedCall
-from fineflow.telemetry.gain import saved
+from fineflow.telemetry.gain import overlap, saved
 
 MOST = 1_000
 """Steps that are told of one call."""
 
 _LEAST = 0.005  # seconds from which a function is told
-_COMPUTING = frozenset({Op.RENDER, Op.PREFILL, Op.PARTIAL_PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE})
+_COMPUTING = frozenset({Op.RENDER, Op.PREFILL, Op.PARSE, Op.PICK, Op.RECORD, Op.AGGREGATE})
+_FUNCTIONS = frozenset({Op.CALL, Op.PARTIAL_PREFILL})  # a prefill may turn out to be of no use
 _CANCELLED = "CancelledError"
 _OPS = {op.value: op for op in Op}
 _RESULTS = {CLAIMED: "claimed", LEFT: "unclaimed", JOINED: "joined", STOCK: "stock"}
@@ -66,13 +67,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A call of an optimized object inside the outermost one, or one input of a batch."""
+    """A graph that ran ahead: of the call, of one inside it, or of one input of a batch."""
 
-    name: str
-    entry: str
-    start: float
-    end: float
+    graph: Ended
+    trace: Trace
     steps: Sequence[Step]
+
+    @property
+    def saved(self) -> float:
+        """Seconds that it saved by overlap (``gain``)."""
+        return saved(self.graph.written, self.trace.graph, self.steps, sync=self.graph.sync)
 
 
 class FinishedCall:
@@ -118,41 +122,45 @@ class FinishedCall:
 
     @cached_property
     def saved(self) -> float:
-        """Seconds that it saved by overlap, see ``gain``."""
-        return saved(self.call)
+        """Seconds that it saved by overlap, at least 0. Of a batch: those of the input that saved most."""
+        if self._outermost is None:
+            return max((part.saved for part in self.parts), default=0.0)
+        # Calls inside it that ran ahead would have come one after the other.
+        inside = [part.trace for part in self.parts if part.graph.summary.claimed]
+        return self._outermost.saved + overlap([(trace.began, trace.ended) for trace in inside])
 
     @cached_property
-    def _parts(self) -> tuple[list[Step], list[Part]]:
-        by_run: dict[tuple[int, int], list[Interval]] = {}
+    def _read(self) -> tuple[list[Part], list[Step]]:
+        """The graphs that ran ahead, the outermost last, and work of engines for none of their steps."""
+        work: dict[tuple[int, int], list[Interval]] = {}
         for interval in self.call.intervals:
-            by_run.setdefault((0, 0) if interval.stamp is None else interval.stamp.run, []).append(interval)
-        parts = [_Reader(each, self.ended, by_run).part() for each in self.call.graphs if _ran(each)]
-        own = [_by_itself(interval) for found in by_run.values() for interval in found]
-        if len(parts) == 1:
-            return [*parts[0].steps, *own], []
-        if not self.call.entry.endswith("batch") and parts:
-            return [*parts[-1].steps, *own], parts[:-1]
-        return own, parts
+            work.setdefault((0, 0) if interval.stamp is None else interval.stamp.run, []).append(interval)
+        traces = [(each, each.summary.trace) for each in self.call.graphs]
+        parts = [_Reader(trace, work).part(each) for each, trace in traces if trace is not None and trace.runs]
+        return parts, [_by_itself(interval) for found in work.values() for interval in found]
+
+    @property
+    def _outermost(self) -> Part | None:
+        """The graph of the call itself; None for a batch of several, and if nothing could run ahead."""
+        parts = self._read[0]
+        return parts[-1] if len(parts) == 1 or (parts and not self.call.entry.endswith("batch")) else None
 
     @property
     def steps(self) -> Sequence[Step]:
         """Steps of the outermost object, and work of engines that stock asked for."""
-        return self._parts[0]
+        outermost, own = self._outermost, self._read[1]
+        return own if outermost is None else [*outermost.steps, *own]
 
     @property
     def parts(self) -> Sequence[Part]:
-        """Calls of optimized objects inside it."""
-        return self._parts[1]
+        """Graphs of the calls inside it, or of the inputs of a batch."""
+        return [part for part in self._read[0] if part is not self._outermost]
 
     def everything(self) -> Iterator[Step]:
         """Yields all steps."""
         for found in (self.steps, *(part.steps for part in self.parts)):
             for step in found:
                 yield from step.everything()
-
-
-def _ran(ended: Ended) -> bool:
-    return ended.summary.trace is not None and bool(ended.summary.trace.runs)
 
 
 def _by_itself(interval: Interval) -> Step:
@@ -166,25 +174,22 @@ def _by_itself(interval: Interval) -> Step:
 class _Reader:
     """Reads the trace of one graph as steps. Takes the work that belongs to them out of ``work``."""
 
-    def __init__(self, ended: Ended, end: float, work: dict[tuple[int, int], list[Interval]]) -> None:
-        assert ended.summary.trace is not None
-        self._name = ended.name
-        self._trace: Trace = ended.summary.trace
-        self._end = min(end, self._trace.ended)
+    def __init__(self, trace: Trace, work: dict[tuple[int, int], list[Interval]]) -> None:
+        self._trace = trace
         self._work = work
         self._left = list(self._trace.runs[1:])  # runs of bodies that no step has taken yet
 
-    def part(self) -> Part:
+    def part(self, ended: Ended) -> Part:
         graph, stamps = self._trace.runs[0]
         steps = list(self._steps(graph, stamps))
         for body, inner in self._left:  # of a step that is not told
             steps += self._steps(body, inner)
-        return Part(self._name, self._trace.entry, self._trace.began, self._trace.ended, steps)
+        return Part(ended, self._trace, steps)
 
     def _steps(self, graph: Graph, stamps: Mapping[str, Stamp]) -> Iterator[Step]:
         errors = stamps.errors if isinstance(stamps, Stamps) else {}
         for p in graph:
-            stamp = stamps.get(p.name)
+            stamp = None if p.op in _COMPUTING and p.name not in errors else stamps.get(p.name)
             if stamp is None:
                 continue
             inner = [step for body, each in self._runs(p, stamp) for step in self._steps(body, each)]
@@ -195,11 +200,10 @@ class _Reader:
                 yield from inner
                 continue
             own = own_seconds(p, stamps, self._trace.runs)
-            quick = p.op in _COMPUTING or (p.op is Op.CALL and own < _LEAST)
-            if quick and not work and not inner and not error:
+            if p.op in _FUNCTIONS and own < _LEAST and not work and not inner and not error:
                 continue
             begun = min((each.start for each in work), default=stamp.ready + stamp.waited)
-            until = max(self._end if ended is None else ended, stamp.ready)
+            until = max(self._trace.ended if ended is None else ended, stamp.ready)
             yield Step(
                 p.name,
                 p.op,
@@ -218,7 +222,7 @@ class _Reader:
 
     def _runs(self, p: Primitive, stamp: Stamp) -> Iterator[tuple[Graph, Mapping[str, Stamp]]]:
         """Yields the runs of the bodies of a step."""
-        end = self._end if stamp.ended is None else stamp.ended
+        end = self._trace.ended if stamp.ended is None else stamp.ended
         for _, body in bodies(p):
             for run in [run for run in self._left if run[0] is body]:
                 first = min((inner.ready for inner in run[1].values()), default=stamp.ready)

@@ -95,9 +95,9 @@ class _Spans:
         if with_parent.is_recording():  # the sampler wants it
             inside = trace.set_span_in_context(with_parent, caller)
             for part in call.parts:
-                span = self._start(*attributes.of_part(part), part.start, SpanKind.INTERNAL, inside)
+                span = self._start(*attributes.of_part(part), part.trace.began, SpanKind.INTERNAL, inside)
                 self._steps(part.steps, trace.set_span_in_context(span, caller))
-                span.end(call.nanoseconds(part.end))
+                span.end(call.nanoseconds(part.trace.ended))
             self._steps(call.steps, inside)
         if attributes.ERROR in found:
             with_parent.set_status(Status(StatusCode.ERROR))
