@@ -277,6 +277,7 @@ def test_calls_under_way_when_it_is_turned_off_are_not_told() -> None:
         thread.join()
     assert not kept.spans
     assert not events.listening()
+    assert [point.value for point in kept.metrics()["fineflow.calls.running"]] == [0]
 
 
 def test_turning_it_on_again_replaces_the_providers() -> None:

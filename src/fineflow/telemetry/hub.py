@@ -29,6 +29,10 @@ class Sink(Protocol):
         """Tells that a call has ended."""
         ...
 
+    def dropped(self, call: FinishedCall, given: Any) -> None:
+        """Tells that a call has ended after the sink was turned off."""
+        ...
+
     def worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> None:
         """Tells that a batch, or a request to an LLM or component, has ended (``statistics.Tally.batch``)."""
         ...
@@ -64,8 +68,7 @@ class Hub:
 
     def _ended(self, call: FinishedCall, given: Sequence[tuple[Sink, Any]]) -> None:
         for sink, each in given:
-            if sink in self._sinks:
-                self._safely(sink.finished, call, each)
+            self._safely(sink.finished if sink in self._sinks else sink.dropped, call, each)
 
     def _worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, *, failed: bool) -> None:
         for sink in self._sinks:

@@ -43,11 +43,16 @@ class OpenTelemetry:
         """Makes the spans and the metrics of a call. given: its caller's context."""
         if given is None:  # it began with a fault
             return
-        self._instruments[RUNNING].add(-1)
+        self.dropped(call, given)
         for metric, value, labels in of_call(call):
             self._add(metric, value, labels)
         if not any(key and context.get_value(key, given) for key in _SUPPRESSED):
             _Spans(self._tracer, call).make(given)
+
+    def dropped(self, call: FinishedCall, given: context.Context | None) -> None:
+        """Counts a call as over."""
+        if given is not None:
+            self._instruments[RUNNING].add(-1)
 
     def worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> None:
         """Adds an ended batch to the metrics."""

@@ -41,9 +41,14 @@ class Prometheus:
         """Adds an ended call to the metrics."""
         if given is None:  # it began with a fault
             return
-        self._instruments[RUNNING].dec()
+        self.dropped(call, given)
         for metric, value, labels in of_call(call):
             self._add(metric, value, labels)
+
+    def dropped(self, call: FinishedCall, given: bool | None) -> None:
+        """Counts a call as over."""
+        if given is not None:
+            self._instruments[RUNNING].dec()
 
     def worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> None:
         """Adds an ended batch to the metrics."""
