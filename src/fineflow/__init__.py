@@ -5,7 +5,7 @@ rag = fineflow.optimize(chain)
 print(fineflow.explain(chain))
 """
 
-from fineflow import telemetry
+from fineflow import telemetry as telemetry
 from fineflow._lazy import Lazy, lazily
 from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
@@ -44,7 +44,6 @@ __all__ = [
     "shutdown",
     "statistics",
     "status",
-    "telemetry",
     "uninstrument",
 ]
 
