@@ -308,3 +308,13 @@ def test_bad_providers_are_refused() -> None:
         fineflow.telemetry.enable(wrong)
     with pytest.raises(TypeError, match="meter_provider must be a MeterProvider"):
         fineflow.telemetry.enable(meter_provider=wrong)
+
+
+def test_a_long_call_says_how_many_steps_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fineflow.telemetry.otel.MOST", 2)
+    fast = fineflow.optimize(app(), strict=True)
+    with telemetry() as kept:
+        fast.invoke(QUESTION)
+    (call,) = kept.calls
+    assert len(kept.below(call)) == 2
+    assert attributes(call)["fineflow.steps_left_out"] >= 1
