@@ -20,11 +20,13 @@ from telemetry_kit import QUESTION, Kept, app, attributes, telemetry
 
 import fineflow
 from fineflow.backends.emulated import EmulatedLLM
+from fineflow.backends.openai_server import OpenAIServerEngine
 from fineflow.langchain import ChatEngine, EngineEmbeddings
 from fineflow.runtime.statistics import statistics
 from fineflow.testing.engines import GatedBatches, GatedLLM
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
+from fineflow.testing.server import OpenAIServer
 from fineflow.testing.virtual import run
 
 RULES = "rule " * 640
@@ -217,3 +219,17 @@ def test_branches_that_stock_runs_at_once_save_nothing() -> None:
     with telemetry() as kept:
         assert run(fast.ainvoke("x")).seconds == pytest.approx(1.0, abs=0.01)
     assert attributes(kept.calls[0])["fineflow.saved_seconds"] == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize("entry", ["invoke", "stream"])
+def test_an_engine_on_a_server_tells_the_usage_that_it_reports(entry: str) -> None:
+    with OpenAIServer("one two three") as server, telemetry() as kept:
+        engine = OpenAIServerEngine(server.url, "tiny", api_key="none")
+        fast = fineflow.optimize(app(last=ChatEngine(engine=engine)), strict=True)
+        said = fast.invoke(QUESTION) if entry == "invoke" else "".join(fast.stream(QUESTION))
+        assert said == "one two three"
+        asked = len(server.received[-1].prompt)
+    (answer,) = [span for span in by_op(kept, "decode") if "tiny" in span.name]
+    found = attributes(answer)
+    assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.cache_read.input_tokens"]) == (asked, 0)
+    assert found["gen_ai.usage.output_tokens"] > 0 and found["fineflow.result"] == "claimed"
