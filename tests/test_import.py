@@ -22,6 +22,8 @@ HEAVY = (
     "langsmith",
     "llama_index",
     "numpy",
+    "opentelemetry",
+    "prometheus_client",
     "pydantic",
     "sentence_transformers",
     "torch",

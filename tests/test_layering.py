@@ -85,7 +85,9 @@ OURS: dict[str, tuple[str, ...]] = {
         *("", "ir", "adapters", "observe", "runtime", "watching", "checking", "demo"),
         *LEAVES,
     ),
-    "instrumentation": ("", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),
+    # What calls did, for other tools. Nothing of ours but the package itself and the instrumentor imports it.
+    "telemetry": ("", "ir", "runtime", "cost_model", *LEAVES),
+    "instrumentation": ("", "telemetry", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
@@ -94,7 +96,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (
         *("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", "_lazy"),
-        *("instrumentation", "recording", *LEAVES),
+        *("instrumentation", "recording", "telemetry", *LEAVES),
     ),
     "testing": (
         *("", "ir", "api", "explanation", "protocols", "adapters", "backends", "observe", "passes", "runtime"),
@@ -149,6 +151,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
     "numpy": ("backends", "adapters.core.batched_search"),  # which makes one matrix for several searches
     "openai": ("backends.openai_server",),
+    "opentelemetry": ("telemetry.otel",),
+    "prometheus_client": ("telemetry.prometheus",),
     "annotated_types": ("adapters.langchain",),  # the constraints of pydantic fields
     "pydantic": (
         *LANGCHAIN,

@@ -13,6 +13,7 @@ import fineflow
 import fineflow.engines
 import fineflow.langchain
 import fineflow.llamaindex
+import fineflow.telemetry
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 
@@ -31,7 +32,7 @@ def documented() -> set[str]:
     return found
 
 
-MODULES = (fineflow, fineflow.langchain, fineflow.llamaindex, fineflow.engines)
+MODULES = (fineflow, fineflow.telemetry, fineflow.langchain, fineflow.llamaindex, fineflow.engines)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

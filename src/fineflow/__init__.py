@@ -19,6 +19,7 @@ from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
 
 if TYPE_CHECKING:  # imported on first use, see below
+    from fineflow import telemetry
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
 
@@ -51,7 +52,7 @@ __all__ = [
     "uninstrument",
 ]
 
-# What most programs do not use: routing, and recording with what it shows itself with.
+# What most programs do not use: routing, telemetry, and recording with what it shows itself with.
 _ROUTING = Lazy("fineflow.instrumentation.instrument")
 __getattr__, __dir__ = lazily(
     __name__,
@@ -60,6 +61,7 @@ __getattr__, __dir__ = lazily(
         "paused": _ROUTING,
         "record": Lazy("fineflow.recording.recorder"),
         "status": _ROUTING,
+        "telemetry": Lazy("fineflow.telemetry"),
         "uninstrument": _ROUTING,
     },
 )

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 
 class Lazy(NamedTuple):
-    """Module that defines a public name, the extra that installs its dependencies, and the libraries it requires."""
+    """Module of a public name, the extra that installs its dependencies, and the libraries it requires.
+
+    The name stands for something in the module, or for the module itself.
+    """
 
     module: str
     extra: str = ""
@@ -31,7 +34,8 @@ def lazily(public: str, names: Mapping[str, Lazy]) -> tuple[Callable[[str], Any]
             if sys.modules.get(library) is None and find_spec(library) is None:
                 raise ImportError(_message(public, name, lazy, f"{library} is not installed"), name=library)
         try:
-            value = getattr(import_module(lazy.module), name)
+            module = import_module(lazy.module)
+            value = module if lazy.module == f"{public}.{name}" else getattr(module, name)
         except ImportError as error:
             raise ImportError(_message(public, name, lazy, str(error)), name=error.name) from error
         setattr(sys.modules[public], name, value)

@@ -95,6 +95,12 @@ def test_the_others_run(name: str, tmp_path: Path) -> None:
     assert figures["checks"]
 
 
+def test_the_cost_of_telemetry_is_measured(tmp_path: Path) -> None:
+    _, figures = run("telemetry", "--runs", "1", "--calls", "1", tmp_path=tmp_path)
+    assert len(figures["telemetry"]) == 6
+    assert all(each["off_s"] > 0 for each in figures["telemetry"].values())
+
+
 def test_wrong_flags_are_explained() -> None:
     command = [sys.executable, "-m", "benchmarks.assistant", "--runs", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

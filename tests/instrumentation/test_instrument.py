@@ -252,3 +252,4 @@ def test_the_instrumentor_does_nothing_by_itself(monkeypatch: pytest.MonkeyPatch
     made.uninstrument()
     made.instrument()
     assert made.is_instrumented_by_opentelemetry and not made.instrumentation_dependencies()
+    made.uninstrument()

@@ -58,7 +58,7 @@ class Runs(Watcher):
             call, token = self._outermost.pop(run)
             with suppress(ValueError):  # reported from another context
                 events.unmark_call(token)
-            recording.end(call, failed=failed)
+            recording.end(call, Exception if failed else None)
 
 
 def _entry(run: Run) -> str:

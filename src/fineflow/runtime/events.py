@@ -15,6 +15,15 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one request to an LLM: of its prompt, those of them that were cached, and those that it decoded."""
+
+    prompt: int = 0
+    cached: int = 0
+    decoded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """One piece of work on one engine (or of one primitive that runs on no engine).
 
@@ -22,7 +31,8 @@ class Interval:
     batch: number of the engine batch it was part of; for an LLM, of the step in which it began (-1: no batches).
     origin: label set by ``labelled()`` around the call that caused it ("" outside). call: number of the recorded call
     that it was for (``runtime.recording``; 0: none). kind: operation (an ``Op``'s value), "" if the label tells it.
-    note: anything else that is worth showing.
+    note: anything else that is worth showing. together: items of the whole batch. tokens: of an LLM's request, if
+    known. stamp: of the run of a primitive that it was for (``runtime.call.trace``; None: stock's own).
     """
 
     lane: str
@@ -36,6 +46,9 @@ class Interval:
     call: int = 0
     kind: str = ""
     note: str = ""
+    together: int = 1
+    tokens: Tokens | None = None
+    stamp: Any = None
 
 
 class Meter(Protocol):
@@ -135,6 +148,11 @@ def subject(otherwise: str) -> str:
     return _subject.get() or otherwise
 
 
+def stamp() -> Any:
+    """Returns the stamp of the primitive's run that the current task works for; None outside of a graph."""
+    return _stamp.get()
+
+
 def about(name: str, stamp: Any = None) -> None:
     """Sets the primitive that the current task works for. stamp: of that run (``runtime.call.trace``)."""
     _subject.set(name)
@@ -154,10 +172,10 @@ class Service:
 
     number: in that queue. lane: of the instance that serves it. queued: start of its wait. begun, batch: time and
     number of the engine step in which it began; batch is ``number`` if the step is not known. reported: the engine has
-    reported it.
+    reported it. prompt, cached, decoded: tokens so far, as the engine's pieces say.
     """
 
-    __slots__ = ("batch", "begun", "lane", "number", "queued", "reported")
+    __slots__ = ("batch", "begun", "cached", "decoded", "lane", "number", "prompt", "queued", "reported")
 
     def __init__(self, number: int, queued: float) -> None:
         self.number = number
@@ -166,6 +184,11 @@ class Service:
         self.begun: float | None = None
         self.batch = -1
         self.reported = False
+        self.prompt = self.cached = self.decoded = 0
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return Tokens(self.prompt, self.cached, self.decoded) if self.prompt or self.decoded else None
 
 
 _service: contextvars.ContextVar[Service | None] = contextvars.ContextVar("fineflow_service", default=None)
@@ -181,12 +204,14 @@ def serving(service: Service) -> Iterator[None]:
         _service.reset(token)
 
 
-def ended(lane: str, label: str, queued: float, begun: float | None, batch: int) -> None:
+def ended(
+    lane: str, label: str, queued: float, begun: float | None, batch: int, prefilled: Tokens | None = None
+) -> None:
     """Reports, for an LLM engine, that the request of the current task has ended.
 
     label: display name outside of a graph. queued: time at which the engine got it; for a request from a queue, the
     time in that queue counts too. begun: time at which the engine began with it (None: never). batch: number of the
-    engine step in which it did (-1: not known).
+    engine step in which it did (-1: not known). prefilled: tokens of a prefill, which returns no pieces.
     """
     service = _service.get()
     if service is not None:
@@ -196,7 +221,9 @@ def ended(lane: str, label: str, queued: float, begun: float | None, batch: int)
     if listening():
         end = now()
         start = end if begun is None else begun
-        report(Interval(lane, subject(label), queued, start, end, batch=batch, origin=origin(), call=call()))
+        tokens = service.tokens if service is not None and prefilled is None else prefilled
+        about: dict[str, Any] = {"origin": origin(), "call": call(), "tokens": tokens, "stamp": stamp()}
+        report(Interval(lane, subject(label), queued, start, end, batch=batch, **about))
 
 
 @contextmanager

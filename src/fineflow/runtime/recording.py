@@ -15,11 +15,26 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any
 
+from fineflow.ir import Graph
 from fineflow.runtime import events
+from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.trace import Trace
 
 MOST = 10_000
 """Intervals and runs that are kept of one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A graph that ran ahead, or a call without one inside a recorded call.
+
+    name: of its object. written: its p-graph. sync: stock was called by a sync method.
+    """
+
+    name: str
+    written: Graph
+    sync: bool
+    summary: Summary
 
 
 @dataclass(eq=False, slots=True)
@@ -27,9 +42,10 @@ class RecordedCall:
     """One outermost call. Seconds on the clock of ``events.now()``. It holds no inputs and outputs.
 
     number: of the call in this process. name: of its object. entry: the method, "" if stock did not say. optimized: of
-    an object that ``optimize`` returned. obj: the user's own object. ended: None while it is under way. intervals: what
-    engines and components did for it. traces: of the graphs that ran ahead, the outermost last. runs: outermost runs
-    that stock reported. hidden: intervals that were too many to keep.
+    an object that ``optimize`` returned. obj: the user's own object. ended: None while it is under way. error: class of
+    the exception that it ended with. intervals: what engines and components did for it. graphs: those of the calls in
+    it that followed a plan, the outermost last. runs: outermost runs that stock reported. hidden: intervals that were
+    too many to keep. finished: called with the call at its end.
     """
 
     number: int
@@ -39,11 +55,23 @@ class RecordedCall:
     obj: Callable[[], Any]
     began: float
     ended: float | None = None
-    failed: bool = False
+    error: type[BaseException] | None = None
     intervals: list[events.Interval] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
+    graphs: list[Ended] = field(default_factory=list)
     runs: list[Any] = field(default_factory=list)
     hidden: int = 0
+    finished: list[Callable[[RecordedCall], None]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """True if it raised; a stream that its reader leaves has not failed."""
+        return self.error is not None and self.error is not GeneratorExit
+
+    @property
+    def traces(self) -> list[Trace]:
+        """Traces of the graphs that ran ahead, the outermost last."""
+        found = [each.summary.trace for each in self.graphs]
+        return [trace for trace in found if trace is not None and trace.runs]
 
 
 recorders: list[Callable[[RecordedCall], None]] = []
@@ -95,17 +123,19 @@ def begin(obj: Any, entry: str, *, optimized: bool, name: str = "") -> RecordedC
     return made
 
 
-def end(call: RecordedCall, *, failed: bool) -> None:
-    """Ends a call."""
-    call.ended, call.failed = events.now(), failed
+def end(call: RecordedCall, error: type[BaseException] | None) -> None:
+    """Ends a call. error: class of the exception that it ended with."""
+    call.ended, call.error = events.now(), error
     _under_way.pop(call.number, None)
+    for told in call.finished:
+        told(call)
 
 
-def traced(trace: Trace | None) -> None:
-    """Adds the trace of a graph that has ended to the call that it ran for."""
+def ended(obj: Any, written: Graph, summary: Summary, *, sync: bool) -> None:
+    """Adds a call that followed a plan, and has ended, to the recorded call that it is part of."""
     call = current()
-    if call is not None and trace is not None and trace.runs:
-        call.traces.append(trace)
+    if call is not None:
+        call.graphs.append(Ended(type(obj).__name__, written, sync, summary))
 
 
 def _weak(obj: Any) -> Callable[[], Any]:
@@ -136,13 +166,15 @@ def call(obj: Any, entry: str) -> Iterator[None]:
     """Records the block as a call of an optimized object. Calls in it are part of it."""
     made = begin(obj, entry, optimized=True)
     token = events.mark_call(made.number)
-    failed = True
+    error: type[BaseException] | None = None
     try:
         yield
-        failed = False
+    except BaseException as raised:
+        error = type(raised)
+        raise
     finally:
         events.unmark_call(token)
-        end(made, failed=failed)
+        end(made, error)
 
 
 class _Stream:
@@ -164,7 +196,8 @@ _END: Any = object()
 
 def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Yields what ``start()`` yields, recorded as a call from the first piece to the end."""
-    recorded, failed, pieces = _Stream(obj, entry), True, None
+    recorded, pieces = _Stream(obj, entry), None
+    error: type[BaseException] | None = None
     try:
         with recorded:
             pieces = start()
@@ -174,20 +207,22 @@ def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator
             if piece is _END:
                 break
             yield piece
-        failed = False
-    except GeneratorExit:
-        failed = False
+    except BaseException as raised:
+        error = type(raised)
         raise
     finally:
-        if pieces is not None and hasattr(pieces, "close"):
-            with recorded:
-                pieces.close()
-        end(recorded.call, failed=failed)
+        try:
+            if pieces is not None and hasattr(pieces, "close"):
+                with recorded:
+                    pieces.close()
+        finally:
+            end(recorded.call, error)
 
 
 async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
     """Does the same as ``stream``, for a coroutine."""
-    recorded, failed, pieces = _Stream(obj, entry), True, None
+    recorded, pieces = _Stream(obj, entry), None
+    error: type[BaseException] | None = None
     try:
         with recorded:
             pieces = start()
@@ -197,12 +232,13 @@ async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]])
             if piece is _END:
                 break
             yield piece
-        failed = False
-    except GeneratorExit:
-        failed = False
+    except BaseException as raised:
+        error = type(raised)
         raise
     finally:
-        if pieces is not None and hasattr(pieces, "aclose"):
-            with recorded:
-                await pieces.aclose()
-        end(recorded.call, failed=failed)
+        try:
+            if pieces is not None and hasattr(pieces, "aclose"):
+                with recorded:
+                    await pieces.aclose()
+        finally:
+            end(recorded.call, error)

@@ -121,10 +121,23 @@ class Source(Protocol):
     def instances(self) -> Sequence[Any]: ...
 
 
+class Observer(Protocol):
+    """Gets what the counters of engines count, as it happens. Called from any thread; must not raise."""
+
+    def __call__(self, engine: str, items: int, waits: Sequence[float], seconds: float, *, failed: bool) -> None:
+        """See ``Tally.batch``."""
+        ...
+
+
+observers: list[Observer] = []
+"""Empty unless telemetry is on."""
+
+
 @dataclass(slots=True)
 class Tally:
     """Counters of one engine for one thread."""
 
+    engine: str
     begun: int = 0
     ended: int = 0
     batches: int = 0
@@ -133,7 +146,7 @@ class Tally:
     waits: _Counted = field(default_factory=lambda: _Counted(_SECONDS))
     runs: _Counted = field(default_factory=lambda: _Counted(_SECONDS))
 
-    def batch(self, items: int, waits: Iterable[float], seconds: float, *, failed: bool) -> None:
+    def batch(self, items: int, waits: Sequence[float], seconds: float, *, failed: bool) -> None:
         """Counts an ended batch. waits: seconds, of each request whose first batch it was. seconds: run time."""
         self.batches += 1
         self.failed += failed
@@ -141,6 +154,8 @@ class Tally:
         self.runs.add(seconds)
         for wait in waits:
             self.waits.add(wait)
+        for observer in observers:
+            observer(self.engine, items, waits, seconds, failed=failed)
 
 
 class _Counted:
@@ -168,7 +183,7 @@ def tally(engine: str) -> Tally:
     """Returns this thread's counters of an engine."""
     key = (engine, threading.get_ident())
     found = _tallies.get(key)
-    return _tallies.setdefault(key, Tally()) if found is None else found
+    return _tallies.setdefault(key, Tally(engine)) if found is None else found
 
 
 def served(engine: str, number: int, items: int, waits: Sequence[float], seconds: float, *, failed: bool) -> None:

@@ -24,6 +24,7 @@ from fineflow.adapters.core.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime import recording
 from fineflow.runtime.call import lifecycle
+from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.loop.runtime_loop import engine_loop
@@ -97,7 +98,7 @@ class Session:
         finally:
             self._planned._self_last = summary = lifecycle.close(call)
             if recording.recorders:
-                recording.traced(summary.trace)
+                self._record(summary)
         lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     # For coroutines. No async context manager: its state would exist for each of thousands of waiting calls.
@@ -128,9 +129,13 @@ class Session:
             await call.ended()
         self._planned._self_last = summary
         if recording.recorders:
-            recording.traced(summary.trace)
+            self._record(summary)
         if error is None:
             lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
+
+    def _record(self, summary: Summary) -> None:
+        """Tells recorders of the end of the call."""
+        recording.ended(self._planned.__wrapped__, self._plan.p_graph, summary, sync=self._invocation.sync)
 
     # Start.
 

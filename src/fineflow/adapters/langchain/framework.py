@@ -23,12 +23,13 @@ from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.lanes import lane_of
+from fineflow.adapters.langchain.models.usage import tokens
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.ir import Graph
 from fineflow.options import Options
-from fineflow.runtime.queues.component_calls import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 
 
 class LangChain(Framework):
@@ -90,3 +91,4 @@ class LangChain(Framework):
 
 
 FRAMEWORK = LangChain()
+token_readers.append(tokens)

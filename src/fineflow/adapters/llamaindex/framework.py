@@ -27,6 +27,7 @@ from fineflow.adapters.llamaindex.lanes import lane_of
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.synthesizers import is_synthesizer
 from fineflow.adapters.llamaindex.methods import opened
+from fineflow.adapters.llamaindex.models.usage import tokens
 from fineflow.adapters.llamaindex.proxy import (
     OptimizedChatEngine,
     OptimizedQueryEngine,
@@ -36,7 +37,7 @@ from fineflow.adapters.llamaindex.proxy import (
 from fineflow.adapters.llamaindex.resources import standing
 from fineflow.ir import Graph
 from fineflow.options import Options
-from fineflow.runtime.queues.component_calls import LimitedComponent
+from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 
 
 class LlamaIndex(Framework):
@@ -97,3 +98,4 @@ class LlamaIndex(Framework):
 
 
 FRAMEWORK = LlamaIndex()
+token_readers.append(tokens)

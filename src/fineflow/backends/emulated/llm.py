@@ -207,7 +207,9 @@ class EmulatedLLM:
             yield request
         finally:
             self._withdraw(request)
-            events.ended(self.name, "decode" if answer else "prefill", queued, request.started, request.batch)
+            prefilled = None if answer else events.Tokens(len(request.tokens), request.cached)
+            label = "prefill" if prefilled else "decode"
+            events.ended(self.name, label, queued, request.started, request.batch, prefilled)
 
     def _prefilled(self, request: _Request) -> float:
         """Reports the time of the prefill, up to the first token. Returns the current time."""

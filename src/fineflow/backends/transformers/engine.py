@@ -191,7 +191,8 @@ class TransformersEngine:
             if request.started >= 0:
                 events.began(time.perf_counter() - request.started)
             begun = request.started if request.started >= 0 else None
-            events.ended(self.name, "decode" if eos else "prefill", queued, begun, request.batch)
+            prefilled = None if eos else events.Tokens(len(request.tokens), max(request.cached_tokens, 0))
+            events.ended(self.name, "decode" if eos else "prefill", queued, begun, request.batch, prefilled)
 
     @property
     def constraints(self) -> frozenset[str]:

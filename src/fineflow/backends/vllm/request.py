@@ -70,7 +70,8 @@ class Request:
         finally:
             if self._begun is not None:
                 events.began(events.now() - self._begun)
-            events.ended(ledger.name, self.label, queued, self._begun, -1)
+            prefilled = None if self.label == "decode" else events.Tokens(len(self.prompt), self.cached)
+            events.ended(ledger.name, self.label, queued, self._begun, -1, prefilled)
 
     def _first(self, output: Any) -> None:
         """Records the end of the prefill. vLLM's times, from its own process, are on the same clock as ours."""

@@ -187,6 +187,8 @@ class Execution(Values):
         text = f"{p.name}: {type(error).__name__}: {_message(error)}"
         text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
         self.call.surprises += (text,)
+        if not isinstance(error, LeftToStock):
+            self._stamps.failed(p.name, error)
         if ours and not isinstance(error, LeftToStock):
             self.call.broken += (text,)
         self.complete(p, Failed(error))
@@ -313,6 +315,10 @@ class Execution(Values):
     def worked(self, p: Primitive, seconds: float) -> None:
         """Stamps the end of the primitive's work."""
         self._stamps.ended(p.name, seconds)
+
+    def cancelled(self, p: Primitive, error: BaseException) -> None:
+        """Notes that the primitive's work was cancelled."""
+        self._stamps.failed(p.name, error)
 
     def spawn(self, work: Awaitable[Any], p: Primitive, *, in_slot: bool = False) -> asyncio.Task[Any]:
         """Starts a task for the primitive or a part of it, with its depth as priority. in_slot: a component call."""

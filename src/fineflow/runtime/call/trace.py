@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from fineflow.ir import Graph, Primitive
 from fineflow.ir.spec import bodies
@@ -68,6 +69,11 @@ class Stamp:
     def taken(self, what: str) -> None:
         self._of.take(self._place, what)
 
+    @property
+    def run(self) -> tuple[int, int]:
+        """Identity of the run of the primitive, for as long as its stamps exist."""
+        return id(self._of), self._place
+
     def end(self) -> None:
         """Sets ``ended`` to now. May be called repeatedly: the last time counts."""
         self.ended = events.now()
@@ -90,10 +96,11 @@ class Stamps(Mapping[str, Stamp]):
     collector must visit slow down the whole process.
     """
 
-    __slots__ = ("_bytes", "_places", "graph")
+    __slots__ = ("_bytes", "_places", "errors", "graph")
 
     def __init__(self, places: Mapping[str, int], graph: Graph | None = None) -> None:
         self.graph = graph
+        self.errors: Mapping[str, str] = _NONE  # primitive -> class name of the exception that it ended with
         self._places = places  # number of each primitive
         self._bytes = bytearray(_EMPTY * len(places))  # for each: ready, begun, ended, fate
 
@@ -125,6 +132,10 @@ class Stamps(Mapping[str, Stamp]):
         now = events.now() if seconds is None else seconds
         _DOUBLE.pack_into(self._bytes, self._places[name] * _ROW + _ENDED, now)
 
+    def failed(self, name: str, error: BaseException) -> None:
+        """Notes that the primitive failed by itself, or was cancelled. Keeps the class: messages may quote values."""
+        self.errors = {**self.errors, name: type(error).__name__}
+
     def __getitem__(self, name: str) -> Stamp:
         if name not in self:
             raise KeyError(name)
@@ -142,6 +153,7 @@ class Stamps(Mapping[str, Stamp]):
 
 
 _NEVER = math.nan
+_NONE: Mapping[str, str] = MappingProxyType({})
 _TAKEN = ("", CLAIMED, JOINED, LEFT, STOCK)
 _DOUBLE = struct.Struct("d")
 _READY, _BEGUN, _ENDED, _FATE = (i * _DOUBLE.size for i in range(4))

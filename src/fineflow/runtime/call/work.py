@@ -11,7 +11,7 @@ from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended, LeftToStock
-from fineflow.runtime.queues.component_calls import CallRecord, limited_component
+from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -46,10 +46,12 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     run.worked(p, now)
     if counted is not None:
         counted.begun = begun
+        counted.tokens = tokens_of(result) if failure is None and events.listening() else None
         counted.end(failed=isinstance(failure, Exception))
     if failure is not None:
         _fail(entry, failure)
         if isinstance(failure, asyncio.CancelledError):
+            run.cancelled(p, failure)
             raise failure
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score

@@ -42,7 +42,7 @@ class _Request(Waiter):
         self.seen = seen
         self.items = items
         self.label = events.subject(label)
-        self.origin, self.call = events.origin(), events.call()
+        self.origin, self.call, self.stamp = events.origin(), events.call(), events.stamp()
         self.queued = events.now()
         self.todo = deque(range(len(items)))
         self.begun: float | None = None  # when its first batch began
@@ -242,9 +242,9 @@ class BatchQueue:
         if events.listening():
             end = events.now()
             for request, taken in batch:
-                times = request.queued, start, end
-                made = events.Interval(instance.name, request.label, *times, len(taken), number, request.origin)
-                events.report(made if not request.call else replace(made, call=request.call))
+                about: dict[str, Any] = {"together": len(items), "call": request.call, "stamp": request.stamp}
+                times, place = (request.queued, start, end), (len(taken), number, request.origin)
+                events.report(events.Interval(instance.name, request.label, *times, *place, **about))
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""

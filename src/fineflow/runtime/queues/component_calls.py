@@ -128,13 +128,15 @@ def permit_block(component: LimitedComponent | None) -> Permit | nullcontext[Non
 class CallRecord:
     """Record of one component call in statistics and timelines, from its request to the end of the block.
 
-    begun: time at which it began (``events.now``). A call that never begins is not counted.
+    begun: time at which it began (``events.now``). A call that never begins is not counted. tokens: of a model's call,
+    if its answer tells.
     """
 
-    __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun")
+    __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun", "tokens")
 
     def __init__(self, name: str, label: str, component: LimitedComponent | None) -> None:
         self.begun: float | None = None
+        self.tokens: events.Tokens | None = None
         self._queued = events.now()
         self._name, self._label = name, label
         self._component = component
@@ -154,13 +156,29 @@ class CallRecord:
             self._tally.batch(1, (self.begun - self._queued,), now - self.begun, failed=failed)
             if events.listening():
                 lane = self._name, self._label, self._queued, self.begun, now
-                events.report(events.Interval(*lane, origin=events.origin(), call=events.call()))
+                about: dict[str, Any] = {"call": events.call(), "tokens": self.tokens, "stamp": events.stamp()}
+                events.report(events.Interval(*lane, origin=events.origin(), **about))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.end(failed=isinstance(error, Exception))
+
+
+token_readers: list[Callable[[Any], events.Tokens | None]] = []
+"""Functions that find the tokens of a request in what a user's model returned. Adapters append theirs at import."""
+
+
+def tokens_of(result: Any) -> events.Tokens | None:
+    """Returns the tokens of a request, if what a user's model returned tells them."""
+    for read in token_readers:
+        try:
+            if (found := read(result)) is not None:
+                return found
+        except Exception:  # of a class of the user's
+            continue
+    return None
 
 
 def call_component(name: str, label: str, component: LimitedComponent | None, call: Callable[[], T]) -> T:

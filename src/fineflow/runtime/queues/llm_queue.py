@@ -55,6 +55,7 @@ class _Request(Waiter):
         half = -(-len(tokens) // (2 * size))
         self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
         self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
+        self.service: events.Service | None = None
 
     @property
     def alone(self) -> int:
@@ -145,6 +146,7 @@ class LLMQueue:
                     ):
                         async for delta in resumed(text, count, deltas, instance.name) if attempt else deltas:
                             text, count = text + delta.text, count + len(delta.tokens)
+                            _note(request.service, delta, count)
                             if count > request.output:
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
@@ -159,7 +161,7 @@ class LLMQueue:
         """Waits for room, and holds it during the block. output: tokens to decode; 0 for a prefill."""
         loop = self._settle_on_loop()
         request = self._join(tokens, output)
-        service = events.Service(request.seen.number, events.now())
+        service = request.service = events.Service(request.seen.number, events.now())
         admitted, failed = None, False
         try:
             with events.serving(service):
@@ -317,6 +319,14 @@ class LLMQueue:
         for request in self._line.drain():
             if not request.room.done():
                 request.room.set_exception(error)
+
+
+def _note(service: events.Service | None, delta: Delta, decoded: int) -> None:
+    """Notes the tokens of a request. decoded: so far."""
+    if service is not None:
+        service.decoded = decoded
+        if delta.prompt_tokens:
+            service.prompt, service.cached = delta.prompt_tokens, delta.cached_tokens
 
 
 def llm_queue_of(engine: LLMEngine) -> LLMQueue:
