@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import site
 import sys
 import sysconfig
 import weakref
@@ -204,7 +205,9 @@ def _installed(package: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
     places = [os.path.realpath(place) for place in (file, *folders) if place]
-    roots = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")]
+    known = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    # Also of packages that `pip install --user` has put there, or that a virtual environment sees of the system.
+    roots = [os.path.realpath(root) + os.sep for root in (*known, site.getusersitepackages())]
     return bool(places) and all(place.startswith(tuple(roots)) for place in places)
 
 
