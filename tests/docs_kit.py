@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(
-    r"(?:<!-- (?P<why>.+) -->\n)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- (?P<why>[^\n]+) -->\n)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
 
 

@@ -43,6 +43,12 @@ def test_what_does_not_run_is_known() -> None:
     assert all(len(left_out(block)) > 10 for block in found), "a reason is missing"
 
 
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.stem)
+def test_no_block_is_overlooked(page: Path) -> None:
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.strip().startswith("```python")]
+    assert len(blocks(page, "python")) == len(fences)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the app that pages name; it is the current one, and what it imports is forgotten."""
