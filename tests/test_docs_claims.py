@@ -96,6 +96,11 @@ def test_pictures_that_are_shown_exist_and_others_do_not() -> None:
     assert [path.name for path in FOLDER.iterdir() if path.stat().st_size > 200_000] == []
 
 
+def test_every_page_is_in_the_navigation_once() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r": ([\w-]+\.md)$", nav, re.MULTILINE)) == sorted(path.name for path in DOCS.glob("*.md"))
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)|(?:srcset|src)=\"([^\"]+)\"", text)
