@@ -24,7 +24,7 @@ from fineflow.instrumentation.instrument import uninstrument
 from fineflow.runtime.process import shutdown
 
 pytest.importorskip("langchain_openai")
-pytest.importorskip("llama_index.core")
+get_dispatcher = pytest.importorskip("llama_index.core.instrumentation").get_dispatcher
 
 NOT_RUN = {"engines.md": 1, "vllm.md": 1, "design.md": 1}
 """Blocks that cannot run, by page; each says why. One more has to be entered here."""
@@ -56,6 +56,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "llm.json").write_text(fineflow.costs.to_json())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    root = get_dispatcher()
+    monkeypatch.setattr(root, "span_handlers", [*root.span_handlers])  # pages add handlers, for the whole process
+    monkeypatch.setattr("fineflow.runtime.servers._servers", {})  # and register servers
     yield tmp_path
     uninstrument()
     shutdown()
