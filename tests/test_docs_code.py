@@ -123,7 +123,7 @@ def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
 TESTED_ELSEWHERE = ("fineflow demo", "fineflow profile")
 COMMANDS = sorted(
     {
-        line.partition("  #")[0].strip()
+        line.partition("  #")[0].partition(" > ")[0].strip()
         for page in PAGES
         for block in blocks(page, "sh")
         for line in block.code.splitlines()
