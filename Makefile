@@ -5,6 +5,7 @@
 # make bench-vllm  the same for the benchmarks of vLLM
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
+# make pictures    draws what the README and the documentation show; screenshots need chromium on the path
 # make lint | types | docs | bench | clean
 #
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
@@ -38,7 +39,7 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 # Tests start many interpreters: without bytecode each would compile the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak lint format types docs bench clean
+.PHONY: help venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak lint format types docs pictures bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -105,6 +106,12 @@ types: $(READY)
 
 docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+# Charts show figures that the benchmark has just measured, in virtual time.
+pictures: $(READY)
+	@mkdir -p .cache
+	@$(BIN)/python -m benchmarks.apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
+	@$(BIN)/python -m tools.pictures .cache/apps.json
 
 bench: $(READY)
 	@for b in overhead planning first_calls passes scheduling user_code llamaindex llamaindex_apps ingestion assistant "assistant --ablation"; do \

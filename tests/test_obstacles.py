@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +173,40 @@ def test_the_measured_gain_comes_first() -> None:
     for _ in range(3):
         virtual.run(mine.ainvoke(QUESTION))
     assert first_lines(mine)[0] == "Predicted from measurements: 300 ms instead of 600 ms."
+
+
+class AskingOther(BaseRetriever):
+    """Asks another retriever several times."""
+
+    other: Any = None
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return self.other.invoke(f"{query} a") + self.other.invoke(f"{query} b")
+
+
+def test_retrievers_that_lead_back_to_each_other_are_explained() -> None:
+    one, two = AskingOther(), AskingOther()
+    one.other, two.other = two, one
+    plan = fineflow.explain(RunnableLambda(lambda given: given["question"]) | one)
+    assert any(p.by_stock for p in plan.e_graph)
+
+
+PLACES = """
+import site, sys, fineflow.adapters.core.recognition as recognition
+sys.path.append(site.getusersitepackages())
+import of_the_user, own_code
+print(recognition.of_package("of_the_user"), recognition.of_package("own_code"))
+"""
+
+
+def test_packages_that_pip_installed_for_the_user_are_packages(tmp_path: Path) -> None:
+    base = {**os.environ, "PYTHONUSERBASE": str(tmp_path / "home")}
+    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
+    folder = Path(subprocess.run(ask, env=base, capture_output=True, text=True, check=True).stdout.strip())
+    folder.mkdir(parents=True)
+    (folder / "of_the_user.py").touch()
+    (tmp_path / "own_code.py").touch()
+    source = Path(fineflow.__file__).parents[1]
+    env = {**base, "PYTHONPATH": os.pathsep.join([str(source), str(tmp_path)])}
+    done = subprocess.run([sys.executable, "-c", PLACES], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]

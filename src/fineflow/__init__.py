@@ -19,7 +19,7 @@ from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
 
 if TYPE_CHECKING:  # imported on first use, see below
-    from fineflow import telemetry
+    from fineflow import telemetry as telemetry
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
 

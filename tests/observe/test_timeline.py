@@ -169,3 +169,9 @@ def test_times_for_people() -> None:
     assert duration(0.5, 2.8) == "0.5 s"
     assert duration(0.2, 0.8) == "200 ms"
     assert [nice_step(x) for x in (2.8, 0.9)] == pytest.approx([0.5, 0.1])
+
+
+def test_a_common_last_part_is_left_out_where_no_name_has_an_operation() -> None:
+    paths = ["grade/ChatOpenAI", "grade/ChatOpenAI", "answer/ChatOpenAI"]
+    [shown] = names([Track("t", [at(n, n, n + 1, label=path) for n, path in enumerate(paths)])])
+    assert shown == ["grade 1", "grade 2", "answer"]

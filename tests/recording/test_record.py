@@ -20,6 +20,7 @@ import fineflow
 from fineflow.observe import Track
 from fineflow.observe.tracks import OWN
 from fineflow.runtime import events, recording
+from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.retrieval import FakeVectorStore
 
@@ -255,3 +256,26 @@ def test_requests_that_stock_reports_together_are_drawn_one_after_the_other() ->
     asked = sorted((i.start, i.end) for i in rec.timeline().tracks[0].intervals if i.lane == "FakeChat")
     assert len(asked) == 4
     assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(asked))
+
+
+def test_work_that_stock_takes_in_no_time_keeps_its_name() -> None:
+    """In virtual time a claimed run has no length."""
+    grade = ChatPromptTemplate.from_template("grade {n}") | FakeChat(prefill=1.0) | StrOutputParser()
+    again = ChatPromptTemplate.from_template("{grades}") | FakeChat(prefill=1.0) | StrOutputParser()
+
+    def grade_all(given: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": [grade.invoke({"n": n}) for n in range(3)]}
+
+    def rewrite(given: dict[str, Any]) -> str:
+        return again.invoke(given)
+
+    chain: Runnable[Any, Any] = RunnableLambda(grade_all) | RunnableLambda(rewrite)
+    fast = fineflow.optimize(chain)
+    virtual_threads.run(lambda: fast.invoke(QUESTION))  # plans, and learns what a call takes
+    with fineflow.record() as rec:
+        virtual_threads.run(lambda: (chain.invoke(QUESTION), fast.invoke(QUESTION)))
+    stock, ours = rec.timeline().tracks
+    both = [sorted((i.label, i.end - i.start) for i in track.intervals) for track in (stock, ours)]
+    assert both[0] == both[1]
+    assert len(both[0]) == 4
+    assert (stock.total, ours.total) == (4.0, 2.0)

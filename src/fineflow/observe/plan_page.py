@@ -23,8 +23,9 @@ _STYLE = (
     ".tabs label{padding:6px 14px;cursor:pointer;border-radius:6px 6px 0 0;color:var(--dim)}"
     ".tabs label:hover{color:var(--ink)}"
     ".views{display:grid;gap:18px;padding-top:14px}.views>*{display:none;min-width:0}"
-    "figure{margin:0;overflow:auto;max-height:88vh;border:1px solid color-mix(in srgb,var(--line) 45%,transparent);"
-    "border-radius:8px}figure svg{display:block;margin:0 auto;max-width:100%;height:auto}"
+    "figure{margin:0;overflow:auto;max-height:max(88vh,900px);border-radius:8px;"
+    "border:1px solid color-mix(in srgb,var(--line) 45%,transparent)}"
+    "figure svg{display:block;margin:0 auto;max-width:100%;height:auto}"
     "h3{font-size:14px;margin:0 0 6px}h3 small{font-weight:400;color:var(--dim)}"
     "pre{overflow:auto;font:12px/1.5 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;margin:0}"
     "#both:checked~.views{grid-template-columns:var(--columns)}"
@@ -37,6 +38,8 @@ _STYLE = (
     "border-bottom:1px solid color-mix(in srgb,var(--line) 35%,transparent)}th{color:var(--dim);font-weight:500}"
     ".short{white-space:nowrap}"
     "td code{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;overflow-wrap:anywhere}"
+    "@media(max-width:640px){body.ff{padding:16px 14px}.tabs label{padding:6px 9px}td code{white-space:nowrap}"
+    ".wide{overflow-x:auto}}"
     ".stock{border-left:4px solid var(--code);padding:8px 14px;margin:14px 0}"
     "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}.e{order:-1}}"
 )
@@ -207,7 +210,7 @@ def _table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
         + "</tr>"
         for row in rows
     )
-    return f"<h2>{escape(heading)}</h2><table><tr>{head}</tr>{body}</table>"
+    return f'<h2>{escape(heading)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _cell(column: str, text: str, last: bool) -> str:

@@ -84,6 +84,8 @@ def _short(labels: Collection[str]) -> dict[str, str]:
     found = {label: label for label in labels}
     for ending in (_OPERATION, _LAST, _LAST):
         parts = {label: match for label, name in found.items() if (match := ending.fullmatch(name))}
+        if not parts:
+            continue
         cut = {**found, **{label: match["path"] + (match["number"] or "") for label, match in parts.items()}}
         alike = len({match["end"] for match in parts.values()}) == 1
         if not alike or len(found) == 1 or len(set(cut.values())) < len(found):

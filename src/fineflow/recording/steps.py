@@ -154,7 +154,7 @@ def _pieces(run: Run, names: _Names, ended: float) -> Iterator[_Piece]:
             yield _Piece(run, lane, label, until, child.start, False)
         until = max(until, ended if child.end is None else child.end)
         yield from _pieces(child, names, ended)
-    if last > until:
+    if last > until or (run.taken and not run.children):  # taken at once, and with a coarse clock in no time
         yield _Piece(run, lane, label, until, last, not run.children)
 
 

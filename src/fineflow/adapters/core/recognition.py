@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import site
 import sys
 import sysconfig
 import weakref
@@ -204,13 +205,19 @@ def _installed(package: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
     places = [os.path.realpath(place) for place in (file, *folders) if place]
-    return bool(places) and all(place.startswith(_roots("purelib", "platlib")) for place in places)
+    return bool(places) and all(place.startswith(_package_folders()) for place in places)
 
 
 @functools.cache
-def _roots(*names: str) -> tuple[str, ...]:
-    """Returns folders of this installation (``sysconfig``), each with a separator behind it."""
-    return tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names)
+def _package_folders() -> tuple[str, ...]:
+    """Returns the folders of installed packages, those of ``pip install --user`` and of the system among them."""
+    own = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+    return _ended(*own, *site.getsitepackages(), site.getusersitepackages())
+
+
+def _ended(*folders: str) -> tuple[str, ...]:
+    """Returns folders as prefixes of what is in them."""
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
 
 
 @functools.cache
@@ -218,7 +225,7 @@ def of_application(module: str) -> bool:
     """Returns True if a module belongs to the user's application: to neither a package nor the standard library."""
     package = module.partition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)  # none: built into the interpreter
-    built_in = file is None or os.path.realpath(file).startswith(_roots("stdlib"))
+    built_in = file is None or os.path.realpath(file).startswith(_ended(sysconfig.get_path("stdlib")))
     standard = package in sys.stdlib_module_names and built_in
     return not standard and not of_package(module)
 

@@ -21,16 +21,19 @@ class ChainBuilder(Builder):
 
     options: keyword arguments bound on the path to the current step. configured: True if something on the path changes
     what a config makes configurable. configurable: the configurable values there; None: not known. invoked: True if
-    stock calls ``invoke`` here even when the whole chain streams.
+    stock calls ``invoke`` here even when the whole chain streams. alone: True if it only asks about one component.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     configured: bool = False
     configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False
+    alone: bool = False
 
     def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:
         made = super().opaque(obj, value, reason, **shown)
+        if self.alone:  # components of user code may lead back to each other
+            return made
         found = {name: part for _, each in looked_through(obj).values() for name, part in each.components.items()}
         if found:
             last = self.primitives[-1]
@@ -51,7 +54,7 @@ class ChainBuilder(Builder):
         """Returns why a component that a function calls is not believed; "" if it is, or consists of several."""
         if isinstance(part, type) or composite(part) or not isinstance(part, Runnable):
             return ""
-        alone = type(self)(self.rows, self.assume_pure, self.trusting, contents=self.contents)
+        alone = type(self)(self.rows, self.assume_pure, self.trusting, contents=self.contents, alone=True)
         alone.lower(part, Leaf(Ref("input")))
         reasons = (p.effects.reason for p in alone.primitives if p.effects.kind is Effect.OPAQUE)
         return next((reason for reason in reasons if OWN_CLASS in reason), "")
