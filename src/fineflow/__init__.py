@@ -14,14 +14,17 @@ from fineflow.instrumentation import instrument, paused, status, uninstrument
 from fineflow.options import Options
 from fineflow.passes import PASSES
 from fineflow.runtime.process import Runtime, shutdown
+from fineflow.runtime.reruns import VerificationStatistics, verified
 from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
+from fineflow.verification.settings import Difference, Verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PASSES",
     "BackendError",
+    "Difference",
     "FineflowError",
     "FineflowWarning",
     "GraphError",
@@ -30,6 +33,8 @@ __all__ = [
     "PlanningError",
     "Runtime",
     "Statistics",
+    "VerificationStatistics",
+    "Verify",
     "costs",
     "effects",
     "engine",
@@ -44,6 +49,7 @@ __all__ = [
     "statistics",
     "status",
     "uninstrument",
+    "verified",
 ]
 
 # Recording imports what it shows itself with, and a framework's handlers.
