@@ -58,8 +58,9 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, ``verify`` no share from 0 to 1, for an unknown ``trust``, or if ``timeout`` is given for a workflow. With ``strict=True``,
-    PlanningError for an unsupported object, and later, from a call that cannot be planned.
+    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust``, or if ``timeout`` is given for
+    a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from a call that cannot be
+    planned.
     """
     options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify)
     if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):

@@ -89,7 +89,7 @@ class Statistics:
 
     queries: QueryStatistics
     engines: Mapping[str, EngineStatistics]
-    verification: VerificationStatistics = VerificationStatistics()
+    verification: VerificationStatistics = field(default_factory=VerificationStatistics)
 
     def prometheus(self) -> str:
         """Returns the snapshot in Prometheus' text exposition format, version 0.0.4."""

@@ -9,9 +9,10 @@ may be busy, or gone.
 from __future__ import annotations
 
 import contextvars
+import copy
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -188,9 +189,9 @@ class Sampled:
 
     def _keep(self, chunk: Any) -> None:
         if len(self._chunks) <= _CHUNKS:
-            self._chunks.append(
-                type(chunk)(chunk) if isinstance(chunk, dict) else chunk
-            )  # its reader may take keys out
+            with suppress(Exception):  # of a dict that cannot be copied; its reader may take keys out
+                chunk = copy.copy(chunk) if isinstance(chunk, dict) else chunk
+            self._chunks.append(chunk)
 
     def _returned(self, value: Any) -> None:
         fields = self._framework.compared

@@ -31,9 +31,8 @@ def sync_method(entry: str, method: str) -> str:
     if get_llm_cache() is not None:
         raise Unrepeatable(_CACHED)
     if method not in ("invoke", "ainvoke", "stream", "astream") or method != entry:
-        raise Unrepeatable(
-            f"{method} is not repeated: without callbacks there are no events, and a batch is several calls"
-        )
+        why = "a batch that runs step by step" if "batch" in method else "without callbacks there are no events"
+        raise Unrepeatable(f"{method} is not repeated: {why}")
     return method.removeprefix("a")
 
 
