@@ -7,6 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import thread as executors
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -179,8 +180,11 @@ def _end() -> None:
 
 
 def _release(thread: threading.Thread) -> None:
-    queues: Any = getattr(executors, "_threads_queues", {})  # a private name: without it the exit waits
-    queues.pop(thread, None)
+    # Private names of Python 3.11 to 3.13: without them the exit waits. The lock is held while a thread is started and
+    # entered, in this order.
+    queues: Any = getattr(executors, "_threads_queues", {})
+    with getattr(executors, "_global_shutdown_lock", nullcontext()):
+        queues.pop(thread, None)
 
 
 getattr(threading, "_register_atexit", lambda function: None)(_end)  # functions run in reverse order: before executors'
