@@ -175,7 +175,7 @@ def _verified(framework: Framework, plan: Plan, options: Options) -> str:
     """Says how calls that follow a plan are verified; "" if none is."""
     if not isinstance(options.verify, Verify):
         return ""
-    from fineflow.adapters.core.verifying import described
+    from fineflow.adapters.core.repeatable import described
 
     return described(framework, plan, options.verify)
 

@@ -161,7 +161,7 @@ def test_a_retriever_that_lied_ahead_is_found(entry: str) -> None:
         method,
         method.removeprefix("a"),
     )
-    assert difference.what == ("value",) and not difference.doubt and not difference.structure
+    assert difference.what == ("value",) and (difference.doubt, difference.compared) == ("", "exactly")
     assert "tower" in difference.diff and "bridge" in difference.diff
     assert "compared exactly" in str(difference) and "100.00% of calls" in str(difference)
     assert difference.given[0] == ASKED
@@ -226,7 +226,7 @@ def test_a_model_that_samples_is_compared_by_structure() -> None:
     fast = optimized(rag(scripted("tower"), Model(temperature=0.7)), reported)
     fast.invoke(ASKED)
     assert fineflow.verified(10).equal == 1
-    assert "compared by structure (Model answers at temperature 0.7)" in explained(fast)
+    assert "compared by structure, as Model answers at temperature 0.7" in explained(fast)
     unknown = optimized(rag(scripted("tower"), Model(temperature=None)))
     assert "the temperature of Model is not known" in explained(unknown)
     bound = optimized(rag(Search(), Model(temperature=1.0).bind(temperature=0)))
@@ -234,6 +234,28 @@ def test_a_model_that_samples_is_compared_by_structure() -> None:
     exact = optimized(rag(scripted("tower"), Model(temperature=0.7)), reported, exact=True)
     exact.invoke(ASKED)
     assert fineflow.verified(10).different == 1
+
+
+@pytest.mark.parametrize("entry", ["invoke", "stream", "ainvoke", "astream"])
+def test_what_a_sampling_model_does_not_touch_is_compared_exactly(entry: str) -> None:
+    answer = ChatPromptTemplate.from_template("{context} {question}") | Model(temperature=1.0) | StrOutputParser()
+
+    def make(search: Any) -> Any:
+        found = RunnablePassthrough.assign(context=itemgetter("question") | search)
+        return (
+            found
+            | RunnablePassthrough.assign(answer=answer)
+            | RunnablePassthrough.assign(more=itemgetter("question") | Search())
+        )
+
+    reported = Reported()
+    fast = optimized(make(scripted("tower")), reported)
+    assert "; context, more exactly" in explained(fast)
+    CALLS[entry](fast)
+    assert fineflow.verified(10).different == 1
+    assert reported[0].what == ("value",) and "tower" in reported[0].diff
+    CALLS[entry](optimized(make(Search()), reported))
+    assert fineflow.verified(10).equal == 1
 
 
 def test_another_structure_is_found_at_any_temperature() -> None:
@@ -253,7 +275,7 @@ def test_another_structure_is_found_at_any_temperature() -> None:
     optimized(chain, reported).invoke({"q": "?"})
     assert fineflow.verified(10).different == 1
     assert reported[0].what == ("structure",) and "only fineflow has 'b'" in reported[0].diff
-    assert "compared by structure: Varying answers at temperature 1" in str(reported[0])
+    assert "compared by structure, as Varying answers at temperature 1" in str(reported[0])
 
 
 class Counting(BaseCallbackHandler):

@@ -119,7 +119,8 @@ def test_temperature_decides_how_it_is_compared() -> None:
     fast = optimized(engine(temperature=0.5))
     fast.query("where?")
     assert fineflow.verified(10).equal == 1
-    assert "by structure (Model answers at temperature 0.5)" in " ".join(fineflow.explain(fast).summary)
+    explained = " ".join(fineflow.explain(fast).summary)
+    assert "by structure, as Model answers at temperature 0.5; source_nodes exactly" in explained
 
 
 def test_chat_engines_and_indexes_are_not_repeated() -> None:

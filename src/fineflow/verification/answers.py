@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, zip_longest
 from typing import Any
 
 from fineflow.verification.canonical import Fields, as_lines, canonical, chunk_types, concatenated
 
 _LINES, _WIDTH = 24, 160  # of a diff in a report
+_BEFORE = 40  # characters that are shown before the first difference of a long line
 
 
 class Incomparable(Exception):
@@ -69,8 +71,25 @@ def _form(value: Any, fields: Fields) -> Any:
         raise Incomparable(f"its answer has no comparable form ({type(failed).__name__})") from failed
 
 
-def differences(stock: Answer, ours: Answer, *, structure: bool = False) -> dict[str, str]:
-    """Returns the parts that differ, each with a short diff. structure: compares only the structure of values."""
+@dataclass(frozen=True)
+class Comparison:
+    """How answers are compared. structure: why only the structure of values counts; "" if all of it does. exactly: keys
+    of the answer that are compared exactly all the same.
+    """
+
+    structure: str = ""
+    exactly: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        if not self.structure:
+            return "exactly"
+        keys = f"; {', '.join(sorted(self.exactly))} exactly" if self.exactly else ""
+        return f"by structure, as {self.structure}{keys}"
+
+
+def differences(stock: Answer, ours: Answer, how: Comparison) -> dict[str, str]:
+    """Returns the parts that differ, each with a short diff."""
+    structure = bool(how.structure)
     found: dict[str, str] = {}
     if stock.error != ours.error and (not structure or _kind(stock) != _kind(ours)):
         found["exception"] = _diff(stock.error, ours.error)
@@ -79,6 +98,9 @@ def differences(stock: Answer, ours: Answer, *, structure: bool = False) -> dict
     if "exception" in found:  # how far a stream got before it says no more
         return found
     if structure:
+        one, other = _keys(stock.value, how.exactly), _keys(ours.value, how.exactly)
+        if one != other:
+            found["value"] = _diff(one, other)
         if lines := list(unlike(stock.value, ours.value)):
             found["structure"] = _short(lines)
     elif stock.value != ours.value:
@@ -88,13 +110,44 @@ def differences(stock: Answer, ours: Answer, *, structure: bool = False) -> dict
     return found
 
 
+def _keys(form: Any, names: frozenset[str]) -> dict[str, Any]:
+    """Returns some keys of a canonical form, of a dict or an object."""
+    fields = form.get("items", form) if isinstance(form, dict) else {}
+    return {name: fields[name] for name in names if name in fields} if isinstance(fields, dict) else {}
+
+
 def _kind(answer: Answer) -> Any:
     return None if answer.error is None else answer.error["type"]
 
 
 def _diff(stock: Any, ours: Any) -> str:
-    lines = difflib.unified_diff(as_lines(stock), as_lines(ours), "stock", "fineflow", lineterm="", n=1)
-    return _short(list(lines))
+    lines = list(difflib.unified_diff(as_lines(stock), as_lines(ours), "stock", "fineflow", lineterm="", n=1))
+    return _short([*lines[:2], *_around(lines[2:])])
+
+
+def _around(lines: Sequence[str]) -> Iterator[str]:
+    """Cuts what long lines that replace each other begin with in common."""
+    removed: list[str] = []
+    for sign, grouped in groupby(lines, key=lambda line: line[:1]):
+        group = list(grouped)
+        if sign == "-":
+            removed = group
+            continue
+        if sign == "+":
+            pairs = list(zip_longest(removed, group))
+            yield from (_cut(one, other) for one, other in pairs if one is not None)
+            yield from (_cut(other, one) for one, other in pairs if other is not None)
+        else:
+            yield from (*removed, *group)
+        removed = []
+    yield from removed
+
+
+def _cut(line: str, other: str | None) -> str:
+    if other is None or len(line) <= _WIDTH:
+        return line
+    common = next((i for i, (a, b) in enumerate(zip(line[1:], other[1:], strict=False)) if a != b), len(line) - 1)
+    return line if common <= _BEFORE else f"{line[0]}…{line[1 + common - _BEFORE :]}"
 
 
 def _short(lines: Sequence[str]) -> str:

@@ -17,8 +17,8 @@ class Difference:
 
     name: class of the object. entry: the method that was called; repeated: the method by which stock was called
     afterwards (``invoke`` for ``ainvoke``). share: of the calls that are verified. what: parts that differ ("value",
-    "chunk types", "exception"). diff: lines of a unified diff, ``-`` stock, ``+`` fineflow, shortened. structure: why
-    only the structure was compared; "" if all of the answer was. doubt: why the difference may not be fineflow's (stock
+    "chunk types", "exception"). diff: lines of a unified diff, ``-`` stock, ``+`` fineflow, shortened. compared:
+    "exactly", or by structure and why. doubt: why the difference may not be fineflow's (stock
     does not repeat its own answer, say); "" if stock gave its answer twice. seconds: between the end of the call and
     stock's. given: copies of the call's arguments. optimized, stock: both answers in comparable form.
     """
@@ -29,7 +29,7 @@ class Difference:
     share: float
     what: tuple[str, ...]
     diff: str
-    structure: str = ""
+    compared: str = "exactly"
     doubt: str = ""
     seconds: float = 0.0
     given: tuple[Any, ...] = field(default=(), repr=False)
@@ -40,7 +40,7 @@ class Difference:
         what = " and ".join(self.what)
         lines = [f"{self.name}.{self.entry} differs from stock in its {what} ({self.share:.2%} of calls are verified)"]
         lines.append(f"stock: {self.repeated}, {self.seconds:.1f} s later, in the background")
-        lines.append(f"compared by structure: {self.structure}" if self.structure else "compared exactly")
+        lines.append(f"compared {self.compared}")
         if self.doubt:
             lines.append(f"may not be fineflow's: {self.doubt}")
         return "\n".join([*lines, self.diff])

@@ -106,6 +106,14 @@ class Framework(ABC):
         """Returns why equal requests of a primitive may be answered differently; "" for temperature 0, or no model."""
         return ""
 
+    def sources(self, plan: Plan) -> Mapping[str, Sequence[str]]:
+        """Returns the primitives that keys of the answer come from, by key, as far as the graph says."""
+        graph, output = plan.p_graph, plan.p_graph.output
+        if output.name not in graph or output.key is not None or graph[output.name].op is not Op.RECORD:
+            return {}
+        args = graph[output.name].args
+        return {name.removeprefix("key:"): [ref.name] for name, ref in args.items() if name.startswith("key:")}
+
     def compared(self, value: Any) -> Mapping[str, Any] | None:
         """Returns the fields that say whether two objects are the same answer; None: all of them."""
         return None

@@ -16,8 +16,9 @@ import wrapt
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.repeatable import Verdict, verdict
 from fineflow.adapters.core.session import Session
-from fineflow.adapters.core.verifying import Sampled, Verdict, chosen, verdict
+from fineflow.adapters.core.verifying import Sampled, chosen
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime import recording

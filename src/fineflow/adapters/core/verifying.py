@@ -13,7 +13,6 @@ import copy
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.claiming import under_way
@@ -21,13 +20,13 @@ from fineflow.adapters.core.framework import Framework
 from fineflow.adapters.core.invocation import Invocation, Unrepeatable
 from fineflow.adapters.core.plan import Plan
 from fineflow.errors import FineflowError
-from fineflow.ir import Effect, Primitive
+from fineflow.ir import Effect
 from fineflow.ir.spec import everything
 from fineflow.runtime.events import now
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import log
 from fineflow.runtime.reruns import DIFFERENT, EQUAL, FULL, UNSTEADY, ending, repeating, reruns
-from fineflow.verification.answers import Answer, Incomparable, differences
+from fineflow.verification.answers import Answer, Comparison, Incomparable, differences
 from fineflow.verification.settings import Difference, Verify
 
 if TYPE_CHECKING:
@@ -39,46 +38,6 @@ _SAID = 256  # sentences that are remembered as logged
 _LEFT = "it was cancelled, or its stream not read to the end"
 
 _said: set[str] = set()
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Says of a plan: refusal, why its calls may not be repeated, or ""; structure, why answers are compared by it."""
-
-    refusal: str
-    structure: str
-
-
-def verdict(framework: Framework, plan: Plan, settings: Verify) -> Verdict:
-    """Returns what verification does with calls that follow a plan."""
-    refusal = framework.unrepeatable(plan)
-    if not refusal:
-        refusal = next((why for p in everything(plan.p_graph) if (why := _effect(p))), "")
-    if not refusal and framework.bounded(plan) is not plan:
-        refusal = "a component has a limit, which a repetition would pass"
-    if settings.exact is not None:
-        return Verdict(refusal, "" if settings.exact else "exact=False")
-    return Verdict(refusal, next((why for p in everything(plan.p_graph) if (why := framework.sampled(p))), ""))
-
-
-def described(framework: Framework, plan: Plan, settings: Verify) -> str:
-    """Returns a sentence for ``explain``."""
-    found = verdict(framework, plan, settings)
-    if found.refusal:
-        return f"Its calls are not verified: {found.refusal}."
-    how = f"by structure ({found.structure})" if found.structure else "exactly"
-    return f"{settings.share:.2%} of its calls are run again on stock afterwards and compared {how}."
-
-
-def _effect(p: Primitive) -> str:
-    """Returns why a step may not be run again; "" if it may."""
-    called = str(p.meta.get("called") or p.name)
-    name = f"{called} ({p.meta['where']})" if p.meta.get("where") else called
-    if p.effects.writes:
-        return f"{name} writes"
-    if p.effects.kind is Effect.OPAQUE:
-        return f"{name} may have effects"
-    return f"{name} prints, logs or reads the clock" if p.effects.kind is Effect.UNORDERED else ""
 
 
 def chosen(planned: Planned, plan: Plan, invocation: Invocation) -> Sampled | None:
@@ -95,7 +54,7 @@ def chosen(planned: Planned, plan: Plan, invocation: Invocation) -> Sampled | No
         elif not reruns().room(settings.waiting):
             reruns().skip(FULL)
         else:
-            return Sampled(planned, plan, invocation, settings, found.structure)
+            return Sampled(planned, plan, invocation, settings, found.how)
     except Unrepeatable as why:
         reruns().skip(str(why))
     except Exception as error:
@@ -112,10 +71,10 @@ def _say_once(text: str) -> None:
 class Sampled:
     """A call that is verified: copies of its arguments, made before it begins, then its answer, then stock's."""
 
-    def __init__(self, planned: Planned, plan: Plan, invocation: Invocation, settings: Verify, structure: str) -> None:
+    def __init__(self, planned: Planned, plan: Plan, invocation: Invocation, settings: Verify, how: Comparison) -> None:
         self._obj = planned.__wrapped__
         self._framework = planned._self_framework
-        self._plan, self._settings, self._structure = plan, settings, structure
+        self._plan, self._settings, self._how = plan, settings, how
         self._entry, self._streams = invocation.method, invocation.streaming
         self._repeated, self._again, self._given = invocation.again()
         self._context = contextvars.copy_context()
@@ -236,7 +195,7 @@ class Sampled:
     def _compare(self) -> str:
         stock = self._stock()
         seconds = now() - self._ended
-        found = differences(stock, self._ours, structure=bool(self._structure))
+        found = differences(stock, self._ours, self._how)
         if not found:
             return "" if ending() else EQUAL
         doubt = self._doubt(stock)
@@ -249,7 +208,7 @@ class Sampled:
             share=self._settings.share,
             what=tuple(found),
             diff="\n".join(found.values()),
-            structure=self._structure,
+            compared=str(self._how),
             doubt=doubt,
             seconds=seconds,
             given=self._given(),
@@ -295,7 +254,7 @@ class Sampled:
         external = any(p.effects.kind is Effect.EXTERNAL for p in everything(self._plan.p_graph))
         if external and (stock.error is None) != (self._ours.error is None):
             return "requests leave the process, and may have failed in one of the calls only"
-        if differences(stock, self._stock(), structure=bool(self._structure)):
+        if differences(stock, self._stock(), self._how):
             return "stock answered differently when it was asked again"
         return ""
 

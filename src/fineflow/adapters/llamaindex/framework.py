@@ -96,6 +96,9 @@ class LlamaIndex(Framework):
     def sampled(self, p: Primitive) -> str:
         return repeating.sampled(p)
 
+    def sources(self, plan: Plan) -> Mapping[str, Sequence[str]]:
+        return repeating.sources(plan.way, plan.objects.get(""), plan.p_graph)
+
     def compared(self, value: Any) -> Mapping[str, Any] | None:
         return repeating.compared(value)
 

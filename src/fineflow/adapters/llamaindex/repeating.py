@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
 from llama_index.core.llms import LLM
+from llama_index.core.query_engine import RetrieverQueryEngine
 
 from fineflow.adapters.llamaindex.builder import QUERY, RETRIEVE, SYNTHESIZE, Way
 from fineflow.adapters.llamaindex.recorded_calls import Recording
-from fineflow.ir import Op, Primitive
+from fineflow.ir import Graph, Op, Primitive
 from fineflow.runtime.reruns import noted
 from fineflow.verification.answers import Incomparable
 
@@ -66,6 +67,14 @@ def compared(value: Any) -> Mapping[str, Any] | None:
     if isinstance(value, ChatMessage):
         return {"role": value.role, "blocks": value.blocks}
     return None
+
+
+def sources(way: Way, obj: Any, graph: Graph) -> Mapping[str, Sequence[str]]:
+    """Returns the primitives that the nodes of an answer come from, of engines that retrieve first."""
+    if way.part != QUERY or type(obj) is not RetrieverQueryEngine:
+        return {}
+    found = [p.name for p in graph if p.op in (Op.SEARCH, Op.RERANK)]
+    return {"source_nodes": found} if found else {}
 
 
 def sampled(p: Primitive) -> str:
