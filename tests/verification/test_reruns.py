@@ -63,7 +63,7 @@ def test_statistics_show_it(counts: Reruns) -> None:
     counts.skip("save may have effects")
     counts.settled(10)
     text = str(fineflow.statistics())
-    assert "verified: 1 calls, 1 equal, 0 different, 0 unsteady; 1 skipped\n  1 skipped: save may have effects" in text
+    assert "verified: 1 call, 1 equal, 0 different, 0 unsteady; 1 skipped\n  1 skipped: save may have effects" in text
     assert 'fineflow_verified_total{outcome="equal"} 1' in fineflow.statistics().prometheus()
     assert 'fineflow_verified_total{outcome="skipped"} 1' in fineflow.statistics().prometheus()
 

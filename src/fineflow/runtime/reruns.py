@@ -50,7 +50,8 @@ class VerificationStatistics:
     def __str__(self) -> str:
         skipped = sum(self.skipped.values())
         counts = f"{self.equal} equal, {self.different} different, {self.unsteady} unsteady"
-        lines = [f"verified: {self.verified} calls, {counts}; {skipped} skipped"]
+        calls = "1 call" if self.verified == 1 else f"{self.verified} calls"
+        lines = [f"verified: {calls}, {counts}; {skipped} skipped"]
         if self.waiting or self.running:
             lines[0] += f"; {self.waiting} waiting, {self.running} running"
         lines += [f"  {number} skipped: {why}" for why, number in self.skipped.items()]
