@@ -6,15 +6,15 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import thread as executors
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
 
-from fineflow.runtime.loop.interpreter_exit import exiting
 from fineflow.runtime.queues.admission import log
 
 EQUAL, DIFFERENT, UNSTEADY = "equal", "different", "unsteady"
@@ -82,6 +82,7 @@ class Reruns:
                 return
             self._waiting.append(job)
             if self._thread is None:
+                _at_exit()
                 self._thread = threading.Thread(target=self._work, name="fineflow-verify", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -92,6 +93,8 @@ class Reruns:
 
     def failed(self, error: BaseException) -> None:
         """Counts a call whose verification failed by a fault of its own; the first one is logged."""
+        if ending():
+            return
         self.skip(f"the verification itself failed ({type(error).__name__})")
         if not self._faulty:
             self._faulty = True
@@ -119,8 +122,7 @@ class Reruns:
             try:
                 outcome = job()
             except BaseException as error:  # a SystemExit, too: it must not end the thread
-                if not ending():
-                    self.failed(error)
+                self.failed(error)
             del job
             with self._changed:
                 if outcome:
@@ -150,6 +152,8 @@ def verified(timeout: float | None = 0.0) -> VerificationStatistics:
 
 def ending() -> bool:
     """Returns True once the process ends: what fails from then on says nothing."""
+    from fineflow.runtime.loop.interpreter_exit import exiting  # not needed where nothing is verified
+
     return _ending or exiting()
 
 
@@ -181,6 +185,8 @@ def _end() -> None:
 
 
 def _release(thread: threading.Thread) -> None:
+    from concurrent.futures import thread as executors
+
     # Private names of Python 3.11 to 3.13: without them the exit waits. The lock is held while a thread is started and
     # entered, in this order.
     queues: Any = getattr(executors, "_threads_queues", {})
@@ -188,4 +194,11 @@ def _release(thread: threading.Thread) -> None:
         queues.pop(thread, None)
 
 
-getattr(threading, "_register_atexit", lambda function: None)(_end)  # functions run in reverse order: before executors'
+@cache
+def _at_exit() -> None:
+    """Has ``_end`` called before executors wait: functions at exit run in reverse order of their registration."""
+    import_module("concurrent.futures.thread")  # registers its own
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with suppress(RuntimeError):  # the process ends already
+            register(_end)
