@@ -2,141 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import pickle
-import re
-import threading
-from collections.abc import Iterator
-from contextvars import ContextVar
 from operator import itemgetter
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
 from langchain_core.documents import Document
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from pydantic import Field
+from verified_calls import (
+    ASKED,
+    CALLS,
+    Model,
+    Reported,
+    Search,
+    explained,
+    optimized,
+    rag,
+    scripted,
+    seen_context,
+    tenant,
+)
 
 import fineflow
 from fineflow import Difference, Verify
-from fineflow.engines import limit
 from fineflow.runtime.reruns import Reruns, reruns
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.retrieval import FakeEmbeddings, FakeVectorStore
-
-SCRIPTS: dict[str, list[Any]] = {}
-seen_context: list[str] = []
-ASKED = {"question": "where?"}
-tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
-
-
-@fineflow.external
-class Search(BaseRetriever):
-    """A retriever as users write them. script: names what its first calls find or raise (``SCRIPTS``)."""
-
-    script: str = ""
-
-    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        seen_context.append(tenant.get())
-        script = SCRIPTS.get(self.script)
-        text = script.pop(0) if script else "bridge"
-        if isinstance(text, Exception):
-            raise text
-        return [Document(text, metadata={"query": query})]
-
-
-def scripted(*found: Any) -> Search:
-    """Makes a retriever whose first calls find this; the object itself never changes."""
-    name = f"script {len(SCRIPTS)}"
-    SCRIPTS[name] = list(found)
-    return Search(script=name)
-
-
-@fineflow.external
-class Model(BaseChatModel):
-    """A chat model as users write them, which repeats its prompt."""
-
-    temperature: float | None = 0.0
-    failing: bool = False
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: Any = None,
-        run_manager: Any = None,
-        **_: Any,
-    ) -> ChatResult:
-        if self.failing:
-            raise ValueError("the model is gone")
-        message = AIMessage(content=f"said: {messages[-1].content}", response_metadata={"took": threading.get_ident()})
-        return ChatResult(generations=[ChatGeneration(message=message)])
-
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: Any = None,
-        run_manager: Any = None,
-        **_: Any,
-    ) -> Iterator[ChatGenerationChunk]:
-        if self.failing:
-            raise ValueError("the model is gone")
-        for word in f"said: {messages[-1].content}".split(" "):
-            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
-
-    @property
-    def _llm_type(self) -> str:
-        return "repeats"
-
-
-def rag(search: Any = None, model: Any = None) -> Any:
-    prompt = ChatPromptTemplate.from_template("{context} {question} {more}")
-    more = RunnablePassthrough.assign(more=itemgetter("question") | Search())  # may begin together with the other one
-    found = RunnablePassthrough.assign(context=itemgetter("question") | (search or Search()))
-    return found | more | prompt | (model or Model()) | StrOutputParser()
-
-
-class Reported(list[Difference]):
-    """The differences that were reported."""
-
-    def __call__(self, difference: Difference) -> None:
-        self.append(difference)
-
-
-def optimized(chain: Any, report: Any = None, **options: Any) -> Any:
-    settings = {name: options.pop(name) for name in ("exact", "waiting") if name in options}
-    return fineflow.optimize(chain, eager=True, verify=Verify(1.0, report=report, seed=1, **settings), **options)
-
-
-def explained(fast: Any) -> str:
-    return " ".join(fineflow.explain(fast).summary)
-
-
-def acall(obj: Any, entry: str, given: Any) -> Any:
-    async def call() -> Any:
-        if entry == "astream":
-            return [chunk async for chunk in obj.astream(given)]
-        return await getattr(obj, entry)(given)
-
-    return asyncio.run(call())
-
-
-CALLS = {
-    "invoke": lambda obj: obj.invoke(ASKED),
-    "stream": lambda obj: list(obj.stream(ASKED)),
-    "ainvoke": lambda obj: acall(obj, "ainvoke", ASKED),
-    "astream": lambda obj: acall(obj, "astream", ASKED),
-    "batch": lambda obj: obj.batch([ASKED]),
-    "abatch": lambda obj: acall(obj, "abatch", [ASKED]),
-}
 
 
 @pytest.mark.parametrize("entry", CALLS)
@@ -363,124 +263,6 @@ def test_inputs_and_answers_are_those_of_the_call() -> None:
     answer["found"].clear()
     gate.open()
     assert fineflow.verified(10).equal == 1, [str(each) for each in reported]
-
-
-def save(text: str) -> str:
-    saved.append(text)
-    return text
-
-
-@fineflow.effects(writes=["store"])
-def write(text: str) -> str:
-    saved.append(text)
-    return text
-
-
-def shout(text: str) -> str:
-    print(text)
-    return text.upper()
-
-
-saved: list[str] = []
-
-
-@pytest.mark.parametrize(
-    ("step", "why"), [(save, "save .* may have effects"), (write, "write.* writes"), (shout, "shout .* prints")]
-)
-def test_steps_with_effects_are_never_repeated(step: Any, why: str, caplog: pytest.LogCaptureFixture) -> None:
-    saved.clear()
-    fast = optimized(rag() | step)
-    fast.invoke(ASKED)
-    fast.invoke(ASKED)
-    found = fineflow.verified(10)
-    [(reason, number)] = found.skipped.items()
-    assert (found.verified, number) == (0, 2)
-    assert re.search(why, reason)
-    assert len(saved) == (0 if step is shout else 2)
-    assert re.search(f"Its calls are not verified: .*{why}", explained(fast))
-    assert len([record for record in caplog.records if "are not verified" in record.message]) == 1  # said once
-
-
-def test_what_cannot_be_copied_is_skipped() -> None:
-    optimized(rag()).invoke({**ASKED, "lock": threading.Lock()})
-    assert dict(fineflow.verified(10).skipped) == {"its input cannot be copied (TypeError)": 1}
-
-
-def test_answers_from_a_cache_are_not_repeated() -> None:
-    from langchain_core.caches import InMemoryCache
-    from langchain_core.globals import set_llm_cache
-
-    set_llm_cache(InMemoryCache())
-    try:
-        optimized(rag()).invoke(ASKED)
-    finally:
-        set_llm_cache(None)
-    assert list(fineflow.verified(10).skipped) == ["answers of models are cached, so stock would repeat the first one"]
-
-
-def test_a_component_with_a_limit_is_not_repeated() -> None:
-    search = Search()
-    limit(search, at_once=1)
-    optimized(rag(search)).invoke(ASKED)
-    assert list(fineflow.verified(10).skipped) == ["a component has a limit, which a repetition would pass"]
-
-
-def test_events_are_not_repeated() -> None:
-    async def events() -> list[Any]:
-        return [event async for event in optimized(rag()).astream_events(ASKED, version="v2")]
-
-    assert asyncio.run(events())
-    [reason] = fineflow.verified(10).skipped
-    assert reason.startswith("astream_events is not repeated")
-
-
-def test_a_stream_that_is_left_is_skipped() -> None:
-    stream = optimized(rag()).stream(ASKED)
-    next(stream)
-    stream.close()
-
-    async def left() -> None:
-        pieces = optimized(rag()).astream(ASKED)
-        await anext(pieces)
-        await pieces.aclose()
-
-    asyncio.run(left())
-    assert dict(fineflow.verified(10).skipped) == {"it was cancelled, or its stream not read to the end": 2}
-
-
-def test_a_cancelled_call_is_skipped() -> None:
-    gate = Gate()
-    fast = optimized(rag(model=FakeChat(gate=gate)))
-
-    async def cancelled() -> None:
-        task = asyncio.create_task(fast.ainvoke(ASKED))
-        await asyncio.to_thread(gate.wait_arrived)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancelled())
-    gate.open()
-    assert dict(fineflow.verified(10).skipped) == {"it was cancelled, or its stream not read to the end": 1}
-
-
-def test_a_step_without_a_sync_method_is_skipped() -> None:
-    async def shorter(text: str) -> str:
-        return text[:3]
-
-    fast = optimized(rag() | RunnableLambda(fineflow.pure(shorter)))
-    assert acall(fast, "ainvoke", ASKED) == "sai"
-    assert dict(fineflow.verified(10).skipped) == {"a step can only be called by its async method": 1}
-
-
-def test_changed_objects_are_not_compared_with_what_they_were() -> None:
-    chain = rag()
-    gate = Gate()
-    reruns().submit(lambda: gate.wait_sync() or "", 1)
-    optimized(chain).invoke(ASKED)
-    chain.middle[1].messages = [*chain.middle[1].messages]
-    gate.open()
-    assert dict(fineflow.verified(10).skipped) == {"the object was changed before it was run again": 1}
 
 
 def test_a_report_that_fails_and_faults_of_the_verification_reach_no_call(
