@@ -22,7 +22,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "ir": ("errors",),
     "protocols": ("ir",),  # what an engine implements
-    "options": ("errors", "ir", "passes"),
+    "options": ("errors", "ir", "passes", "verification.settings"),
+    "verification": (),  # knows answers, and neither frameworks nor calls
     "declare": ("ir",),  # what users say of their functions; adapters ask it
     "runtime.events": (),  # reporting needs nothing but the standard library
     "cost_model": ("ir", "runtime.events"),
@@ -37,7 +38,10 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "adapters": (),
     "adapters.registry": ("adapters.core", "runtime.queues.component_calls"),  # names frameworks by text only
-    "adapters.core": ("ir", "protocols", "runtime", "cost_model", "adapters.analysis", "adapters.lookahead", *LEAVES),
+    "adapters.core": (
+        *("ir", "protocols", "runtime", "cost_model", "verification", "adapters.analysis", "adapters.lookahead"),
+        *LEAVES,
+    ),
     # Calls inside the user's own code; a graph that runs as stock knows none of it.
     "adapters.inner_calls": (
         *("ir", "protocols", "runtime", "cost_model"),
@@ -56,7 +60,7 @@ OURS: dict[str, tuple[str, ...]] = {
         *LEAVES,
     ),
     "adapters.llamaindex": (
-        *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_rerank"),
+        *("ir", "protocols", "runtime", "cost_model", "verification", "backends.loaded", "backends.loaded_rerank"),
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
@@ -73,6 +77,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "adapters.registry",
         "passes",
         "runtime",
+        "verification.settings",
         *LEAVES,
     ),
     # Handlers for apps that run as they are: they plan what they see, as explain does.
@@ -87,7 +92,15 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     # What calls did, for other tools. Nothing of ours but the package itself and the instrumentor imports it.
     "telemetry": ("", "ir", "runtime", "cost_model", *LEAVES),
-    "instrumentation": ("", "telemetry", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),
+    "instrumentation": (
+        "",
+        "telemetry",
+        "runtime.reruns",
+        "adapters.core",
+        "adapters.inner_calls",
+        "adapters.registry",
+        *LEAVES,
+    ),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
@@ -96,11 +109,11 @@ OURS: dict[str, tuple[str, ...]] = {
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (
         *("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", "_lazy"),
-        *("instrumentation", "recording", "telemetry", *LEAVES),
+        *("instrumentation", "recording", "telemetry", "verification.settings", *LEAVES),
     ),
     "testing": (
         *("", "ir", "api", "explanation", "protocols", "adapters", "backends", "observe", "passes", "runtime"),
-        *("cost_model", "instrumentation", *LEAVES),
+        *("cost_model", "instrumentation", "verification", *LEAVES),
     ),
     "demo": (
         *("", "ir", "api", "protocols", "adapters", "backends", "engines", "langchain", "llamaindex", "observe"),
@@ -135,6 +148,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
+    "langsmith": ("adapters.langchain",),  # whose tracing is off where calls are repeated
     "llama_index": (
         "adapters.llamaindex",
         "watching.llamaindex",

@@ -15,8 +15,10 @@ from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphE
 from fineflow.options import Options
 from fineflow.passes import PASSES
 from fineflow.runtime.process import Runtime, shutdown
+from fineflow.runtime.reruns import VerificationStatistics, verified
 from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
+from fineflow.verification.settings import Difference, Verify
 
 if TYPE_CHECKING:  # imported on first use, see below
     from fineflow import telemetry as telemetry
@@ -28,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PASSES",
     "BackendError",
+    "Difference",
     "FineflowError",
     "FineflowWarning",
     "GraphError",
@@ -36,6 +39,8 @@ __all__ = [
     "PlanningError",
     "Runtime",
     "Statistics",
+    "VerificationStatistics",
+    "Verify",
     "costs",
     "effects",
     "engine",
@@ -50,6 +55,7 @@ __all__ = [
     "statistics",
     "status",
     "uninstrument",
+    "verified",
 ]
 
 # What most programs do not use: routing, telemetry, and recording with what it shows itself with.

@@ -22,6 +22,7 @@ from fineflow.observe.critical import Forecasts
 from fineflow.obstacles import advice
 from fineflow.options import Options
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.verification.settings import Verify
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.framework import Framework
@@ -45,6 +46,7 @@ def optimize(
     timeout: float | None = None,
     max_concurrency: int | None = None,
     trust: str = "packages",
+    verify: float | Verify | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -56,10 +58,11 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, for an unknown ``trust``, or if ``timeout`` is given for a workflow. With ``strict=True``,
-    PlanningError for an unsupported object, and later, from a call that cannot be planned.
+    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust``, or if ``timeout`` is given for
+    a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from a call that cannot be
+    planned.
     """
-    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust)
+    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify)
     if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):
         return obj
     wrapped: Any = obj
@@ -160,11 +163,21 @@ def _explained(
         trace=trace,
         remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
         advice=said,
+        verified=_verified(framework, shown, options) if ahead else "",
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
             for name, part in framework.parts(obj, shown).items()
         ),
     )
+
+
+def _verified(framework: Framework, plan: Plan, options: Options) -> str:
+    """Says how calls that follow a plan are verified; "" if none is."""
+    if not isinstance(options.verify, Verify):
+        return ""
+    from fineflow.adapters.core.repeatable import described
+
+    return described(framework, plan, options.verify)
 
 
 def _part(given: Any, part: Any) -> Any:

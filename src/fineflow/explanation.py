@@ -27,8 +27,8 @@ class Explanation:
     rewrites and refusals beyond those in the graphs. ``fallback``: why everything runs as stock, or "". ``name``: of
     the user's object, for display. ``entries``: the methods that the plan covers. ``stock``: those of them that run as
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
-    gains that no graph shows. ``advice``: what would gain more. ``parts``: explanations of parts that are called by
-    themselves. ``taken``: ``optimize`` takes such an object.
+    gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
+    explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object.
     """
 
     p_graph: Graph | None = None
@@ -42,6 +42,7 @@ class Explanation:
     trace: Trace | None = None
     remarks: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    verified: str = ""
     parts: tuple[Explanation, ...] = ()
     taken: bool = True
 
@@ -64,7 +65,8 @@ class Explanation:
         gains = (*self._seconds(), *self.gains)
         own = () if self.parts else _own(graph)
         nothing = _NOT_YET if self.advice else _NOTHING
-        return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock))
+        verified = filter(None, [self.verified])
+        return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock), *verified)
 
     @property
     def gains(self) -> tuple[str, ...]:

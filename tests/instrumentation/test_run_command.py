@@ -61,3 +61,30 @@ def test_bad_input_is_explained(folder: Path) -> None:
     missing = _ran(folder, "-m", "fineflow", "run", "-q", "missing.py")
     assert missing.returncode == 1
     assert missing.stderr.strip() == "fineflow run: cannot open 'missing.py': No such file or directory"
+
+
+LIES = """
+from operator import itemgetter
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnablePassthrough
+import fineflow
+calls = []
+@fineflow.external
+class Search(BaseRetriever):
+    def _get_relevant_documents(self, query, *, run_manager):
+        calls.append(query)
+        return [Document(str(min(len(calls), 3)))]
+first = RunnablePassthrough.assign(a=itemgetter("q") | Search())
+print((first | RunnablePassthrough.assign(b=itemgetter("q") | Search())).invoke({"q": "?"}).keys())
+"""
+
+
+def test_calls_are_verified(tmp_path: Path) -> None:
+    (tmp_path / "lies.py").write_text(LIES, encoding="utf-8")
+    found = _ran(tmp_path, "-m", "fineflow", "run", "--verify", "1", "lies.py")
+    assert found.stdout == "dict_keys(['q', 'a', 'b'])\n"
+    assert "RunnableSequence.invoke differs from stock in its value (100.00% of calls are verified)" in found.stderr
+    assert "verified: 1 call, 0 equal, 1 different, 0 unsteady; 0 skipped" in found.stderr
+    bad = _ran(tmp_path, "-m", "fineflow", "run", "--verify", "2", "lies.py")
+    assert bad.returncode == 2 and "expected a share from 0 to 1" in bad.stderr

@@ -13,9 +13,9 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 
-from fineflow.testing.canonical import canonical
 from fineflow.testing.langchain import FakeChat, FakeRetriever
 from fineflow.testing.recording import AsyncRecordingHandler, RecordingHandler, run_tree
+from fineflow.verification.canonical import canonical
 
 
 def chain() -> Runnable[Any, Any]:

@@ -19,10 +19,13 @@ DESCRIPTION = (
     "status: that of the program. With FINEFLOW_DISABLE=1 the program runs as it is."
 )
 
+_SECONDS = 30.0  # to wait for calls that are being verified
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-q", "--quiet", action="store_true", help="say nothing at the end")
+    add("--verify", type=_share, default=0.0, metavar="SHARE", help="share of calls to compare with stock, 0 to 1")
     add("-m", dest="module", metavar="MODULE ...", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     add("program", metavar="SCRIPT ...", nargs=argparse.REMAINDER, help="the file to run, and its own arguments")
 
@@ -35,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("expected a script or -m MODULE; write for example: fineflow run app.py")
     disabled = os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0")
     if not disabled:
-        fineflow.instrument()
+        fineflow.instrument(verify=args.verify)
     try:
         if module:
             _module(module[0], module[1:])
@@ -58,7 +61,16 @@ def run(args: argparse.Namespace) -> int:
         if not disabled and not args.quiet:
             sys.stdout.flush()
             print(fineflow.status(), file=sys.stderr)
+            if args.verify:
+                print(fineflow.verified(_SECONDS), file=sys.stderr)
     return 0
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share from 0 to 1, such as 0.1, got {text}")
+    return share
 
 
 def _module(name: str, given: list[str]) -> None:

@@ -21,6 +21,7 @@ from fineflow.adapters.registry import framework_of, is_optimized
 from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.routing import METHODS, Routing, inside
 from fineflow.options import Options
+from fineflow.runtime.reruns import repeating
 
 Pattern = str | type | Callable[[Any], bool]
 """Says which objects are meant: a class, the beginning of ``module.Class``, or a function of the object."""
@@ -118,7 +119,7 @@ class Instrumentation(Routing):
 
     def takes(self, obj: Any) -> bool:
         """Returns True if an outermost call of an object is routed. Those inside optimized calls are left."""
-        if _paused.get() or under_way.get() is not None or is_optimized(obj):
+        if _paused.get() or under_way.get() is not None or repeating.get() or is_optimized(obj):
             return False
         try:
             return (not self._allow or any(_fits(each, obj) for each in self._allow)) and not self._denies(obj)

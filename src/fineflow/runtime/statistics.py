@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from fineflow.protocols import CacheStatistics, Measured
 from fineflow.runtime.queues.admission import log, process_admission
+from fineflow.runtime.reruns import DIFFERENT, EQUAL, UNSTEADY, VerificationStatistics, reruns
 
 _SIZES = tuple(float(2**i) for i in range(11))
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -88,6 +89,7 @@ class Statistics:
 
     queries: QueryStatistics
     engines: Mapping[str, EngineStatistics]
+    verification: VerificationStatistics = field(default_factory=VerificationStatistics)
 
     def prometheus(self) -> str:
         """Returns the snapshot in Prometheus' text exposition format, version 0.0.4."""
@@ -107,6 +109,8 @@ class Statistics:
         for name, *cells in rows if len(rows) > 1 else ():
             numbers = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
             lines.append(f"{name.ljust(widths[0])}  {numbers}")
+        if self.verification != VerificationStatistics():
+            lines.append(str(self.verification))
         return "\n".join(lines)
 
 
@@ -237,7 +241,7 @@ def statistics() -> Statistics:
             caches.setdefault(name, []).append(cache)
     names = sorted(tallies.keys() | queues.keys() | caches.keys())
     engines = {name: _engine(name, tallies.get(name, []), queues.get(name, []), caches.get(name, [])) for name in names}
-    return Statistics(queries, MappingProxyType(engines))
+    return Statistics(queries, MappingProxyType(engines), reruns().statistics())
 
 
 def _engine(
@@ -277,6 +281,10 @@ def _exposition(found: Statistics) -> Iterator[str]:
     outcomes = ("finished", "failed", "cancelled", "overloaded")
     ended = [(_labels(outcome=name), getattr(q, name)) for name in outcomes]
     yield from _family("queries_total", "counter", "Ended calls, by outcome.", ended)
+    found_again = found.verification
+    compared = [(_labels(outcome=name), getattr(found_again, name)) for name in (EQUAL, DIFFERENT, UNSTEADY)]
+    compared.append((_labels(outcome="skipped"), sum(found_again.skipped.values())))
+    yield from _family("verified_total", "counter", "Calls chosen to be verified, by outcome.", compared)
     seconds = "Seconds that admitted calls"
     yield from _family("queries_wait_seconds_total", "counter", f"{seconds} waited.", [("", q.wait_seconds)])
     yield from _family("queries_run_seconds_total", "counter", f"{seconds} ran.", [("", q.run_seconds)])

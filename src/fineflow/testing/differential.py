@@ -17,8 +17,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
-import json
-import operator
 import site
 import sysconfig
 import traceback
@@ -32,8 +30,8 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from fineflow.testing.bounded import bounded
-from fineflow.testing.canonical import canonical
 from fineflow.testing.recording import AsyncRecordingHandler, RecordingHandler, RunNode, arrange, run_tree
+from fineflow.verification.canonical import as_lines, canonical, chunk_types, concatenated
 
 SYNC = ("invoke", "stream", "batch")
 ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
@@ -164,13 +162,10 @@ def differences(
         if name == "leftover" and not set(other) - set(one):
             continue
         if one != other:
-            lines = difflib.unified_diff(_lines(one), _lines(other), "stock", "optimized", lineterm="", n=3)
+            forms = as_lines(canonical(one)), as_lines(canonical(other))
+            lines = difflib.unified_diff(*forms, "stock", "optimized", lineterm="", n=3)
             found.append("\n".join([f"{name} differs", *lines]))
     return found
-
-
-def _lines(value: Any) -> list[str]:
-    return json.dumps(canonical(value), indent=1, sort_keys=True, default=repr, ensure_ascii=False).splitlines()
 
 
 def _made(made: Made) -> tuple[Any, Sequence[Any]]:
@@ -258,19 +253,7 @@ def _see_chunks(seen: Observation, chunks: list[Any]) -> None:
     for chunk in chunks:
         for key, piece in chunk.items() if isinstance(chunk, Mapping) else [("", chunk)]:
             seen.chunks.setdefault(str(key), []).append(canonical(piece))
-            seen.chunk_types.setdefault(str(key), []).append(type(piece).__qualname__)
-    seen.chunk_types = {key: sorted(set(names)) for key, names in seen.chunk_types.items()}
-
-
-def concatenated(chunks: Sequence[Any]) -> Any:
-    """Returns the sum of the chunks; chunks that cannot be added replace the one before, as in LangChain."""
-    total = chunks[0]
-    for chunk in chunks[1:]:
-        try:
-            total = operator.add(total, chunk)
-        except TypeError:
-            total = chunk
-    return total
+    seen.chunk_types = chunk_types(chunks)
 
 
 def event_tree(events: Sequence[Mapping[str, Any]]) -> list[RunNode]:

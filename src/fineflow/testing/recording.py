@@ -15,7 +15,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 
-from fineflow.testing.canonical import as_text, canonical
+from fineflow.verification.canonical import as_text, canonical
 
 # Metadata that tracing backends add from the environment.
 VOLATILE: frozenset[str] = frozenset({"revision_id"})

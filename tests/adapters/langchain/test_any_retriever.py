@@ -195,3 +195,19 @@ def test_results_that_are_no_list() -> None:
 
     for answer in (None, 3, ()):
         same(lambda answer=answer: Strange(answer=answer) | RunnableLambda(repr), QUESTION)  # type: ignore[misc]
+
+
+def test_one_that_fails_ahead_is_not_called_again() -> None:
+    calls: list[str] = []
+
+    @fineflow.external
+    class Failing(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+            calls.append(query)
+            raise ConnectionError("reset by peer")
+
+    first = RunnablePassthrough.assign(found=RunnableLambda(fineflow.pure(lambda given: given["question"])) | Failing())
+    chain = fineflow.optimize(first | RunnablePassthrough.assign(more=RunnableLambda(len)), eager=True)
+    with pytest.raises(ConnectionError, match="reset by peer"):
+        chain.invoke({"question": QUESTION})
+    assert calls == [QUESTION]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, NamedTuple
 
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Shadows, Site
-from fineflow.ir import Graph, Op
+from fineflow.ir import Graph, Op, Primitive
 from fineflow.options import Options
 from fineflow.runtime.call.executor import Kernel
 from fineflow.runtime.queues.component_calls import LimitedComponent
@@ -38,6 +39,10 @@ class Framework(ABC):
 
     package: str
     kernels: Mapping[Op, Kernel]
+    made: ClassVar[list[Framework]] = []  # all of them
+
+    def __init__(self) -> None:
+        Framework.made.append(self)
 
     def __reduce__(self) -> str:
         return "FRAMEWORK"  # pickled as the module's one instance
@@ -94,6 +99,36 @@ class Framework(ABC):
     def prepare_component_context(self, outer: Any) -> None:
         """Prepares the current context, a copy of the one in which stock opened the outermost run, for components."""
         return None
+
+    # Verification.
+
+    def unrepeatable(self, plan: Plan) -> str:
+        """Returns why calls may not be made once more, beyond what the graph says; "" if they may."""
+        return ""
+
+    def sampled(self, p: Primitive) -> str:
+        """Returns why equal requests of a primitive may be answered differently; "" for temperature 0, or no model."""
+        return ""
+
+    def sources(self, plan: Plan) -> Mapping[str, Sequence[str]]:
+        """Returns the primitives that keys of the answer come from, by key, as far as the graph says."""
+        graph, output = plan.p_graph, plan.p_graph.output
+        if output.name not in graph or output.key is not None or graph[output.name].op is not Op.RECORD:
+            return {}
+        args = graph[output.name].args
+        return {name.removeprefix("key:"): [ref.name] for name, ref in args.items() if name.startswith("key:")}
+
+    def compared(self, value: Any) -> Mapping[str, Any] | None:
+        """Returns the fields that say whether two objects are the same answer; None: all of them."""
+        return None
+
+    def silences(self) -> Sequence[AbstractContextManager[Any]]:
+        """Returns contexts in which stock calls no handlers and tracers."""
+        return ()
+
+    def async_only(self, error: Exception) -> bool:
+        """Returns True if a sync call raised this because something in it has only an async method."""
+        return isinstance(error, NotImplementedError)
 
     def lane(self, obj: Any) -> str:
         """Returns the lane of a component in timelines, as its primitive names it; "" for what is no component."""

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
+
+
+class Unrepeatable(Exception):
+    """A call cannot be made once more on stock. The text says why."""
+
+
+Again = tuple[str, Callable[[Any], Any], Callable[[], tuple[Any, ...]]]
+"""How a call is made once more: stock's sync method, a function that calls it on the user's object, and one that
+returns the arguments."""
 
 
 class Invocation:
@@ -12,10 +22,11 @@ class Invocation:
 
     entry: name of the method in plans; method: name of the method that stock runs, if different. way: everything that
     its plan depends on besides the object. stock: calls the method on stock's side, given the user's object or its
-    shadow. sync, streaming: kind of the method. plannable: False if the call has to run on the user's object.
+    shadow. sync, streaming: kind of the method. plannable: False if the call has to run on the user's object. chosen:
+    True once the call was chosen to be verified.
     """
 
-    __slots__ = ("entry", "method", "plannable", "stock", "streaming", "sync", "way")
+    __slots__ = ("chosen", "entry", "method", "plannable", "stock", "streaming", "sync", "way")
 
     def __init__(
         self,
@@ -35,6 +46,7 @@ class Invocation:
         self.sync = sync
         self.streaming = streaming
         self.plannable = plannable
+        self.chosen = False
 
     # Used only for calls that follow a plan, or that are admitted.
 
@@ -56,3 +68,18 @@ class Invocation:
 
     def prepare(self) -> None:
         """Prepares the current context, a copy of the caller's, for components."""
+
+    def again(self) -> Again:
+        """Returns how the call is made once more, with copies of its arguments as they are now.
+
+        Raises: Unrepeatable if it cannot be.
+        """
+        raise Unrepeatable(f"{self.method} is not repeated")
+
+
+def copied(value: Any, what: str) -> Any:
+    """Returns a deep copy. what: says what it is. Raises Unrepeatable if it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise Unrepeatable(f"its {what} cannot be copied ({type(error).__name__})") from error

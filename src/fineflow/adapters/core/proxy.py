@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import warnings
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,9 @@ import wrapt
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.repeatable import Verdict, verdict
 from fineflow.adapters.core.session import Session
+from fineflow.adapters.core.verifying import Sampled, chosen
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime import recording
@@ -29,6 +31,8 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import limits_in_force
 from fineflow.runtime.queues.component_calls import limit_changes
+from fineflow.runtime.reruns import repeating
+from fineflow.verification.settings import Verify
 
 _END: Any = object()
 _SHOWN = 100  # characters of an object's own representation
@@ -50,6 +54,8 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_parts: dict[int, Planned] = {}
         self._self_components: dict[int, Planned] = {}
         self._self_last: Summary | None = None  # of the call that ended last: statistics, no values
+        self._self_verifies = options.verify is not None
+        self._self_verdicts: dict[int, tuple[Plan, Verdict]] = {}  # by the id of the plan
 
     # Plans.
 
@@ -83,8 +89,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_plan(self, invocation: Invocation) -> Plan | None:
         """Returns the plan that a call follows; None if it goes to the user's object."""
-        if not invocation.plannable or (invocation.sync and on_engine_loop()):
-            return None  # a sync call on the engines' loop may not wait
+        if not invocation.plannable or (invocation.sync and on_engine_loop()) or repeating.get():
+            return None  # a sync call on the engines' loop may not wait; what is repeated is stock's
         plan = self._self_current(invocation.way)
         if plan is None:
             return None
@@ -129,7 +135,8 @@ class Planned(wrapt.ObjectProxy[Any]):
             if kind is None:
                 return None
             options, framework, planner = self._self_setup
-            made: Planned = kind(obj, replace(options, eager=True, timeout=None), framework, _answering(planner))
+            changed = replace(options, eager=True, timeout=None, verify=None)
+            made: Planned = kind(obj, changed, framework, _answering(planner))
             if len(self._self_components) >= _COMPONENTS:  # a function may make new ones in every call
                 self._self_components.clear()
             found = self._self_components[id(obj)] = made
@@ -155,6 +162,22 @@ class Planned(wrapt.ObjectProxy[Any]):
         """True if even calls that go straight to the user's object are admitted, counted or bounded."""
         return (limits_in_force() or self._self_options.timeout is not None) and not on_engine_loop()
 
+    # Verification.
+
+    def _self_chosen(self, plan: Plan | None, invocation: Invocation) -> Sampled | None:
+        """Returns the call if it is to be verified: one that follows a plan."""
+        return chosen(self, plan, invocation) if self._self_verifies and plan is not None else None
+
+    def _self_verdict(self, plan: Plan, settings: Verify) -> Verdict:
+        """Returns what verification does with calls that follow a plan."""
+        kept = self._self_verdicts.get(id(plan))
+        if kept is None or kept[0] is not plan:
+            if len(self._self_verdicts) > len(self._self_plans):  # of plans that are not used any more
+                self._self_verdicts.clear()
+            kept = plan, verdict(self._self_framework, plan, settings)
+            self._self_verdicts[id(plan)] = kept
+        return kept[1]
+
     # Calls.
 
     def _self_call(self, invocation: Invocation) -> Any:
@@ -172,6 +195,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_run(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
         """Runs a sync call. session: of this call, if its graph has already started."""
+        if (verified := self._self_chosen(plan, invocation)) is not None:
+            return verified.run(partial(self._self_run, plan, invocation, session))
         with InThread(Admission(*invocation.identity())) as admission:
             if plan is None:
                 with admission:
@@ -194,6 +219,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     async def _self_arun(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
         """Runs an async call. session: of this call, if its graph has already started."""
+        if (verified := self._self_chosen(plan, invocation)) is not None:
+            return await verified.arun(partial(self._self_arun, plan, invocation, session))
         # No `async with`: the state it keeps while a call waits would exist for each of thousands of calls.
         admission = Admission(*invocation.identity())
         await admission.admitted()
@@ -230,7 +257,10 @@ class Planned(wrapt.ObjectProxy[Any]):
             return self._self_chunks(plan, invocation)
         return deadline.iterate(partial(self._self_chunks, plan, invocation), timeout)
 
-    def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Iterator[Any]:
+    def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Generator[Any, None, None]:
+        if (verified := self._self_chosen(plan, invocation)) is not None:
+            yield from verified.iterate(self._self_chunks(plan, invocation))
+            return
         with InThread(Admission(*invocation.identity())) as admission:
             if plan is None:
                 with admission:
@@ -252,7 +282,12 @@ class Planned(wrapt.ObjectProxy[Any]):
         items = partial(self._self_achunks, plan, invocation)
         return items() if timeout is None else deadline.aiterate(items, timeout)
 
-    async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncIterator[Any]:
+    async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncGenerator[Any, None]:
+        if (verified := self._self_chosen(plan, invocation)) is not None:
+            async with aclosing(verified.aiterate(self._self_achunks(plan, invocation))) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
         async with AsyncExitStack() as stack:
             admission = await stack.enter_async_context(Admission(*invocation.identity()))
             runs: Any = self.__wrapped__

@@ -10,7 +10,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT, ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
-from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.invocation import Again, Invocation, copied
+from fineflow.adapters.langchain.repeating import settings_of, sync_method
 
 TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
 """Keys of ``config["metadata"]``."""
@@ -64,6 +65,11 @@ class ChainCall(Invocation):
 
     def identity(self) -> tuple[str | None, int | None]:
         return identity(self._config, self._runnable)
+
+    def again(self) -> Again:
+        method = sync_method(self.entry, self.method)
+        given = copied(self._input, "input"), settings_of(self._config)
+        return method, lambda runs: getattr(runs, method)(copied(given[0], "input"), given[1]), lambda: given
 
     def prepare(self) -> None:
         var_child_runnable_config.set(_visible(self._config))

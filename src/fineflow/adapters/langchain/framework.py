@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from langchain_core.runnables import Runnable
@@ -15,7 +16,7 @@ from fineflow.adapters.core.framework import Framework, Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row, find, of_package
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.langchain import planning
+from fineflow.adapters.langchain import planning, repeating
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.chain_proxy import OptimizedChain
@@ -27,7 +28,7 @@ from fineflow.adapters.langchain.models.usage import tokens
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
-from fineflow.ir import Graph
+from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 
@@ -75,6 +76,21 @@ class LangChain(Framework):
     def prepare_component_context(self, outer: Any) -> None:
         """Hides stock's handlers from components: of a step's config they see everything else."""
         var_child_runnable_config.set({**(var_child_runnable_config.get() or {}), "callbacks": None})
+
+    def unrepeatable(self, plan: Plan) -> str:
+        return repeating.unrepeatable(plan.objects.values())
+
+    def sampled(self, p: Primitive) -> str:
+        return repeating.sampled(p)
+
+    def compared(self, value: Any) -> Mapping[str, Any] | None:
+        return repeating.compared(value)
+
+    def silences(self) -> Sequence[AbstractContextManager[Any]]:
+        return repeating.silences()
+
+    def async_only(self, error: Exception) -> bool:
+        return repeating.async_only(error)
 
     def lane(self, obj: Any) -> str:
         return lane_of(obj)

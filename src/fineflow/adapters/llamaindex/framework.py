@@ -8,6 +8,7 @@ in threads. The parts of an engine that is no graph itself run ahead as calls of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -18,7 +19,7 @@ from fineflow.adapters.core.framework import Framework, Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex import planning
+from fineflow.adapters.llamaindex import planning, repeating
 from fineflow.adapters.llamaindex.agents.workflows import flow_class, flow_parts, flow_ways, lower_flow
 from fineflow.adapters.llamaindex.builder import Way
 from fineflow.adapters.llamaindex.ingestion.proxies import ingesting_class
@@ -35,7 +36,7 @@ from fineflow.adapters.llamaindex.proxy import (
     OptimizedSynthesizer,
 )
 from fineflow.adapters.llamaindex.resources import standing
-from fineflow.ir import Graph
+from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 
@@ -89,6 +90,21 @@ class LlamaIndex(Framework):
         way: Way = site.shadows.plan.way
         if shadow is not site.planned and opened(shadow, way.entry, site.opened):
             site.opens(way.entry)
+
+    def unrepeatable(self, plan: Plan) -> str:
+        return repeating.unrepeatable(plan.way, plan.objects.values())
+
+    def sampled(self, p: Primitive) -> str:
+        return repeating.sampled(p)
+
+    def sources(self, plan: Plan) -> Mapping[str, Sequence[str]]:
+        return repeating.sources(plan.way, plan.objects.get(""), plan.p_graph)
+
+    def compared(self, value: Any) -> Mapping[str, Any] | None:
+        return repeating.compared(value)
+
+    def silences(self) -> Sequence[AbstractContextManager[Any]]:
+        return repeating.silences()
 
     def lane(self, obj: Any) -> str:
         return lane_of(obj)

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from llama_index.core.schema import QueryBundle
 
-from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.invocation import Again, Invocation, copied
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.entry_wrappers import aclaimed, claimed
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE, Way
 from fineflow.adapters.llamaindex.models.embeddings import several
+from fineflow.adapters.llamaindex.repeating import sync_method
+from fineflow.runtime.reruns import repeating
 
 
 class Facts(NamedTuple):
@@ -24,15 +26,28 @@ class Facts(NamedTuple):
 class IndexCall(Invocation):
     """One call of a part of an object, for a query."""
 
-    __slots__ = ("query",)
+    __slots__ = ("given", "query")
 
-    def __init__(self, way: Way, method: str, query: Any, stock: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, way: Way, method: str, query: Any, stock: Callable[[Any], Any], given: tuple[Any, Mapping[str, Any]]
+    ) -> None:
+        """given: the arguments, by position and by name."""
         super().__init__(way.entry, way, stock, sync=way.sync, method=method)
-        self.query = query
+        self.query, self.given = query, given
 
     def inputs(self) -> Mapping[str, Any]:
         query = self.query
         return {"input": query if isinstance(query, str) else getattr(query, "query_str", None), "nodes": None}
+
+    def again(self) -> Again:
+        method = sync_method(self.method)
+        given = copied(self.given, "arguments")
+
+        def call(runs: Any) -> Any:
+            args, kwargs = copied(given, "arguments")
+            return getattr(runs, method)(*args, **kwargs)
+
+        return method, call, lambda: (*given[0], *given[1].values())
 
     def facts(self) -> Facts:
         query = self.query
@@ -52,7 +67,7 @@ class Optimized(Planned):
 
     def _self_plan(self, invocation: Any) -> Plan | None:
         plan = super()._self_plan(invocation)
-        if plan is None and several(invocation.query) and invocation.plannable:
+        if plan is None and several(invocation.query) and invocation.plannable and not repeating.get():
             return self._self_current(invocation.way)  # several texts for one vector are embedded concurrently
         return plan
 
@@ -61,7 +76,7 @@ class Optimized(Planned):
 
         def own(*args: Any, **kwargs: Any) -> Any:
             stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
-            return self._self_call(IndexCall(Way(part, True), method, query, stock))
+            return self._self_call(IndexCall(Way(part, True), method, query, stock, (args, kwargs)))
 
         return claimed(self.__wrapped__, method, own, args, kwargs)
 
@@ -72,7 +87,7 @@ class Optimized(Planned):
 
         async def own(*args: Any, **kwargs: Any) -> Any:
             stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
-            return await self._self_acall(IndexCall(Way(part, False), method, query, stock))
+            return await self._self_acall(IndexCall(Way(part, False), method, query, stock, (args, kwargs)))
 
         return await aclaimed(self.__wrapped__, method, own, args, kwargs)
 

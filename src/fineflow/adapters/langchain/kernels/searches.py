@@ -89,6 +89,7 @@ def _search_by_method(p: Primitive, query: str, run: Execution) -> Work:
 
     async def start(entry: Entry) -> Any:
         entry.reports.silence()
+        entry.running()  # from here on a failure is the retriever's own
         return await _found(p.component, query, entry.reports, run)
 
     entry = run.work(p, Arguments((query, None)), start)

@@ -1,0 +1,140 @@
+"""Calls that are verified: made once more without handlers, and which parts of messages make the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from langchain_core.callbacks.base import BaseCallbackManager
+from langchain_core.documents.compressor import BaseDocumentCompressor
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableBinding
+from langsmith.run_helpers import tracing_context
+from wrapt import wrap_function_wrapper
+
+from fineflow.adapters.core.invocation import Unrepeatable
+from fineflow.ir import Op, Primitive
+from fineflow.runtime.reruns import noted, repeating
+
+_NOT_REPEATED = ("callbacks", "run_id")  # keys of a config
+_BY_SERVER = frozenset({"id", "index", "signature", "encrypted_content"})  # keys of content blocks and tool calls
+_CACHED = "answers of models are cached, so stock would repeat the first one"
+_NO_SYNC = "Cannot invoke a coroutine function synchronously"  # langchain-core 1.7.2
+_installed: list[bool] = []
+
+
+def sync_method(entry: str, method: str) -> str:
+    """Returns stock's sync method for an entry point. Raises Unrepeatable."""
+    if get_llm_cache() is not None:
+        raise Unrepeatable(_CACHED)
+    if method not in ("invoke", "ainvoke", "stream", "astream") or method != entry:
+        why = "a batch that runs step by step" if "batch" in method else "without callbacks there are no events"
+        raise Unrepeatable(f"{method} is not repeated: {why}")
+    return method.removeprefix("a")
+
+
+def settings_of(config: Any) -> Any:
+    """Returns what counts of a config: all but handlers and the id of the run. Its values are not copied."""
+    return config and {key: value for key, value in config.items() if key not in _NOT_REPEATED}
+
+
+def silences() -> list[AbstractContextManager[Any]]:
+    """Returns contexts without handlers and tracers."""
+    if not _installed:
+        _installed.append(True)
+        wrap_function_wrapper("langchain_core.callbacks.manager", "_configure", _configure)
+    return [tracing_context(enabled=False, parent=False)]
+
+
+def _configure(configure: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    """Stands for LangChain's function that makes the manager of every run (langchain-core 1.7.2)."""
+    if not repeating.get():
+        return configure(*args, **kwargs)
+    noted()
+    return _without_handlers(*args, **kwargs)
+
+
+def _without_handlers(
+    kind: Any,
+    inheritable: Any = None,
+    local: Any = None,
+    inheritable_tags: Any = None,
+    local_tags: Any = None,
+    inheritable_metadata: Any = None,
+    local_metadata: Any = None,
+    **_: Any,
+) -> Any:
+    """Returns a manager without handlers, local and global ones; with tags and metadata, which components may read."""
+    outer = inheritable if isinstance(inheritable, BaseCallbackManager) else kind(handlers=[])
+    made = outer.copy() if isinstance(outer, kind) else kind(handlers=[], parent_run_id=outer.parent_run_id)
+    made.add_tags(inheritable_tags or [])
+    made.add_tags(local_tags or [], inherit=False)
+    made.add_metadata(inheritable_metadata or {})
+    made.add_metadata(local_metadata or {}, inherit=False)
+    made.handlers, made.inheritable_handlers = [], []  # tracing libraries add theirs when a manager is made
+    return made
+
+
+def compared(value: Any) -> Mapping[str, Any] | None:
+    """Returns what makes a message the same answer: kind, content, tool calls. Ids and usage differ in each request."""
+    if not isinstance(value, BaseMessage):
+        return None
+    extra = {name: each for name, each in value.additional_kwargs.items() if name not in ("id", "tool_calls")}
+    found = {"content": _content(value.content), "name": value.name, "additional_kwargs": extra}
+    for name in ("tool_calls", "invalid_tool_calls"):
+        if calls := getattr(value, name, None):
+            found[name] = [{key: each for key, each in call.items() if key not in _BY_SERVER} for call in calls]
+    return found
+
+
+def _content(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    blocks = [each if isinstance(each, str) else _block(each) for each in content]
+    return [each for each in blocks if each]
+
+
+def _block(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: each for key, each in block.items() if key not in _BY_SERVER}
+
+
+def sampled(p: Primitive) -> str:
+    """Returns why equal requests may be answered differently: a model that is not known to answer at temperature 0."""
+    if p.op is Op.PREFILL or p.op is Op.PARTIAL_PREFILL:
+        return ""
+    options = p.meta.get("options") or {}
+    for model, bound in _models(p.component, options):
+        found = bound.get("temperature", getattr(model, "temperature", None))
+        kind = type(model).__name__
+        if not isinstance(found, int | float):
+            return f"the temperature of {kind} is not known"
+        if found != 0:
+            return f"{kind} answers at temperature {found:g}"
+    return ""
+
+
+def _models(component: Any, options: Mapping[str, Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Yields the models of a component, and what is bound to them."""
+    found = [component, *vars(component).values()] if hasattr(component, "__dict__") else []
+    for each in found:
+        bound = dict(options)
+        while isinstance(each, RunnableBinding):
+            bound, each = {**each.kwargs, **bound}, each.bound
+        if isinstance(each, BaseLanguageModel):
+            yield each, bound
+        elif each is not component and isinstance(each, BaseDocumentCompressor):
+            yield from _models(each, {})
+
+
+def unrepeatable(objects: Any) -> str:
+    """Returns why calls may not be made once more: stock would take its answers from a cache."""
+    models = (each for each in objects if isinstance(each, BaseLanguageModel))
+    return _CACHED if any(each.cache for each in models) else ""
+
+
+def async_only(error: Exception) -> bool:
+    """Returns True if a sync method raised this because something in it has only an async one."""
+    return isinstance(error, NotImplementedError) or (isinstance(error, TypeError) and _NO_SYNC in str(error))
