@@ -62,9 +62,12 @@ def find(name: str) -> Target:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+        _check_arguments(name, found)
         make: Callable[[], Any] = found if inspect.isroutine(found) else lambda: found
         obj = make()
-    except Exception as error:
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
             raise UsageError(
@@ -82,6 +85,22 @@ def find(name: str) -> Target:
         f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
         f"LlamaIndex, or a function without arguments that makes one{_otherwise(obj)}"
     )
+
+
+def _check_arguments(name: str, found: Any) -> None:
+    """Raises UsageError for a function that cannot be called without arguments."""
+    try:
+        needed = inspect.isroutine(found) and [
+            each.name
+            for each in inspect.signature(found).parameters.values()
+            if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return
+    if needed:
+        raise UsageError(
+            f"{name} is a function that needs {', '.join(needed)}; expected one without arguments, that makes the object"
+        )
 
 
 def _otherwise(obj: Any) -> str:

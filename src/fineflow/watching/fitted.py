@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from fineflow.adapters.core.plan import Plan
-from fineflow.cost_model.costs import Costs
 from fineflow.cost_model.forecast import Forecast, predict
+from fineflow.cost_model.observed import Observed
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.spec import bodies, everything
 from fineflow.watching.runs import Run
@@ -24,28 +24,6 @@ class _At:
     seconds: list[float] = field(default_factory=list)
     rest: list[float] = field(default_factory=list)  # without the runs inside that are at places of their own
     saved: list[float] = field(default_factory=list)
-
-
-class Observed(Costs):
-    """Costs of one plan's primitives, by name; nothing else takes time."""
-
-    def __init__(self, seconds: Mapping[str, float], items: Mapping[str, float]) -> None:
-        super().__init__()
-        self._seconds, self._items = seconds, items
-
-    def predict(
-        self, engine: str | None, op: Op, *, size: float | None = None, name: str = "", together: float = 1.0
-    ) -> float:
-        return self._seconds.get(name, 0.0)
-
-    def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
-        return True
-
-    def size(self, engine: str | None, op: Op, name: str = "") -> float:
-        return self._items.get(name, 1.0)
-
-    def split_penalty(self, engine: str | None, tokens: float) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)

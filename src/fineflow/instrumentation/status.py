@@ -1,0 +1,138 @@
+"""What ``instrument()`` has routed, what gained, and what was left."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from fineflow.adapters.registry import is_optimized
+from fineflow.ir import Graph
+from fineflow.ir.text import WIDTH, duration, wrap
+from fineflow.observe.gain import saved_seconds
+from fineflow.runtime.call.trace import Trace
+
+_NAMED = 64  # kinds of objects
+_TRACES = 32  # of each kind
+_LEAST = 0.001  # seconds that are told
+_LEFT = "(the others: nothing to gain, see fineflow.explain)"
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Calls of the objects of one class. ahead: calls with steps that may run ahead. left: why the others have none.
+
+    saved_s: seconds of waiting that a call saved, in the mean of the latest ones; computed from what their traces tell
+    (``observe.gain``), not measured against stock. 0: none, or not known.
+    """
+
+    name: str
+    calls: int
+    ahead: int
+    left: str = ""
+    saved_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """What was routed since ``instrument()``. Prints as a table.
+
+    active: outermost calls are routed now. routed: by class of the outermost object, the most frequent first.
+    faults: calls that went straight to the user's object because routing failed.
+    """
+
+    active: bool
+    routed: tuple[Routed, ...] = ()
+    faults: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(each.calls for each in self.routed)
+
+    @property
+    def ahead(self) -> int:
+        return sum(each.ahead for each in self.routed)
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds of waiting that all calls saved together; computed, see ``Routed``."""
+        return sum(each.saved_s * each.ahead for each in self.routed)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, width: int = WIDTH) -> str:
+        """Renders the table. width: in columns; words that are longer stay whole."""
+        state = "on" if self.active else "off"
+        if not self.routed:
+            return f"fineflow instrumentation is {state}; no call was routed."
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        said = [f"fineflow instrumentation is {state}: {calls} routed, {self.ahead} with steps that may run ahead."]
+        if self.saved_s >= _LEAST:
+            said.append(f"About {duration(self.saved_s)} of waiting saved (computed from the calls' traces).")
+        lines = textwrap.wrap(" ".join(said), width)
+        longest = max(len(each.name) for each in self.routed)
+        for each in self.routed:
+            saved = f"{duration(each.saved_s)} saved a call" if each.saved_s >= _LEAST else ""
+            row = f"  {each.name:<{longest}}  {each.calls:>6} calls  {each.ahead:>6} ahead  "
+            lines += wrap(row.rstrip(), [each for each in (saved, each.left) if each], " " * 4, width)
+        if self.faults:
+            lines.append(f"  {self.faults} calls went straight to the app's own object after a fault of fineflow")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Returns the status as JSON: the fields of this class and of ``Routed``, and their sums."""
+        sums = {"calls": self.calls, "ahead": self.ahead, "saved_s": self.saved_s}
+        return json.dumps(asdict(self) | sums, indent=1)
+
+
+@dataclass
+class _Count:
+    """Calls of the objects of one class. traces: of the latest ones in which anything could run ahead."""
+
+    calls: int = 0
+    ahead: int = 0
+    traces: deque[tuple[Graph, Trace]] = field(default_factory=lambda: deque(maxlen=_TRACES))
+
+
+class Counts:
+    """The counts of one ``instrument()``. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end counts
+        self._counts: dict[str, _Count] = {}
+
+    def add(self, fast: Any, name: str, *, eager: bool) -> None:
+        """Counts a call of an optimized object, by the method of that name, that has ended."""
+        plans = [plan for plan in getattr(fast, "_self_plans", {}).values() if plan is not None]
+        ahead = any(plan.follows_for(name, eager=eager) for plan in plans)
+        last = getattr(fast, "_self_last", None)  # perhaps of another call that ended at the same time
+        trace = None if last is None or not ahead else last.trace
+        used = [plan.p_graph for plan in plans if trace is not None and trace.runs and plan.e_graph is trace.graph]
+        kind = type(fast.__wrapped__) if is_optimized(fast) else type(fast)
+        with self._lock:
+            if len(self._counts) < _NAMED or kind.__name__ in self._counts:
+                found = self._counts.setdefault(kind.__name__, _Count())
+                found.calls += 1
+                found.ahead += ahead
+                if used and trace is not None:
+                    found.traces.append((used[0], trace))
+
+    def routed(self) -> tuple[Routed, ...]:
+        """Returns the counts, the most frequent first."""
+        with self._lock:
+            found = [(name, each.calls, each.ahead, list(each.traces)) for name, each in self._counts.items()]
+        rows = (
+            Routed(name, calls, ahead, "" if ahead == calls else _LEFT, _saved(traces))
+            for name, calls, ahead, traces in found
+        )
+        return tuple(sorted(rows, key=lambda each: -each.calls))
+
+
+def _saved(traces: Sequence[tuple[Graph, Trace]]) -> float:
+    return fmean(saved_seconds(written, trace) for written, trace in traces) if traces else 0.0
