@@ -85,7 +85,10 @@ OURS: dict[str, tuple[str, ...]] = {
         *("", "ir", "adapters", "observe", "runtime", "watching", "checking", "demo"),
         *LEAVES,
     ),
-    "instrumentation": ("", "adapters.core", "adapters.inner_calls", "adapters.registry", *LEAVES),
+    "instrumentation": (
+        *("", "ir", "adapters.core", "adapters.inner_calls", "adapters.registry", "observe"),
+        *LEAVES,
+    ),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
@@ -116,8 +119,12 @@ OURS: dict[str, tuple[str, ...]] = {
     "demo.app": (),  # stock LangChain, as people write it
     "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
-    "checking": ("", "demo", "testing", *LEAVES),
-    "cli": ("", "api", "checking", "cost_model", "demo", "observe", "profiling", "recording", *LEAVES),
+    "checking": ("", "ir", "demo", "testing", *LEAVES),
+    "installation": ("",),  # reads what is installed, and imports none of it unless asked
+    "cli": (
+        *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
+        *("watching", *LEAVES),
+    ),
     "__main__": ("cli",),
 }
 
@@ -173,7 +180,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),
     "workflows": ("adapters.llamaindex",),
-    "wrapt": ("api", "adapters", "instrumentation"),
+    "wrapt": ("api", "adapters", "instrumentation", "watching.everywhere"),
 }
 
 # Of `testing`, these serve every framework and know none.

@@ -13,13 +13,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fineflow
 from fineflow.demo.inputs import one_line
 from fineflow.errors import UsageError
+from fineflow.ir.text import WIDTH, wrap
 
 See = Callable[[Callable[[Any], Any], str, Any], Any]
 """Observes one call through an entry point, with an input. The first argument wraps the object before the call."""
@@ -99,7 +100,7 @@ def _check_arguments(name: str, found: Any) -> None:
         return
     if needed:
         raise UsageError(
-            f"{name} is a function that needs {', '.join(needed)}; expected one without arguments, that makes the object"
+            f"{name} is a function that needs {', '.join(needed)}; expected one that makes the object without arguments"
         )
 
 
@@ -234,16 +235,30 @@ def _shown(value: Any, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def run(name: str, inputs: Sequence[str], entries: Sequence[str] = ()) -> int:
+def to_json(name: str, found: Sequence[Checked]) -> str:
+    """Returns the result as JSON, see ``Checked`` for the keys."""
+    equal = not any(each.different for each in found)
+    return json.dumps(
+        {"object": name, "equal": equal, "calls": [asdict(each) for each in found]}, indent=1, default=repr
+    )
+
+
+def run(
+    name: str, inputs: Sequence[str], entries: Sequence[str] = (), *, as_json: bool = False, width: int = WIDTH
+) -> int:
     """Checks the object named ``module:name`` and prints the report. Returns 0 if all is equal, 1 if not.
 
-    Raises UsageError for mistakes that the user can correct.
+    width: in columns. Raises UsageError for mistakes that the user can correct.
     """
     target = find(name)
     found = check(target, inputs, entries)
-    plan = fineflow.explain(target.make())
-    print("\n".join(f"  {sentence}" for sentence in plan.summary), report(found), sep="\n\n")
     different = sum(bool(each.different) for each in found)
+    if as_json:
+        print(to_json(name, found))
+        return 1 if different else 0
+    summary = fineflow.explain(target.make()).summary
+    lines = [line for sentence in summary for line in wrap("", [sentence], "    ", width)]
+    print("\n".join(lines), report(found), sep="\n\n")
     calls = "1 call" if len(found) == 1 else f"{len(found)} calls"
     print(f"\n{calls} compared, {different} different" if different else f"\n{calls}, all equal")
     if any(each.unsteady for each in found):

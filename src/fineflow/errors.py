@@ -65,6 +65,6 @@ def not_loaded(kind: str, model: str | Path, expected: str, reason: str) -> Back
     """
     source = os.path.expanduser(model)
     return BackendError(
-        f"could not load the {kind} {source!r}: {reason.rstrip('.')}. Expected {expected}, or the id of a model on a hub "
-        "that can be reached."
+        f"could not load the {kind} {source!r}: {reason.rstrip('.')}. "
+        f"Expected {expected}, or the id of a model on a hub that can be reached."
     )

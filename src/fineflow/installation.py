@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -195,9 +196,8 @@ def _devices() -> Iterator[str]:
 
 
 def _torch_devices() -> Iterator[str]:
-    try:
-        torch: Any = import_module("torch")
-    except Exception:  # not there, or broken: told as a fault
+    torch: Any = sys.modules.get("torch")
+    if torch is None:  # not there, or broken: told as a fault
         return
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     yield f"torch {torch.__version__} sees {', '.join(names) or 'no CUDA device'}, {torch.get_num_threads()} threads"

@@ -59,5 +59,8 @@ def test_bad_input_is_explained(folder: Path) -> None:
     assert nothing.returncode == 2
     assert "expected a script or -m MODULE" in nothing.stderr
     missing = _ran(folder, "-m", "fineflow", "run", "-q", "missing.py")
-    assert missing.returncode == 1
-    assert missing.stderr.strip() == "fineflow run: cannot open 'missing.py': No such file or directory"
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("fineflow run: cannot open 'missing.py': No such file or directory; give the file")
+    module = _ran(folder, "-m", "fineflow", "run", "-m", "no_such_module")
+    assert (module.returncode, module.stderr.count("\n")) == (2, 1)
+    assert "there is no module 'no_such_module'" in module.stderr

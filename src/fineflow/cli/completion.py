@@ -13,6 +13,7 @@ DESCRIPTION = (
     "fineflow completion fish > ~/.config/fish/completions/fineflow.fish."
 )
 _SHELLS = ("bash", "zsh", "fish")
+_FISH = "complete -c fineflow -n"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,25 +69,24 @@ def _option(action: argparse.Action, parser: argparse.ArgumentParser) -> _Option
 def _bash(commands: list[_Command]) -> str:
     arms = []
     for each in commands:
-        by_value = []
+        values = []
         for option in each.options:
             names = "|".join(option.names)
-            if option.choices:
-                by_value.append(f'      {names}) COMPREPLY=($(compgen -W "{" ".join(option.choices)}" -- "$cur")); return;;')
-            elif option.takes == "file":
-                by_value.append(f'      {names}) COMPREPLY=($(compgen -f -- "$cur")); return;;')
-            elif option.takes == "value" and not (each.program and option.names == ("-m",)):
-                by_value.append(f"      {names}) return;;")
+            if option.choices or option.takes == "file":
+                given = f'-W "{" ".join(option.choices)}"' if option.choices else "-f"
+                values.append(f'      {names}) COMPREPLY=($(compgen {given} -- "$cur")); return;;')
+            elif option.takes == "value":
+                values.append(f"      {names}) return;;")
         words = " ".join([*(name for option in each.options for name in option.names), *each.words])
         files = '\n      [[ $cur == -* ]] || COMPREPLY+=($(compgen -f -- "$cur"))' if each.program else ""
-        values = "\n".join(['      case "$prev" in', *by_value, "      esac"]) if by_value else "      :"
-        arms.append(f'    {each.name})\n{values}\n      COMPREPLY=($(compgen -W "{words}" -- "$cur")){files};;')
+        lines = "\n".join(['      case "$prev" in', *values, "      esac"]) if values else "      :"
+        arms.append(f'    {each.name})\n{lines}\n      COMPREPLY=($(compgen -W "{words}" -- "$cur")){files};;')
     names = " ".join(each.name for each in commands)
     return (
         "_fineflow() {\n"
         '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}"\n'
         "  COMPREPLY=()\n"
-        '  if [[ $COMP_CWORD -eq 1 ]]; then\n'
+        "  if [[ $COMP_CWORD -eq 1 ]]; then\n"
         f'    COMPREPLY=($(compgen -W "{names} --help --version" -- "$cur")); return\n'
         "  fi\n"
         '  case "${COMP_WORDS[1]}" in\n' + "\n".join(arms) + "\n  esac\n}\n"
@@ -121,10 +121,10 @@ def _zsh_option(option: _Option) -> str:
 def _fish(commands: list[_Command]) -> str:
     lines = [
         "complete -c fineflow -f",
-        *(f"complete -c fineflow -n __fish_use_subcommand -a {each.name} -d '{_plain(each.help)}'" for each in commands),
+        *(f"{_FISH} __fish_use_subcommand -a {each.name} -d '{_plain(each.help)}'" for each in commands),
     ]
     for each in commands:
-        here = f"complete -c fineflow -n '__fish_seen_subcommand_from {each.name}'"
+        here = f"{_FISH} '__fish_seen_subcommand_from {each.name}'"
         for option in each.options:
             names = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names)
             value = f" -x -a '{' '.join(option.choices)}'" if option.choices else ""

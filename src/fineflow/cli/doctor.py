@@ -45,7 +45,9 @@ def _lines(found: Diagnosis, columns: int) -> list[str]:
             lines += wrap(f"  {mark} {each.name:<{longest}}", _told(each), " " * (10 + longest), columns)
     lines += ["", "Engines"]
     for name, state in found.engines.items():
-        lines += wrap(f"  {'ok   ' if state == 'ok' else '-    '} {name}", [] if state == "ok" else [state], " " * 10, columns)
+        lines += wrap(
+            f"  {'ok   ' if state == 'ok' else '-    '} {name}", [] if state == "ok" else [state], " " * 10, columns
+        )
     if found.environment:
         lines += ["", "Environment"]
         for name, value in found.environment.items():

@@ -11,10 +11,10 @@ from fineflow.cli.common import check_file, disabled, width, write
 
 HELP = "run a program as it is, and say what it would gain"
 DESCRIPTION = (
-    "Runs a script or module as python does, with fineflow's handlers watching every call of LangChain and LlamaIndex. "
-    "They change nothing and optimize nothing. At the end it says on stderr what each app takes, what fineflow.optimize "
-    "would make of it, and what is in the way. The first call of an app does not count if there are more. Exit status: "
-    "that of the program; 2 if there is no such program."
+    "Runs a script or module as python does, while fineflow's handlers watch every call of LangChain and LlamaIndex. "
+    "They change nothing and optimize nothing. At the end it says on stderr what each app takes, what "
+    "fineflow.optimize would make of it, and what is in the way. The first call of an app does not count if there are "
+    "more. Exit status: that of the program; 2 if there is no such program."
 )
 
 

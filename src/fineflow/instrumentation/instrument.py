@@ -112,7 +112,11 @@ class Instrumentation(Routing):
 
     def count(self, fast: Any, name: str) -> None:
         """Counts a call that has ended."""
-        self._counts.add(fast, name, eager=self.options.get("eager", False))
+        try:
+            self._counts.add(fast, name, eager=self.options.get("eager", False))
+        except Exception as error:  # the call has its result, and keeps it
+            text = f"a call of {type(fast).__name__} could not be counted ({type(error).__name__}: {error})."
+            warnings.warn(text, FineflowWarning, stacklevel=2)
 
     def status(self) -> Status:
         """See ``fineflow.status``."""
@@ -167,7 +171,7 @@ class _Counting:
         finally:
             self._count()
 
-    async def _astream(self, made: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:
+    async def _astream(self, made: AsyncGenerator[Any, Any]) -> AsyncIterator[Any]:
         try:
             async for each in made:
                 yield each

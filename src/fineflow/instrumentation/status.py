@@ -6,19 +6,17 @@ import json
 import textwrap
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
 from fineflow.adapters.registry import is_optimized
-from fineflow.ir import Graph
 from fineflow.ir.text import WIDTH, duration, wrap
 from fineflow.observe.gain import saved_seconds
-from fineflow.runtime.call.trace import Trace
 
 _NAMED = 64  # kinds of objects
-_TRACES = 32  # of each kind
+_LATEST = 32  # calls of each kind, whose gains are looked at
+_ONE_OF = 16  # of further calls the gain is computed, which takes some 0.2 ms
 _LEAST = 0.001  # seconds that are told
 _LEFT = "(the others: nothing to gain, see fineflow.explain)"
 
@@ -93,11 +91,15 @@ class Status:
 
 @dataclass
 class _Count:
-    """Calls of the objects of one class. traces: of the latest ones in which anything could run ahead."""
+    """Calls of the objects of one class. saved: seconds, of the latest ones in which anything could run ahead."""
 
     calls: int = 0
     ahead: int = 0
-    traces: deque[tuple[Graph, Trace]] = field(default_factory=lambda: deque(maxlen=_TRACES))
+    saved: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
+
+    @property
+    def due(self) -> bool:
+        return self.ahead <= _LATEST or not self.ahead % _ONE_OF
 
 
 class Counts:
@@ -111,28 +113,30 @@ class Counts:
         """Counts a call of an optimized object, by the method of that name, that has ended."""
         plans = [plan for plan in getattr(fast, "_self_plans", {}).values() if plan is not None]
         ahead = any(plan.follows_for(name, eager=eager) for plan in plans)
-        last = getattr(fast, "_self_last", None)  # perhaps of another call that ended at the same time
-        trace = None if last is None or not ahead else last.trace
-        used = [plan.p_graph for plan in plans if trace is not None and trace.runs and plan.e_graph is trace.graph]
         kind = type(fast.__wrapped__) if is_optimized(fast) else type(fast)
         with self._lock:
-            if len(self._counts) < _NAMED or kind.__name__ in self._counts:
-                found = self._counts.setdefault(kind.__name__, _Count())
-                found.calls += 1
-                found.ahead += ahead
-                if used and trace is not None:
-                    found.traces.append((used[0], trace))
+            if len(self._counts) >= _NAMED and kind.__name__ not in self._counts:
+                return
+            found = self._counts.setdefault(kind.__name__, _Count())
+            found.calls += 1
+            found.ahead += ahead
+        last = getattr(fast, "_self_last", None)  # perhaps of another call that ended at the same time
+        if ahead and found.due and last is not None and last.trace is not None and last.trace.runs:
+            # At once, and not in a status: a trace holds the graph, and that the user's objects.
+            used = [plan.p_graph for plan in plans if plan.e_graph is last.trace.graph]
+            found.saved += [saved_seconds(written, last.trace) for written in used]
 
     def routed(self) -> tuple[Routed, ...]:
         """Returns the counts, the most frequent first."""
         with self._lock:
-            found = [(name, each.calls, each.ahead, list(each.traces)) for name, each in self._counts.items()]
-        rows = (
-            Routed(name, calls, ahead, "" if ahead == calls else _LEFT, _saved(traces))
-            for name, calls, ahead, traces in found
-        )
+            rows = [
+                Routed(
+                    name,
+                    each.calls,
+                    each.ahead,
+                    "" if each.ahead == each.calls else _LEFT,
+                    fmean(each.saved) if each.saved else 0.0,
+                )
+                for name, each in self._counts.items()
+            ]
         return tuple(sorted(rows, key=lambda each: -each.calls))
-
-
-def _saved(traces: Sequence[tuple[Graph, Trace]]) -> float:
-    return fmean(saved_seconds(written, trace) for written, trace in traces) if traces else 0.0

@@ -73,7 +73,9 @@ class Timed:
         }
 
 
-def run(name: str, inputs: Sequence[str], entries: Sequence[str], *, repeat: int, repeat_writes: bool, say: Say) -> list[Timed]:
+def run(
+    name: str, inputs: Sequence[str], entries: Sequence[str], *, repeat: int, repeat_writes: bool, say: Say
+) -> list[Timed]:
     """Times the object that ``module:name`` names, by each entry and with each input. say: is told of the progress.
 
     entries: by default the main method and its async twin. Raises UsageError for mistakes that the user can correct.

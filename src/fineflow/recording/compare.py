@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import fineflow
@@ -47,30 +45,11 @@ class Settings:
         return ", or make one call with --only fineflow --cold"
 
 
-def run(settings: Settings, output: Path, perfetto: Path | None) -> int:
-    """Makes the calls, and writes the picture and the trace. Returns 0, or 1 if a recorded call raised.
+def drawn(settings: Settings) -> tuple[Timeline, list[str]]:
+    """Returns the timeline of the recorded calls, and what those that raised have raised.
 
     Raises UsageError for mistakes that the user can correct.
     """
-    for option, file in (("--output", output), ("--perfetto", perfetto)):
-        if file is not None and not file.parent.is_dir():  # told before anything is called
-            raise UsageError(f"{option} {file}: its folder does not exist; give the name of a file to write")
-    timeline, failures = drawn(settings)
-    for option, file, text in (("--output", output, timeline.html()), ("--perfetto", perfetto, timeline.json())):
-        if file is not None:
-            try:
-                file.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise UsageError(f"{option} {file}: {error.strerror}; give the name of a file to write") from error
-            print(f"{file} is written", file=sys.stderr)
-    for failure in failures:
-        print(f"fineflow timeline: {failure}", file=sys.stderr)
-    print(timeline.verdict or "\n".join(f"{track.name}: {1000 * track.total:,.0f} ms" for track in timeline.tracks))
-    return 1 if failures else 0
-
-
-def drawn(settings: Settings) -> tuple[Timeline, list[str]]:
-    """Returns the timeline of the recorded calls, and what those that raised have raised."""
     target = find(settings.name)
     entry = entry_of(target, settings.entry)
     given = parsed(settings.input) if target.json_input else settings.input
