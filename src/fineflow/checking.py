@@ -12,6 +12,7 @@ import inspect
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,8 +58,10 @@ class Target:
 def find(name: str) -> Target:
     """Returns the target that ``module:name`` names. Raises UsageError if it is missing or cannot be optimized."""
     module, _, path = name.partition(":")
-    if not module or not path:
+    if not path or not all(part.isidentifier() for part in module.split(".")):
         raise UsageError(f"{name!r} is not like module:name, such as my_app.rag:engine")
+    if module.endswith(".py") and Path(module).is_file():
+        raise UsageError(f"{name!r} names a file; write {module.removesuffix('.py')}:{path}")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -75,17 +78,25 @@ def find(name: str) -> Target:
                 f"{name}: there is no module {missing!r} in {Path.cwd()}, nor an installed one; "
                 "expected module:name, such as my_app.rag:engine for what my_app/rag.py calls engine"
             ) from error
-        raise UsageError(f"{name}: {type(error).__name__}: {one_line(error)}") from error
+        raise UsageError(f"{name}: {type(error).__name__}: {one_line(error)}{_where(error)}") from error
     runnables = sys.modules.get("langchain_core.runnables")
     if runnables is not None and isinstance(obj, runnables.Runnable):
         return _chain(make)
     if "llama_index.core" in sys.modules and (made := _index(make, obj)) is not None:
         return made
-    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"a {type(obj).__name__}"
+    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"of class {type(obj).__name__}"
     raise UsageError(
         f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
         f"LlamaIndex, or a function without arguments that makes one{_otherwise(obj)}"
     )
+
+
+def _where(error: BaseException) -> str:
+    """Returns the line of the user's module, or below it, that raised; "" if it was none."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+    last = frames[-1] if frames else None
+    here = last is None or last.filename == __file__ or isinstance(error, SyntaxError)
+    return "" if last is None or here else f" (at {last.filename}:{last.lineno})"
 
 
 def _check_arguments(name: str, found: Any) -> None:

@@ -7,6 +7,7 @@ The file has two readers: ``fineflow.costs.load`` starts a process with these co
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import math
 import os
@@ -261,11 +262,13 @@ def run(
     "vllm". as_json: prints the profile itself instead of sentences. Progress goes to stderr. Raises UsageError if the
     engine cannot be measured.
     """
-    from fineflow.demo.inputs import one_line
+    from fineflow.demo.inputs import check_model_name, one_line
     from fineflow.errors import UsageError
 
     if repeat < 3:
         raise UsageError(f"--repeat is {repeat}; it must be at least 3")
+    if model is not None:
+        check_model_name("--model", model, writes=kind == "llm")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     try:
         used, measure = _ENGINES["vllm" if (kind, engine) == ("llm", "vllm") else kind](model)
@@ -277,9 +280,11 @@ def run(
         raise UsageError(one_line(error)) from error
     except ImportError as error:
         extra = {"llm": "vllm" if engine == "vllm" else "transformers"}.get(kind, "sentence-transformers")
-        raise UsageError(
-            f"the engine needs a library that is not installed ({one_line(error)}): pip install 'fineflow[{extra}]'"
-        ) from error
+        missing = error.name is not None and importlib.util.find_spec(error.name.partition(".")[0]) is None
+        what = (
+            f"{error.name}, which is not installed" if missing else f"a library in another version ({one_line(error)})"
+        )
+        raise UsageError(f"the engine needs {what}: pip install 'fineflow[{extra}]'") from error
     try:
         out.write_text(made.to_json() + "\n", encoding="utf-8")
     except OSError as error:

@@ -54,7 +54,13 @@ def run(command: str, args: argparse.Namespace, at_end: Callable[[], None]) -> i
 
 def _module(name: str, *given: str) -> Callable[[], None]:
     sys.path.insert(0, os.getcwd())
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
+    try:
+        there = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        there = not f"{name}.".startswith(f"{error.name}.")  # else one that a package around it imports is missing
+    except Exception:  # of a package around it: raised again, and shown, when it runs
+        there = True
+    if not there:
         raise UsageError(f"there is no module {name!r} in {os.getcwd()}, nor an installed one; check its name")
 
     def start() -> None:
@@ -66,6 +72,8 @@ def _module(name: str, *given: str) -> Callable[[], None]:
 
 def _script(name: str, *given: str) -> Callable[[], None]:
     path = Path(name)
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise UsageError(f"the folder {name!r} has no __main__.py; give the file of a Python program")
     if path.is_dir() or path.suffix in (".zip", ".pyz"):
 
         def start() -> None:

@@ -77,7 +77,8 @@ class Status:
         longest = max(len(each.name) for each in self.routed)
         for each in self.routed:
             saved = f"{duration(each.saved_s)} saved a call" if each.saved_s >= _LEAST else ""
-            row = f"  {each.name:<{longest}}  {each.calls:>6} calls  {each.ahead:>6} ahead  "
+            noun = "call" if each.calls == 1 else "calls"
+            row = f"  {each.name:<{longest}}  {each.calls:>6} {noun:5}  {each.ahead:>6} ahead  "
             lines += wrap(row.rstrip(), [each for each in (saved, each.left) if each], " " * 4, width)
         if self.faults:
             lines.append(f"  {self.faults} calls went straight to the app's own object after a fault of fineflow")

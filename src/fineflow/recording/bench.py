@@ -83,6 +83,8 @@ def run(
     if repeat < 1:
         raise UsageError(f"--repeat is {repeat}; it must be at least 1")
     target = find(name)
+    for text in inputs if target.json_input else ():
+        parsed(text)  # raises before anything is called
     main = entry_of(target, "")
     twin = [f"a{main}"] if f"a{main}" in target.entries else []
     chosen = [entry_of(target, entry) for entry in entries] or [main, *twin]
