@@ -77,10 +77,14 @@ def _bash(commands: list[_Command]) -> str:
                 values.append(f'      {names}) COMPREPLY=($(compgen {given} -- "$cur")); return;;')
             elif option.takes == "value":
                 values.append(f"      {names}) return;;")
-        words = " ".join([*(name for option in each.options for name in option.names), *each.words])
-        files = '\n      [[ $cur == -* ]] || COMPREPLY+=($(compgen -f -- "$cur"))' if each.program else ""
         lines = "\n".join(['      case "$prev" in', *values, "      esac"]) if values else "      :"
-        arms.append(f'    {each.name})\n{lines}\n      COMPREPLY=($(compgen -W "{words}" -- "$cur")){files};;')
+        names = " ".join(name for option in each.options for name in option.names)
+        files = "-f" if each.program else f'-W "{" ".join(each.words) or names}"'
+        arms.append(
+            f"    {each.name})\n{lines}\n      if [[ $cur == -* ]]; then\n"
+            f'        COMPREPLY=($(compgen -W "{names}" -- "$cur"))\n'
+            f'      else\n        COMPREPLY=($(compgen {files} -- "$cur"))\n      fi;;'
+        )
     names = " ".join(each.name for each in commands)
     return (
         "_fineflow() {\n"
