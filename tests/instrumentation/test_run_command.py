@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -47,6 +48,39 @@ def test_as_python_runs_it(folder: Path, how: tuple[str, ...], argument: str) ->
 def test_errors_look_as_in_python(folder: Path) -> None:
     stock, routed = _ran(folder, "app.py", "fail"), _ran(folder, "-m", "fineflow", "run", "-q", "app.py", "fail")
     assert (routed.stderr, routed.returncode) == (stock.stderr, stock.returncode)
+
+
+GAINS = """
+import asyncio
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from fineflow.testing.langchain import FakeChat
+ask = ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=0.1)
+chain = RunnablePassthrough.assign(first=ask) | RunnablePassthrough.assign(second=ask)
+for _ in range(2):
+    chain.invoke({"question": "who?"})
+asyncio.run(chain.ainvoke({"question": "who?"}))
+list(chain.stream({"question": "who?"}))
+RunnableLambda(str).invoke(3)
+"""
+
+
+def test_says_what_was_saved(folder: Path) -> None:
+    """Each call of the chain asks twice, 0.1 s each; optimized, both at once. All entry points count at their end."""
+    (folder / "gains.py").write_text(GAINS, encoding="utf-8")
+    done = _ran(folder, "-m", "fineflow", "run", "--json", "routed.json", "gains.py")
+    assert (done.returncode, done.stderr) == (0, "routed.json is written\n")
+    found = json.loads((folder / "routed.json").read_text(encoding="utf-8"))
+    assert (found["active"], found["calls"], found["ahead"], found["faults"]) == (True, 5, 4, 0)
+    rows = {each["name"]: each for each in found["routed"]}
+    assert (rows["RunnableSequence"]["calls"], rows["RunnableSequence"]["ahead"]) == (4, 4)
+    assert 0.05 < rows["RunnableSequence"]["saved_s"] <= 0.11  # a call whose start takes long saves less
+    assert rows["RunnableLambda"]["saved_s"] == 0
+    assert found["saved_s"] == pytest.approx(4 * rows["RunnableSequence"]["saved_s"])
+    said = _ran(folder, "-m", "fineflow", "run", "gains.py", COLUMNS="60").stderr
+    assert "ms of waiting saved (computed from the calls' traces)." in " ".join(said.split())
+    assert "saved a call" in said
+    assert max(map(len, said.splitlines())) <= 60
 
 
 def test_disabled_it_is_silent(folder: Path) -> None:

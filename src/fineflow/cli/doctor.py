@@ -42,7 +42,7 @@ def _lines(found: Diagnosis, columns: int) -> list[str]:
         lines += ["", title] if extras else []
         for each in extras:
             mark = {"ok": "ok   ", "wrong": "WRONG", "missing": "-    "}[each.state]
-            lines += wrap(f"  {mark} {each.name:<{longest}}", _told(each), " " * (10 + longest), columns)
+            lines += wrap(f"  {mark} {each.name:<{longest}}", _told(each), " " * 10, columns)
     lines += ["", "Engines"]
     for name, state in found.engines.items():
         lines += wrap(

@@ -110,10 +110,16 @@ def wrap(line: str, more: Iterable[str], hang: str, width: int = WIDTH) -> list[
             room = hang + piece
         else:
             room += "  " + piece
-        while len(room) > width and (cut := room.rfind(" ", len(hang) + 1, width)) > 0:
+        while len(room) > width and (cut := _cut(room, len(hang) + 1, width)) > 0:
             lines.append(room[:cut].rstrip())
             room = hang + room[cut:].lstrip()
     return [*lines, room.rstrip()]
+
+
+def _cut(line: str, least: int, width: int) -> int:
+    """Returns where to break a line: at the last space that fits, or after a word that is too long; -1: nowhere."""
+    fits = line.rfind(" ", least, width)
+    return fits if fits > 0 else line.find(" ", width)
 
 
 def _rows(graph: Graph, prefix: str, indent: int, marks: Marks | None, place: str = "") -> Iterator[_Row]:
