@@ -77,7 +77,7 @@ def test_it_makes_as_many_calls_as_it_says(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr()
     assert said.err == "invoke: 10 calls\n"
     assert len(sys.modules["timed_app"].asked) == 10
-    assert "requests: FakeChat 2, the same on both sides" in said.out
+    assert "requests seen: FakeChat 2, the same on both sides" in said.out
     assert "equal: " in said.out
 
 
@@ -117,3 +117,25 @@ def test_writes_are_repeated_if_asked(capsys: pytest.CaptureFixture[str]) -> Non
     args = ["timed_app:writing", "--input", "x", "--entry", "invoke", "--repeat", "1", "--repeat-writes"]
     assert cli.main(["bench", *args]) == 0
     assert len(sys.modules["timed_app"].asked) == 8
+
+
+ENGINE = """
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
+
+index = VectorStoreIndex([TextNode(text=f"text {i}") for i in range(3)], embed_model=FakeEmbedding())
+
+def engine():
+    return index.as_query_engine(llm=FakeLLM(seconds=0.02), response_mode="accumulate", similarity_top_k=3)
+"""
+
+
+def test_requests_of_a_query_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stock is seen by its spans, fineflow by what engines tell: a wait for these is no request of its own."""
+    (tmp_path / "timed_index.py").write_text(ENGINE, encoding="utf-8")
+    [found] = _found(capsys, "timed_index:engine", "--input", "text 2", "--entry", "query", "--repeat", "1")
+    assert {side: counts["FakeLLM"] for side, counts in found["requests"].items()} == {"stock": 3, "fineflow": 3}
+    assert found["different"] == []

@@ -46,7 +46,7 @@ def test_same_output_as_python(script: Path, tmp_path: Path) -> None:
     assert "fineflow instrumentation is on: " in routed.stderr
     assert "FineflowWarning" not in routed.stderr
     if script.parent.name == "langchain":
-        gains = "of waiting saved (computed" in " ".join(routed.stderr.split())
+        gains = "of waiting saved, computed" in " ".join(routed.stderr.split())
         assert gains == (script.stem not in NOTHING_TO_GAIN), routed.stderr
 
 

@@ -18,6 +18,7 @@ _NAMED = 64  # kinds of objects
 _LATEST = 32  # calls of each kind, whose gains are looked at
 _ONE_OF = 16  # of further calls the gain is computed, which takes some 0.2 ms
 _LEAST = 0.001  # seconds that are told
+_COMPUTED = "computed from the calls' traces (less where models share a device)"
 _LEFT = "(the others: nothing to gain, see fineflow.explain)"
 
 
@@ -72,7 +73,7 @@ class Status:
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
         said = [f"fineflow instrumentation is {state}: {calls} routed, {self.ahead} with steps that may run ahead."]
         if self.saved_s >= _LEAST:
-            said.append(f"About {duration(self.saved_s)} of waiting saved (computed from the calls' traces).")
+            said.append(f"About {duration(self.saved_s)} of waiting saved, {_COMPUTED}.")
         lines = textwrap.wrap(" ".join(said), width)
         longest = max(len(each.name) for each in self.routed)
         for each in self.routed:

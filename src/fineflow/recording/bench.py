@@ -18,11 +18,12 @@ from fineflow.errors import UsageError
 from fineflow.observe.tracks import OWN, duration, kind_of
 from fineflow.recording.compare import FINEFLOW, STOCK, Settings, calling, check_writes, entry_of
 from fineflow.recording.recorder import record
+from fineflow.runtime.events import Interval
 
 CHECKED = 4
 """Calls of the comparison: two of each side."""
 
-_PIECES = frozenset({"map", "condition", "call", "parse", "aggregate", "prefill", "partial_prefill"})
+_PLUMBING = frozenset({"map", "condition", "call", "parse", "aggregate", "prefill", "partial_prefill"})
 
 Say = Callable[[str], None]
 
@@ -116,11 +117,18 @@ def _timed(target: Target, settings: Benched) -> Timed:
 
 
 def _requests(call: Callable[[Any], None], obj: Any) -> dict[str, int]:
-    """Makes a call, and returns how often it asked each model, store and tool."""
+    """Makes a call, and returns how often it asked each model, store and tool, as far as a recorder sees that."""
     with record() as recorder:
         _quietly(call, obj)
     steps = [i for track in recorder.timeline().tracks for i in track.intervals]
-    return dict(Counter(i.lane for i in steps if i.lane != OWN and kind_of(i) not in _PIECES))
+    asked = [i for i in steps if i.lane != OWN and kind_of(i) not in _PLUMBING]
+    told = [i for i in asked if kind_of(i)]
+    return dict(Counter(i.lane for i in asked if kind_of(i) or not any(_waits_for(i, other) for other in told)))
+
+
+def _waits_for(seen: Interval, told: Interval) -> bool:
+    """Returns True if what stock was seen to do is the wait for work that a component has told of by itself."""
+    return seen.lane == told.lane and told.start <= seen.start < told.end
 
 
 def _quietly(call: Callable[[Any], None], obj: Any) -> None:
@@ -141,7 +149,7 @@ def report(found: Sequence[Timed]) -> Iterator[str]:
     for each in found:
         sides = (each.seconds[STOCK], each.seconds[FINEFLOW])
         yield f"  {each.entry:12} {_shown(sides[0]):>26} {_shown(sides[1]):>26}   {_verdict(each)}"
-        yield f"      requests: {_asked(each)}"
+        yield f"      requests seen: {_asked(each)}"
         yield from (f"      {line}" for text in _compared(each.checked) for line in text.splitlines())
 
 
