@@ -127,7 +127,7 @@ def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "said"),
     [
         ("nothing", "has no attribute 'nothing'"),
-        ("number", "is a int; expected a LangChain Runnable"),
+        ("number", "is of class int; expected a LangChain Runnable"),
         ("synthesizer", "expected a LangChain Runnable"),
         ("VectorStoreIndex", "is the class VectorStoreIndex; expected a LangChain Runnable"),
         ("VectorStoreIndex", "to check document ingestion, use fineflow.testing.llamaindex.ingestion_differential"),

@@ -91,14 +91,10 @@ OURS: dict[str, tuple[str, ...]] = {
         *LEAVES,
     ),
     # What calls did, for other tools. Nothing of ours but the package itself and the instrumentor imports it.
-    "telemetry": ("", "ir", "runtime", "cost_model", *LEAVES),
+    "telemetry": ("", "ir", "runtime", "cost_model", "observe.gain", *LEAVES),
     "instrumentation": (
-        "",
-        "telemetry",
-        "runtime.reruns",
-        "adapters.core",
-        "adapters.inner_calls",
-        "adapters.registry",
+        *("", "ir", "telemetry", "runtime.reruns", "adapters.core", "adapters.inner_calls", "adapters.registry"),
+        "observe",
         *LEAVES,
     ),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
@@ -122,8 +118,12 @@ OURS: dict[str, tuple[str, ...]] = {
     "demo.app": (),  # stock LangChain, as people write it
     "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
-    "checking": ("", "demo", "testing", *LEAVES),
-    "cli": ("", "api", "checking", "cost_model", "demo", "observe", "profiling", "recording", *LEAVES),
+    "checking": ("", "ir", "demo", "testing", *LEAVES),
+    "installation": ("",),  # reads what is installed, and imports none of it unless asked
+    "cli": (
+        *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
+        *("watching", *LEAVES),
+    ),
     "__main__": ("cli",),
 }
 
@@ -182,7 +182,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),
     "workflows": ("adapters.llamaindex",),
-    "wrapt": ("api", "adapters", "instrumentation"),
+    "wrapt": ("api", "adapters", "instrumentation", "watching.everywhere"),
 }
 
 # Of `testing`, these serve every framework and know none.

@@ -12,14 +12,16 @@ import inspect
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fineflow
 from fineflow.demo.inputs import one_line
 from fineflow.errors import UsageError
+from fineflow.ir.text import WIDTH, wrap
 
 See = Callable[[Callable[[Any], Any], str, Any], Any]
 """Observes one call through an entry point, with an input. The first argument wraps the object before the call."""
@@ -56,32 +58,61 @@ class Target:
 def find(name: str) -> Target:
     """Returns the target that ``module:name`` names. Raises UsageError if it is missing or cannot be optimized."""
     module, _, path = name.partition(":")
-    if not module or not path:
+    if not path or not all(part.isidentifier() for part in module.split(".")):
         raise UsageError(f"{name!r} is not like module:name, such as my_app.rag:engine")
+    if module.endswith(".py") and Path(module).is_file():
+        raise UsageError(f"{name!r} names a file; write {module.removesuffix('.py')}:{path}")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+        _check_arguments(name, found)
         make: Callable[[], Any] = found if inspect.isroutine(found) else lambda: found
         obj = make()
-    except Exception as error:
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
             raise UsageError(
                 f"{name}: there is no module {missing!r} in {Path.cwd()}, nor an installed one; "
                 "expected module:name, such as my_app.rag:engine for what my_app/rag.py calls engine"
             ) from error
-        raise UsageError(f"{name}: {type(error).__name__}: {one_line(error)}") from error
+        raise UsageError(f"{name}: {type(error).__name__}: {one_line(error)}{_where(error)}") from error
     runnables = sys.modules.get("langchain_core.runnables")
     if runnables is not None and isinstance(obj, runnables.Runnable):
         return _chain(make)
     if "llama_index.core" in sys.modules and (made := _index(make, obj)) is not None:
         return made
-    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"a {type(obj).__name__}"
+    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"of class {type(obj).__name__}"
     raise UsageError(
         f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
         f"LlamaIndex, or a function without arguments that makes one{_otherwise(obj)}"
     )
+
+
+def _where(error: BaseException) -> str:
+    """Returns the line of the user's module, or below it, that raised; "" if it was none."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+    last = frames[-1] if frames else None
+    here = last is None or last.filename == __file__ or isinstance(error, SyntaxError)
+    return "" if last is None or here else f" (at {last.filename}:{last.lineno})"
+
+
+def _check_arguments(name: str, found: Any) -> None:
+    """Raises UsageError for a function that cannot be called without arguments."""
+    try:
+        needed = inspect.isroutine(found) and [
+            each.name
+            for each in inspect.signature(found).parameters.values()
+            if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return
+    if needed:
+        raise UsageError(
+            f"{name} is a function that needs {', '.join(needed)}; expected one that makes the object without arguments"
+        )
 
 
 def _otherwise(obj: Any) -> str:
@@ -215,16 +246,30 @@ def _shown(value: Any, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def run(name: str, inputs: Sequence[str], entries: Sequence[str] = ()) -> int:
+def to_json(name: str, found: Sequence[Checked]) -> str:
+    """Returns the result as JSON, see ``Checked`` for the keys."""
+    equal = not any(each.different for each in found)
+    return json.dumps(
+        {"object": name, "equal": equal, "calls": [asdict(each) for each in found]}, indent=1, default=repr
+    )
+
+
+def run(
+    name: str, inputs: Sequence[str], entries: Sequence[str] = (), *, as_json: bool = False, width: int = WIDTH
+) -> int:
     """Checks the object named ``module:name`` and prints the report. Returns 0 if all is equal, 1 if not.
 
-    Raises UsageError for mistakes that the user can correct.
+    width: in columns. Raises UsageError for mistakes that the user can correct.
     """
     target = find(name)
     found = check(target, inputs, entries)
-    plan = fineflow.explain(target.make())
-    print("\n".join(f"  {sentence}" for sentence in plan.summary), report(found), sep="\n\n")
     different = sum(bool(each.different) for each in found)
+    if as_json:
+        print(to_json(name, found))
+        return 1 if different else 0
+    summary = fineflow.explain(target.make()).summary
+    lines = [line for sentence in summary for line in wrap("", [sentence], "    ", width)]
+    print("\n".join(lines), report(found), sep="\n\n")
     calls = "1 call" if len(found) == 1 else f"{len(found)} calls"
     print(f"\n{calls} compared, {different} different" if different else f"\n{calls}, all equal")
     if any(each.unsteady for each in found):

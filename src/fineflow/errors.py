@@ -56,3 +56,15 @@ def missing_folder(model: str | Path) -> str:
     if not local or os.path.isdir(source):
         return ""
     return "that is a file" if os.path.exists(source) else "there is no such folder"
+
+
+def not_loaded(kind: str, model: str | Path, expected: str, reason: str) -> BackendError:
+    """Returns the error of every engine whose model cannot be loaded. kind, expected: such as "LLM", "a folder with …".
+
+    reason: from ``missing_folder``, or what the library said, in one line.
+    """
+    source = os.path.expanduser(model)
+    return BackendError(
+        f"could not load the {kind} {source!r}: {reason.rstrip('.')}. "
+        f"Expected {expected}, or the id of a model on a hub that can be reached."
+    )

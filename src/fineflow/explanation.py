@@ -83,14 +83,18 @@ class Explanation:
             yield text
 
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, width: int = WIDTH) -> str:
+        """Renders the plan as text. width: in columns; words that are longer stay whole."""
         parts = [
             f"{self._title}\n{'=' * len(self._title)}",
-            "\n".join(line for s in self.summary for line in _wrapped(s)),
+            "\n".join(line for s in self.summary for line in wrap("", [s], hang="    ", width=width)),
         ]
         of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
-        parts += [_table(heading, columns, rows) for heading, columns, rows in (*self.timing, *of_graph)]
-        parts += [format_graph(graph, title=title, marks=mark) for title, graph, mark in self._graphs()]
-        parts += map(str, self.parts)
+        parts += [_table(heading, columns, rows, width) for heading, columns, rows in (*self.timing, *of_graph)]
+        parts += [format_graph(graph, title=title, marks=mark, width=width) for title, graph, mark in self._graphs()]
+        parts += [part.to_text(width) for part in self.parts]
         return "\n\n".join(parts)
 
     @property
@@ -258,21 +262,17 @@ def _listed(names: Sequence[str], most: int = 6) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _wrapped(sentence: str) -> list[str]:
-    return wrap("", [sentence], hang="    ")
-
-
 _NAMED = frozenset({"pass", "why", "how", "step"})  # columns that need no heading if the table has no others
 
 
-def _table(heading: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+def _table(heading: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]], width: int) -> str:
     rows = [*rows] if _NAMED.issuperset(columns[:-1]) or "at" in columns else [tuple(columns), *rows]
-    widths = [min(56, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
-    lines = textwrap.wrap(heading, WIDTH, subsequent_indent="  ")
+    widths = [min(56, width // 2, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
+    lines = textwrap.wrap(heading, width, subsequent_indent="  ")
     for *cells, reason in rows:
-        line = "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + "  "
-        if len(line) > 2 * WIDTH // 3:
+        line = "  " + "  ".join(cell.ljust(room) for cell, room in zip(cells, widths, strict=True)) + "  "
+        if len(line) > 2 * width // 3:
             lines.append(line.rstrip())
             line = " " * 8
-        lines += textwrap.wrap(reason, WIDTH, initial_indent=line, subsequent_indent=" " * len(line))
+        lines += textwrap.wrap(reason, width, initial_indent=line, subsequent_indent=" " * len(line))
     return "\n".join(lines).replace("\u00a0", " ")

@@ -7,6 +7,7 @@ The file has two readers: ``fineflow.costs.load`` starts a process with these co
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import math
 import os
@@ -252,19 +253,22 @@ def _source(model: str, repeat: int) -> str:
     )
 
 
-def run(kind: str, model: str | None, out: Path, repeat: int, engine: str = "transformers") -> None:
+def run(
+    kind: str, model: str | None, out: Path, repeat: int, engine: str = "transformers", *, as_json: bool = False
+) -> None:
     """Measures the engine of that kind ("llm", "embedding", "reranker") and writes its profile to ``out``.
 
     model: local folder or hub id; None is the one bundled with the demo. engine: that runs the LLM, "transformers" or
-    "vllm". Progress goes to stderr. Raises UsageError if the engine cannot be measured.
+    "vllm". as_json: prints the profile itself instead of sentences. Progress goes to stderr. Raises UsageError if the
+    engine cannot be measured.
     """
-    from fineflow.demo.inputs import one_line
+    from fineflow.demo.inputs import check_model_name, one_line
     from fineflow.errors import UsageError
 
     if repeat < 3:
         raise UsageError(f"--repeat is {repeat}; it must be at least 3")
-    if not out.absolute().parent.is_dir() or out.is_dir():
-        raise UsageError(f"--out {out}: give the name of a file to write, in a folder that exists")
+    if model is not None:
+        check_model_name("--model", model, writes=kind == "llm")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     try:
         used, measure = _ENGINES["vllm" if (kind, engine) == ("llm", "vllm") else kind](model)
@@ -276,10 +280,18 @@ def run(kind: str, model: str | None, out: Path, repeat: int, engine: str = "tra
         raise UsageError(one_line(error)) from error
     except ImportError as error:
         extra = {"llm": "vllm" if engine == "vllm" else "transformers"}.get(kind, "sentence-transformers")
-        raise UsageError(
-            f"the engine needs a library that is not installed ({one_line(error)}): pip install 'fineflow[{extra}]'"
-        ) from error
-    out.write_text(made.to_json() + "\n", encoding="utf-8")
+        missing = error.name is not None and importlib.util.find_spec(error.name.partition(".")[0]) is None
+        what = (
+            f"{error.name}, which is not installed" if missing else f"a library in another version ({one_line(error)})"
+        )
+        raise UsageError(f"the engine needs {what}: pip install 'fineflow[{extra}]'") from error
+    try:
+        out.write_text(made.to_json() + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error.strerror}; give the name of a file to write") from error
+    if as_json:
+        print(made.to_json())
+        return
     for op, line in made.lines.items():
         company = f", and {line.beside * 1e3:.3f} ms for each sequence beside" if line.beside else ""
         print(f"{made.engine} {op.value}: {line.fixed * 1e3:.2f} ms + {line.each * 1e3:.3f} ms each{company}")

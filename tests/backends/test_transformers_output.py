@@ -104,13 +104,16 @@ def test_stop_strings(text: str, stops: tuple[str, ...], expected: str, size: in
 
 
 def test_unknown_folder_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="could not be loaded; pass a folder") as caught:
-        TransformersEngine(tmp_path / "nothing")
-    assert "\n" not in str(caught.value)
+    """The library is not asked: it would take the folder for a malformed hub id."""
+    for model in (tmp_path / "nothing", str(tmp_path / "nothing"), Path("nothing"), "./nothing", "~/no/such/folder"):
+        with pytest.raises(BackendError, match=r"nothing|folder") as caught:
+            TransformersEngine(model)
+        assert ": there is no such folder. Expected a folder with a causal LM" in str(caught.value)
+        assert "\n" not in str(caught.value) and caught.value.__cause__ is None
 
 
 def test_a_folder_without_a_model_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="could not be loaded; pass a folder") as caught:
+    with pytest.raises(BackendError, match=r"could not load the LLM.*Expected a folder") as caught:
         TransformersEngine(str(tmp_path))
     assert "\n" not in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +50,39 @@ def test_errors_look_as_in_python(folder: Path) -> None:
     assert (routed.stderr, routed.returncode) == (stock.stderr, stock.returncode)
 
 
+GAINS = """
+import asyncio
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from fineflow.testing.langchain import FakeChat
+ask = ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=0.1)
+chain = RunnablePassthrough.assign(first=ask) | RunnablePassthrough.assign(second=ask)
+for _ in range(2):
+    chain.invoke({"question": "who?"})
+asyncio.run(chain.ainvoke({"question": "who?"}))
+list(chain.stream({"question": "who?"}))
+RunnableLambda(str).invoke(3)
+"""
+
+
+def test_says_what_was_saved(folder: Path) -> None:
+    """Each call of the chain asks twice, 0.1 s each; optimized, both at once. All entry points count at their end."""
+    (folder / "gains.py").write_text(GAINS, encoding="utf-8")
+    done = _ran(folder, "-m", "fineflow", "run", "--json", "routed.json", "gains.py")
+    assert (done.returncode, done.stderr) == (0, "routed.json is written\n")
+    found = json.loads((folder / "routed.json").read_text(encoding="utf-8"))
+    assert (found["active"], found["calls"], found["ahead"], found["faults"]) == (True, 5, 4, 0)
+    rows = {each["name"]: each for each in found["routed"]}
+    assert (rows["RunnableSequence"]["calls"], rows["RunnableSequence"]["ahead"]) == (4, 4)
+    assert 0.05 < rows["RunnableSequence"]["saved_s"] <= 0.11  # a call whose start takes long saves less
+    assert rows["RunnableLambda"]["saved_s"] == 0
+    assert found["saved_s"] == pytest.approx(4 * rows["RunnableSequence"]["saved_s"])
+    said = _ran(folder, "-m", "fineflow", "run", "gains.py", COLUMNS="60").stderr
+    assert "ms of waiting saved, computed from the calls' traces" in " ".join(said.split())
+    assert "saved a call" in said
+    assert max(map(len, said.splitlines())) <= 60
+
+
 def test_disabled_it_is_silent(folder: Path) -> None:
     found = _ran(folder, "-m", "fineflow", "run", "app.py", FINEFLOW_DISABLE="1")
     assert (found.returncode, found.stderr) == (0, "")
@@ -59,8 +93,11 @@ def test_bad_input_is_explained(folder: Path) -> None:
     assert nothing.returncode == 2
     assert "expected a script or -m MODULE" in nothing.stderr
     missing = _ran(folder, "-m", "fineflow", "run", "-q", "missing.py")
-    assert missing.returncode == 1
-    assert missing.stderr.strip() == "fineflow run: cannot open 'missing.py': No such file or directory"
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("fineflow run: cannot open 'missing.py': No such file or directory; give the file")
+    module = _ran(folder, "-m", "fineflow", "run", "-m", "no_such_module")
+    assert (module.returncode, module.stderr.count("\n")) == (2, 1)
+    assert "there is no module 'no_such_module'" in module.stderr
 
 
 LIES = """

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from fineflow.backends.engine_threads import EngineThreads
 from fineflow.cost_model.costs import costs
-from fineflow.errors import BackendError, missing_folder
+from fineflow.errors import BackendError, missing_folder, not_loaded
 from fineflow.ir import Op
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _WORDS = "the old bridge near the market of the town by the river"
 # 8 or 16, 0.67 s in one. A GPU runs its batch in one pass.
 _CPU_PASS = 8
 
-_PACKAGE = "sentence_transformers"
+_NEEDED = {"sentence_transformers": "sentence-transformers", "torch": "torch"}
 
 
 class _ModelEngine:
@@ -119,10 +119,7 @@ class _ModelEngine:
             except BackendError:
                 raise
             except Exception as error:
-                raise BackendError(
-                    f"could not load the {self.kind} {source!r}: {_root(error)}. "
-                    f"Expected {self.expected}. Give such a folder, or the id of a model on a hub that can be reached."
-                ) from error
+                raise not_loaded(self.kind, source, self.expected, _root(error)) from error
             self._say(f"loaded {self.kind} in {time.perf_counter() - start:.1f} s on {self._model.device}")
             if self._measures:
                 self._measure()
@@ -155,16 +152,14 @@ class _ModelEngine:
         raise NotImplementedError
 
     def _find(self) -> str:
-        if importlib.util.find_spec(_PACKAGE) is None:
-            raise BackendError(
-                f"{type(self).__name__} needs the package sentence-transformers: "
-                "pip install 'fineflow[sentence-transformers]'"
-            )
+        for module, package in _NEEDED.items():
+            if importlib.util.find_spec(module) is None:
+                raise BackendError(
+                    f"{type(self).__name__} needs the package {package}: pip install 'fineflow[sentence-transformers]'"
+                )
         source = os.path.expanduser(self._source)
         if found := missing_folder(self._source):
-            raise BackendError(
-                f"could not load the {self.kind} {source!r}: {found}. Expected {self.expected}, or a model's hub id."
-            )
+            raise not_loaded(self.kind, source, self.expected, found)
         return source
 
     def _say(self, message: str) -> None:
@@ -179,7 +174,7 @@ class _ModelEngine:
 def _root(error: BaseException) -> str:
     while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = cause
-    return f"{type(error).__name__}: {str(error).rstrip('.')}"
+    return f"{type(error).__name__}: {error}"
 
 
 class SentenceTransformerEngine(_ModelEngine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fineflow.cli.common import quieten
+from fineflow.cli.common import quieten, width
 
 HELP = "compare your own object with itself, optimized"
 DESCRIPTION = (
@@ -28,10 +28,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="what to call it with; repeatable; of a Runnable also a dict or list as JSON",
     )
     add("--entry", metavar="METHOD", action="append", default=[], help="repeatable (default: all that it has)")
+    add("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     quieten()
     from fineflow.checking import run
 
-    return run(args.object, args.input, args.entry)
+    return run(args.object, args.input, args.entry, as_json=args.json, width=width())

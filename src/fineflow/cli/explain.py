@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from fineflow.cli.common import quieten
-from fineflow.errors import UsageError
+from fineflow.cli.common import check_file, quieten, width, write
 
 HELP = "show the plan of your own object"
 DESCRIPTION = (
@@ -33,16 +31,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     quieten()
+    check_file("--html", args.html)
     import fineflow
     from fineflow.checking import find, parsed
 
     plan = fineflow.explain(find(args.object).make(), input=parsed(args.input), trust=args.trust)
     if args.html is not None:
-        try:
-            args.html.write_text(plan.to_html(), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--html {args.html}: {error.strerror}; give the name of a file to write") from error
-        print(f"{args.html} is written", file=sys.stderr)
+        write("--html", args.html, plan.to_html())
     elif args.mermaid:
         print(plan.to_mermaid())
     elif args.json:
@@ -50,7 +45,11 @@ def run(args: argparse.Namespace) -> int:
             {"pass": note.source, "step": note.where, "done": note.done, "reason": note.reason}
             for note in plan.all_notes
         ]
-        print(json.dumps({"name": plan.name, "summary": list(plan.summary), "notes": notes}, indent=1))
+        print(
+            json.dumps(
+                {"name": plan.name, "taken": plan.taken, "summary": list(plan.summary), "notes": notes}, indent=1
+            )
+        )
     else:
-        print(plan)
+        print(plan.to_text(width()))
     return 0

@@ -8,27 +8,31 @@ import sys
 from collections.abc import Sequence
 
 import fineflow
-from fineflow.cli import check, demo, explain, profile, run, timeline
+from fineflow.cli import bench, check, completion, demo, doctor, explain, profile, report, run, timeline
 from fineflow.cli.common import BAD_INPUT, FAILED, INTERRUPTED
 from fineflow.errors import UsageError
 
 COMMANDS = {
     "demo": demo,
     "explain": explain,
-    "timeline": timeline,
+    "report": report,
     "run": run,
     "check": check,
+    "bench": bench,
+    "timeline": timeline,
     "profile": profile,
+    "doctor": doctor,
+    "completion": completion,
 }
 """Each module has ``HELP``, ``DESCRIPTION``, ``arguments(parser)`` and ``run(args)``, which returns the exit status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand. Returns 0, 1 if it found something wrong, 2 for bad input, 130 when interrupted."""
-    parser = _parser()
-    args = parser.parse_args(argv)
+    made = parser()
+    args = made.parse_args(argv)
     if args.command is None:
-        parser.print_help()
+        made.print_help()
         return 0
     try:
         status: int = COMMANDS[args.command].run(args)
@@ -43,12 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all subcommands."""
+    made = argparse.ArgumentParser(
         prog="fineflow", description="Runs LangChain and LlamaIndex pipelines faster, with the same answer."
     )
-    parser.add_argument("--version", action="version", version=f"fineflow {fineflow.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    made.add_argument("--version", action="version", version=f"fineflow {fineflow.__version__}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND")
     for name, module in COMMANDS.items():
         module.arguments(commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION))
-    return parser
+    return made

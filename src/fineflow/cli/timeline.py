@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from pathlib import Path
 
-from fineflow.cli.common import quieten
+from fineflow.cli.common import FAILED, check_file, quieten, width, write
+from fineflow.ir.text import wrap
 
 HELP = "draw a call of your own object, as it is above optimized"
 DESCRIPTION = (
@@ -27,13 +30,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--perfetto", metavar="FILE", type=Path, help="write a trace for ui.perfetto.dev, too")
     add("--only", choices=("stock", "fineflow"), help="call and draw one side only")
     add("--cold", action="store_true", help="record the very first calls, without warming up")
+    add("--json", action="store_true", help="print the verdict and the seconds as JSON")
     add("--repeat-writes", action="store_true", help="also call an object that is known to write")
 
 
 def run(args: argparse.Namespace) -> int:
     quieten()
-    from fineflow.recording.compare import FINEFLOW, STOCK, Settings, run
+    for option, file in (("--output", args.output), ("--perfetto", args.perfetto)):
+        check_file(option, file)
+    from fineflow.recording.compare import FINEFLOW, STOCK, Settings, drawn
 
     sides = (STOCK, FINEFLOW) if args.only is None else (args.only,)
     settings = Settings(args.object, args.input, args.entry, sides, not args.cold, args.repeat_writes)
-    return run(settings, args.output, args.perfetto)
+    timeline, failures = drawn(settings)
+    write("--output", args.output, timeline.html())
+    if args.perfetto is not None:
+        write("--perfetto", args.perfetto, timeline.json())
+    for failure in failures:
+        print(f"fineflow timeline: {failure}", file=sys.stderr)
+    if args.json:
+        calls = [{"name": track.name, "seconds": track.total, "remark": track.remark} for track in timeline.tracks]
+        print(json.dumps({"verdict": timeline.verdict, "calls": calls, "failures": failures}, indent=1))
+    else:
+        said = timeline.verdict or "\n".join(f"{each.name}: {1000 * each.total:,.0f} ms" for each in timeline.tracks)
+        print("\n".join(wrap(said, [], "  ", width())) if timeline.verdict else said)
+    return FAILED if failures else 0

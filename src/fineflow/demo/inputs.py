@@ -77,7 +77,7 @@ def check(settings: Settings) -> None:
         ("--reranker", settings.reranker),
     ):
         if value is not None:
-            _check_model_name(flag, value)
+            check_model_name(flag, value, writes=flag == "--llm")
     needed = {**FRAMEWORKS[settings.framework], **NEEDED}
     extras = "demo" if settings.framework == "langchain" else "demo,llama-index"
     _check_packages(needed if settings.embedding else {**needed, **EMBEDDING}, extras)
@@ -117,8 +117,11 @@ def _check_packages(needed: dict[str, str], extras: str) -> None:
         )
 
 
-def _check_model_name(flag: str, value: str) -> None:
-    """Raises UsageError for a local folder without a model, and for a name that is neither a folder nor a hub id."""
+def check_model_name(flag: str, value: str, *, writes: bool) -> None:
+    """Raises UsageError for a local folder without a model, and for a name that is neither a folder nor a hub id.
+
+    writes: the model has to write text.
+    """
     if not value.strip():
         raise UsageError(f"{flag} is empty; give a local folder or a hub id such as org/name")
     path = Path(value).expanduser()
@@ -127,7 +130,7 @@ def _check_model_name(flag: str, value: str) -> None:
             raise UsageError(
                 f"{flag} {value}: the folder has no config.json; give a model folder in Hugging Face format"
             )
-        if flag == "--llm":
+        if writes:
             _check_language_model(flag, path)
     elif path.exists():
         raise UsageError(f"{flag} {value}: this is a file; give the folder of a model in Hugging Face format")

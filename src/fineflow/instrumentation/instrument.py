@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import wrapt
@@ -20,6 +20,7 @@ from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.registry import framework_of, is_optimized
 from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.routing import METHODS, Routing, inside
+from fineflow.instrumentation.status import Counts, Status
 from fineflow.options import Options
 from fineflow.runtime.reruns import repeating
 
@@ -27,7 +28,6 @@ Pattern = str | type | Callable[[Any], bool]
 """Says which objects are meant: a class, the beginning of ``module.Class``, or a function of the object."""
 
 _KEPT = 128  # objects whose plans are kept; those that were called once are not
-_NAMED = 64  # kinds of objects in a status
 
 # Module in which a base class is defined, and its methods that a user's code calls.
 _ROUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -42,50 +42,6 @@ _lock = threading.RLock()
 _current: Instrumentation | None = None
 
 
-@dataclass(frozen=True)
-class Routed:
-    """Calls of the objects of one class. ahead: calls with steps that may run ahead. left: why the others have none."""
-
-    name: str
-    calls: int
-    ahead: int
-    left: str = ""
-
-
-@dataclass(frozen=True)
-class Status:
-    """What was routed since ``instrument()``. Prints as a table.
-
-    active: outermost calls are routed now. routed: by class of the outermost object, the most frequent first.
-    faults: calls that went straight to the user's object because routing failed.
-    """
-
-    active: bool
-    routed: tuple[Routed, ...] = ()
-    faults: int = 0
-
-    @property
-    def calls(self) -> int:
-        return sum(each.calls for each in self.routed)
-
-    @property
-    def ahead(self) -> int:
-        return sum(each.ahead for each in self.routed)
-
-    def __str__(self) -> str:
-        state = "on" if self.active else "off"
-        if not self.routed:
-            return f"fineflow instrumentation is {state}; no call was routed."
-        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        lines = [f"fineflow instrumentation is {state}: {calls} routed, {self.ahead} with steps that may run ahead."]
-        width = max(len(each.name) for each in self.routed)
-        for each in self.routed:
-            lines.append(f"  {each.name:<{width}}  {each.calls:>6} calls  {each.ahead:>6} ahead  {each.left}".rstrip())
-        if self.faults:
-            lines.append(f"  {self.faults} calls went straight to the app's own object after a fault of fineflow")
-        return "\n".join(lines)
-
-
 class Instrumentation(Routing):
     """The shims of one ``instrument()``, the plans of objects that are called repeatedly, and the counts."""
 
@@ -94,7 +50,7 @@ class Instrumentation(Routing):
         self._allow, self._deny = tuple(allow), tuple(deny)
         self._seen: dict[int, weakref.ref[Any]] = {}  # called once
         self._kept: OrderedDict[int, Any] = OrderedDict()  # optimized, by the id of what they wrap
-        self._counts: dict[str, list[int]] = {}
+        self._counts = Counts()
         self.faults = 0
 
     def hook(self) -> None:
@@ -170,27 +126,16 @@ class Instrumentation(Routing):
         return made
 
     def count(self, fast: Any, name: str) -> None:
-        """Counts a call, after it has begun."""
-        plans = [plan for plan in getattr(fast, "_self_plans", {}).values() if plan is not None]
-        ahead = any(plan.follows_for(name, eager=self.options.get("eager", False)) for plan in plans)
-        kind = type(fast.__wrapped__) if is_optimized(fast) else type(fast)
-        with self._lock:
-            if len(self._counts) < _NAMED or kind.__name__ in self._counts:
-                found = self._counts.setdefault(kind.__name__, [0, 0])
-                found[0] += 1
-                found[1] += ahead
+        """Counts a call that has ended."""
+        try:
+            self._counts.add(fast, name, eager=self.options.get("eager", False))
+        except Exception as error:  # the call has its result, and keeps it
+            text = f"a call of {type(fast).__name__} could not be counted ({type(error).__name__}: {error})."
+            warnings.warn(text, FineflowWarning, stacklevel=2)
 
     def status(self) -> Status:
         """See ``fineflow.status``."""
-        with self._lock:
-            rows = [
-                Routed(name, calls, ahead, "" if ahead == calls else _LEFT)
-                for name, (calls, ahead) in self._counts.items()
-            ]
-        return Status(True, tuple(sorted(rows, key=lambda each: -each.calls)), self.faults)
-
-
-_LEFT = "(the others: nothing to gain, see fineflow.explain)"
+        return Status(True, self._counts.routed(), self.faults)
 
 
 class _Hook:
@@ -206,16 +151,48 @@ class _Hook:
 
 
 class _Counting:
-    """Calls a method of an optimized object, and counts the call."""
+    """Calls a method of an optimized object, and counts the call when it has ended."""
 
     def __init__(self, counts: Instrumentation, fast: Any, name: str, method: Callable[..., Any]) -> None:
         self._counts, self._fast, self._name, self._method = counts, fast, name, method
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         try:
-            return self._method(*args, **named)
+            made = self._method(*args, **named)
+        except BaseException:
+            self._count()
+            raise
+        if inspect.isgenerator(made):
+            return self._stream(made)
+        if inspect.isasyncgen(made):
+            return self._astream(made)
+        if inspect.iscoroutine(made):
+            return self._awaited(made)
+        self._count()
+        return made
+
+    def _count(self) -> None:
+        self._counts.count(self._fast, self._name)
+
+    async def _awaited(self, made: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await made
         finally:
-            self._counts.count(self._fast, self._name)
+            self._count()
+
+    def _stream(self, made: Generator[Any, Any, Any]) -> Iterator[Any]:
+        try:
+            yield from made
+        finally:
+            self._count()
+
+    async def _astream(self, made: AsyncGenerator[Any, Any]) -> AsyncIterator[Any]:
+        try:
+            async for each in made:
+                yield each
+        finally:
+            await made.aclose()
+            self._count()
 
 
 def _fits(pattern: Pattern, obj: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Graphs as text: one primitive per line, deterministic, 120 columns wide.
+"""Graphs as text: one primitive per line, deterministic, 120 columns wide unless told otherwise.
 
 Primitives are numbered in program order and referred to by number, because names are paths and often long:
 
@@ -19,7 +19,9 @@ from fineflow.ir.primitive import Effect, Primitive, Ref
 from fineflow.ir.spec import bodies
 
 WIDTH = 120
-_LIMITS = (58, 5)  # maximum widths of the columns for name and depth, which grow with their content
+"""Columns of a text whose reader is not known: a notebook, a file, a log."""
+
+_NAMES, _DEPTHS = 58, 5  # maximum widths of the columns for name and depth, which grow with their content
 _INTERNAL = frozenset({"how", "key", "pairwise", "received", "unread", "verdict"})  # not for display
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
@@ -56,22 +58,23 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 or not seconds else f"{seconds * 1e3:.1f} ms"
 
 
-def format_graph(graph: Graph, *, title: str = "", marks: Marks | None = None) -> str:
+def format_graph(graph: Graph, *, title: str = "", marks: Marks | None = None, width: int = WIDTH) -> str:
     """Formats a graph: name, depth, operation with its inputs, engine, effects (unless pure), order edges.
 
     With ``marks`` also durations, and for user functions their location and whether they are pure.
 
-    Bodies of maps and conditions are indented below their primitive. A line over 120 columns continues indented on
-    the next. Of the parameters only short plain values are shown; ``stock`` marks steps that stock runs itself.
+    Bodies of maps and conditions are indented below their primitive. A line over ``width`` columns continues indented
+    on the next. Of the parameters only short plain values are shown; ``stock`` marks steps that stock runs itself.
     """
     count = len(graph.primitives)
     heading = f"{count} primitive{'' if count == 1 else 's'}, reads {', '.join(graph.inputs) or 'nothing'}"
     lines = [f"{title}: {heading}" if title else heading]
     rows = [_Row(0, "#", _HEADINGS, ("operation, engine, effects, order edges",)), *_rows(graph, "", 0, marks)]
     columns = zip(*(row.columns() for row in rows if row.cells), strict=True)
-    widths = [min(limit, max(map(len, column))) for limit, column in zip(_LIMITS, columns, strict=True)]
+    limits = min(_NAMES, width // 2), _DEPTHS
+    widths = [min(limit, max(map(len, column))) for limit, column in zip(limits, columns, strict=True)]
     for row in rows:
-        lines += row.lines(widths)
+        lines += row.lines(widths, width)
     lines.append(f"output: {_ref(graph.output, _numbers(graph, ''))}")
     return "\n".join(lines)
 
@@ -90,27 +93,33 @@ class _Row:
         label = f"{'  ' * (1 + 2 * self.indent)}{self.label:>2}"
         return (f"{label}  {self.cells[0]}", *self.cells[1:]) if self.cells else (label,)
 
-    def lines(self, widths: Sequence[int]) -> list[str]:
+    def lines(self, widths: Sequence[int], width: int) -> list[str]:
         cells = self.columns()
         if not self.cells:
             return [" " * (2 + 4 * self.indent) + self.label]
         table = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        return wrap(table, self.more, hang=" " * (10 + 4 * self.indent))
+        return wrap(table, self.more, hang=" " * (10 + 4 * self.indent), width=width)
 
 
-def wrap(line: str, more: Iterable[str], hang: str) -> list[str]:
-    """Appends the pieces to ``line``, two spaces apart, breaking between words at the maximum width."""
+def wrap(line: str, more: Iterable[str], hang: str, width: int = WIDTH) -> list[str]:
+    """Appends the pieces to ``line``, two spaces apart, breaking between words at the maximum width in columns."""
     lines, room = [], line
     for piece in more:
-        if len(room) + 2 + len(piece) > WIDTH and room.strip():
+        if len(room) + 2 + len(piece) > width and room.strip():
             lines.append(room.rstrip())
             room = hang + piece
         else:
             room += "  " + piece
-        while len(room) > WIDTH and (cut := room.rfind(" ", len(hang) + 1, WIDTH)) > 0:
+        while len(room) > width and (cut := _cut(room, len(hang) + 1, width)) > 0:
             lines.append(room[:cut].rstrip())
             room = hang + room[cut:].lstrip()
     return [*lines, room.rstrip()]
+
+
+def _cut(line: str, least: int, width: int) -> int:
+    """Returns where to break a line: at the last space that fits, or after a word that is too long; -1: nowhere."""
+    fits = line.rfind(" ", least, width)
+    return fits if fits > 0 else line.find(" ", width)
 
 
 def _rows(graph: Graph, prefix: str, indent: int, marks: Marks | None, place: str = "") -> Iterator[_Row]:

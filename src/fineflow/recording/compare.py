@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import fineflow
@@ -36,38 +34,29 @@ class Settings:
     warm: bool = True
     repeat_writes: bool = False
 
+    @property
+    def calls(self) -> int:
+        """Number of calls that are made."""
+        return len(self.sides) * (1 + self.warm)
 
-def run(settings: Settings, output: Path, perfetto: Path | None) -> int:
-    """Makes the calls, and writes the picture and the trace. Returns 0, or 1 if a recorded call raised.
-
-    Raises UsageError for mistakes that the user can correct.
-    """
-    for option, file in (("--output", output), ("--perfetto", perfetto)):
-        if file is not None and not file.parent.is_dir():  # told before anything is called
-            raise UsageError(f"{option} {file}: its folder does not exist; give the name of a file to write")
-    timeline, failures = drawn(settings)
-    for option, file, text in (("--output", output, timeline.html()), ("--perfetto", perfetto, timeline.json())):
-        if file is not None:
-            try:
-                file.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise UsageError(f"{option} {file}: {error.strerror}; give the name of a file to write") from error
-            print(f"{file} is written", file=sys.stderr)
-    for failure in failures:
-        print(f"fineflow timeline: {failure}", file=sys.stderr)
-    print(timeline.verdict or "\n".join(f"{track.name}: {1000 * track.total:,.0f} ms" for track in timeline.tracks))
-    return 1 if failures else 0
+    @property
+    def otherwise(self) -> str:
+        """What else the user can do about an object that writes."""
+        return ", or make one call with --only fineflow --cold"
 
 
 def drawn(settings: Settings) -> tuple[Timeline, list[str]]:
-    """Returns the timeline of the recorded calls, and what those that raised have raised."""
+    """Returns the timeline of the recorded calls, and what those that raised have raised.
+
+    Raises UsageError for mistakes that the user can correct.
+    """
     target = find(settings.name)
-    entry = _entry(target, settings.entry)
+    entry = entry_of(target, settings.entry)
     given = parsed(settings.input) if target.json_input else settings.input
     made = {side: target.make() for side in settings.sides}
-    _check_writes(settings, made, entry)
+    check_writes(settings, next(iter(made.values())), entry)
     objects = {side: fineflow.optimize(obj) if side == FINEFLOW else obj for side, obj in made.items()}
-    call = _calling(entry, given)
+    call = calling(entry, given)
     failures = []
     if settings.warm:
         for obj in objects.values():
@@ -84,7 +73,7 @@ def drawn(settings: Settings) -> tuple[Timeline, list[str]]:
     return rec.timeline(title=f"{settings.name}, {entry}"), failures
 
 
-def _entry(target: Target, asked: str) -> str:
+def entry_of(target: Target, asked: str) -> str:
     """Returns the method to call. Raises UsageError if there is none of that name."""
     entries = [each for each in target.entries if "batch" not in each and "events" not in each]
     if asked and asked not in entries:
@@ -92,20 +81,22 @@ def _entry(target: Target, asked: str) -> str:
     return asked or entries[0]
 
 
-def _check_writes(settings: Settings, made: dict[str, Any], entry: str) -> None:
+def check_writes(settings: Settings, made: Any, entry: str) -> None:
     """Raises UsageError if the calls would repeat a write that the plan knows of."""
-    calls = len(settings.sides) * (1 + settings.warm)
-    plan = plan_of(next(iter(made.values())), entry) if calls > 1 and not settings.repeat_writes else None
+    calls = settings.calls
+    plan = plan_of(made, entry) if calls > 1 and not settings.repeat_writes else None
     writes = [p.name for p in everything(plan.p_graph) if p.effects.writes] if plan is not None else []
     if writes:
         raise UsageError(
             f"{settings.name} writes ({', '.join(writes[:3])}), and {calls} calls would repeat that: add "
-            "--repeat-writes if that does no harm, or make one call with --only fineflow --cold"
+            f"--repeat-writes if that does no harm{settings.otherwise}"
         )
 
 
-def _calling(entry: str, given: Any) -> Callable[[Any], None]:
-    """Returns a function that calls an object by a method, and reads a stream to its end."""
+def calling(
+    entry: str, given: Any, run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+) -> Callable[[Any], None]:
+    """Returns a function that calls an object by a method, and reads a stream to its end. run: runs its coroutines."""
 
     async def acall(obj: Any) -> None:
         made = getattr(obj, entry)(given)
@@ -118,7 +109,7 @@ def _calling(entry: str, given: Any) -> Callable[[Any], None]:
     def call(obj: Any) -> None:
         _reset(obj)
         if entry.startswith("a"):
-            asyncio.run(acall(obj))
+            run(acall(obj))
             return
         value = getattr(obj, entry)(given)
         pieces = value if inspect.isgenerator(value) else getattr(value, "response_gen", None)

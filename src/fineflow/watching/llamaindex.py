@@ -78,6 +78,11 @@ class FineflowSpanHandler(BaseSpanHandler[BaseSpan]):
         """Returns the name that LlamaIndex shows."""
         return "FineflowSpanHandler"
 
+    @property
+    def watcher(self) -> SpanWatcher:
+        """What collects the runs."""
+        return self._watcher
+
     def report(self) -> Report:
         """Returns what was seen so far, and what would be gained: prints as text; ``to_html()``, ``to_json()``."""
         return self._watcher.report()

@@ -16,7 +16,7 @@ from fineflow.adapters.core.plan import Plan, running
 from fineflow.adapters.registry import framework_of
 from fineflow.explanation import starts_early
 from fineflow.ir import Effect, Op
-from fineflow.ir.text import duration, wrap
+from fineflow.ir.text import WIDTH, duration, wrap
 from fineflow.obstacles import advice
 from fineflow.options import Options
 from fineflow.watching.fitted import fitted, observed
@@ -80,10 +80,14 @@ class Report:
         return cls(tuple(sorted(found, key=lambda each: each.optimized_s - each.now_s)))
 
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, width: int = WIDTH) -> str:
+        """Renders the report as text. width: in columns; words that are longer stay whole."""
         if not self.apps:
             return "No call has ended yet: attach the handler to calls, config={'callbacks': [handler]}."
         return "\n\n".join(
-            "\n".join(line for text in (each.headline, *each.what) for line in wrap("", [text], hang="    "))
+            "\n".join(line for text in (each.headline, *each.what) for line in wrap("", [text], "    ", width))
             for each in self.apps
         )
 

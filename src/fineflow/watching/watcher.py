@@ -42,7 +42,12 @@ class Predictions(Protocol):
 
 
 class Watcher:
-    """Collects the run trees of outermost calls. Thread-safe."""
+    """Collects the run trees of outermost calls. Thread-safe.
+
+    keeps: outermost objects stay alive while their calls are kept, so that they can be planned at the end.
+    """
+
+    keeps = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +55,7 @@ class Watcher:
         self._lock = threading.RLock()
         self._open: dict[Hashable, tuple[Run, Door | None, _Tokens]] = {}
         self._apps: dict[Any, App] = {}
+        self._alive: dict[Any, Any] = {}
         self._plans: dict[int, tuple[weakref.ref[Any], Plan | None]] = {}
         self._dry = self._predictions()
 
@@ -64,11 +70,17 @@ class Watcher:
 
     def report(self) -> Report:
         """Returns what was seen so far, and what would be gained: prints as text; ``to_html()``, ``to_json()``."""
-        return Report.of(list(self._apps.values()))
+        return Report.of(self.apps)
+
+    @property
+    def apps(self) -> list[App]:
+        """What was seen so far, by outermost object."""
+        return list(self._apps.values())
 
     def clear(self) -> None:
         """Forgets what was seen."""
         self._apps.clear()
+        self._alive.clear()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -147,14 +159,20 @@ class Watcher:
         app = self._apps.get(key)
         if app is None or (app.obj is not None and app.obj() is not call.obj):
             if len(self._apps) >= _APPS:
-                self._apps.pop(next(iter(self._apps)), None)
+                self._forget(next(iter(self._apps)))
             if app is not None:  # an object that is gone had the same id
-                self._apps.pop(key, None)
+                self._forget(key)
             app = self._apps.setdefault(key, App(call.name, call.ref))
+            if self.keeps:
+                self._alive[key] = call.obj
         with self._lock:
             app.calls += 1
             app.failed += call.failed
             app.roots.append(call)
+
+    def _forget(self, key: Any) -> None:
+        self._apps.pop(key, None)
+        self._alive.pop(key, None)
 
     def _gain(self, call: FoundCall) -> float:
         """Returns the seconds that the latest call of a chain inside a function would take less by itself."""

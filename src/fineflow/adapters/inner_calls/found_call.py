@@ -12,7 +12,8 @@ from fineflow.adapters.lookahead import UNKNOWN
 class FoundCall:
     """One component call that the function is going to make.
 
-    met: in the current walk. begun: it was started ahead. taken: stock is making it. since: when it began, in seconds.
+    met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
+    when what ran ahead had its result (0: not yet), in seconds.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
     """
 
@@ -22,6 +23,7 @@ class FoundCall:
             "args",
             "begun",
             "component",
+            "ended",
             "failed",
             "key",
             "met",
@@ -41,7 +43,7 @@ class FoundCall:
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False
         self.whole = True
-        self.since = 0.0
+        self.since = self.ended = 0.0
 
     @property
     def opened(self) -> bool:

@@ -190,7 +190,7 @@ class InnerCalls:
             call.failed = True
         elif call.value is UNKNOWN:
             self._observe(call, ahead=True)
-            call.value = value
+            call.value, call.ended = value, now()
         with self._lock:
             if not self._over:
                 self._guarded(self._fill)
@@ -263,7 +263,9 @@ class InnerCalls:
                 value = own(*args, **named)
                 self._observe(call, ahead=False)
             else:
+                asked = now()
                 value = call.ahead.stock(partial(self._of_stock, call, args, named))
+                self._note_head_start(call, asked)
         except BaseException:
             call.failed = True
             raise
@@ -283,7 +285,9 @@ class InnerCalls:
                 value = await own(*args, **named)
                 self._observe(call, ahead=False)
             else:
+                asked = now()
                 value = await call.ahead.astock(partial(self._of_stock, call, args, named))
+                self._note_head_start(call, asked)
         except BaseException:
             call.failed = True
             raise
@@ -292,6 +296,14 @@ class InnerCalls:
                 active.reset(before)
         self._made(call, value)
         return value
+
+    def _note_head_start(self, call: FoundCall, asked: float) -> None:
+        """Notes how long a call had run when stock asked for it: that is how much less stock waited."""
+        seconds, here = max(min(asked, call.ended or asked) - call.since, 0.0), self._claiming
+        with self._lock:
+            while here is not None:
+                here.call.inside += seconds
+                here = here.outer
 
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -28,7 +29,7 @@ from transformers import ContinuousBatchingConfig
 
 from fineflow.backends.transformers import grammars
 from fineflow.backends.transformers.answer import Answer
-from fineflow.backends.transformers.loading import is_local
+from fineflow.backends.transformers.loading import check_folder, is_local
 from fineflow.backends.transformers.model_host import CacheStats, Hosting
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Steering, check, steered
@@ -63,7 +64,7 @@ class TransformersEngine:
         context: int | None = None,
         batching: ContinuousBatchingConfig | None = None,
     ) -> None:
-        self.model_id = str(model)
+        self.model_id = os.path.expanduser(model)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dtype = dtype or ("float32" if self.device.type == "cpu" else "auto")
         self.name = name or Path(self.model_id).name
@@ -73,6 +74,7 @@ class TransformersEngine:
         self._warming: set[Request] = set()  # running prefills
         self._decoded = 0  # tokens so far, of all requests
         if is_local(model):
+            check_folder(model)
             self._hosting.load_config()
 
     def __repr__(self) -> str:

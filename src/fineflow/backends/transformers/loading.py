@@ -11,8 +11,9 @@ import torch
 from transformers import ContinuousBatchingConfig
 
 from fineflow.backends.transformers.manager import SCHEDULER_TYPE
-from fineflow.errors import BackendError, missing_folder
+from fineflow.errors import missing_folder, not_loaded
 
+_EXPECTED = "a folder with a causal LM in Hugging Face format"
 _MARGIN = 0.15  # share of the cache that transformers keeps free for decoding requests; its own default
 _CPU_CACHE_TOKENS = 16384  # size of the KV cache on CPU; on CUDA transformers uses the free memory
 
@@ -24,6 +25,12 @@ def is_local(model: str | Path) -> bool:
     return isinstance(model, Path) or path.exists() or path.is_absolute() or text.startswith((".", "~"))
 
 
+def check_folder(model: str | Path) -> None:
+    """Raises BackendError for a local folder that is not there: transformers would take it for a malformed hub id."""
+    if missing := missing_folder(model):
+        raise not_loaded("LLM", model, _EXPECTED, missing)
+
+
 @contextlib.contextmanager
 def loading(model_id: str) -> Iterator[None]:
     """Turns errors while loading into a BackendError with a one-line reason."""
@@ -31,11 +38,7 @@ def loading(model_id: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         lines = (line.strip() for line in str(error).splitlines() if line.strip())
-        reason = missing_folder(model_id) or next(lines, type(error).__name__)
-        raise BackendError(
-            f"LLM {model_id!r} could not be loaded; pass a folder with a Hugging Face causal LM, or the hub id of one "
-            f"where the hub can be reached ({reason})"
-        ) from error
+        raise not_loaded("LLM", model_id, _EXPECTED, next(lines, type(error).__name__)) from error
 
 
 def batching_config(given: ContinuousBatchingConfig | None, device: torch.device) -> ContinuousBatchingConfig:

@@ -57,6 +57,7 @@ class Call:
     runs: list[Stamps] = field(default_factory=list)  # times of the graphs started so far
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
     began: float = field(init=False)  # seconds on the clock of events.now()
+    inside: float = 0.0  # seconds that component calls in user functions had run before stock made them
     _memory: dict[type, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,7 +178,7 @@ class Call:
 
     def _trace(self) -> Trace:
         runs = tuple((stamps.graph, stamps) for stamps in self.runs if stamps.graph is not None)
-        return Trace(self.entry, self.began, events.now(), runs)
+        return Trace(self.entry, self.began, events.now(), runs, self.inside)
 
     def rest(self) -> None:
         """Drops the context when the graph is finished: it is not needed while stock catches up."""

@@ -169,13 +169,15 @@ def _known(seconds: float) -> float | None:
 class Trace:
     """Trace of one call.
 
-    entry: the method that was called. runs: first the graph of the call, then each start of a body.
+    entry: the method that was called. runs: first the graph of the call, then each start of a body. inside: seconds
+    that component calls inside user functions had run before stock made them.
     """
 
     entry: str
     began: float
     ended: float
     runs: Sequence[tuple[Graph, Mapping[str, Stamp]]]
+    inside: float = 0.0
 
     @property
     def graph(self) -> Graph:

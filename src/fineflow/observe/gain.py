@@ -1,0 +1,59 @@
+"""Seconds of waiting that a call saved, computed from its trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from statistics import fmean
+
+from fineflow.cost_model.forecast import predict
+from fineflow.cost_model.observed import Observed
+from fineflow.ir import Graph, Op
+from fineflow.ir.spec import bodies, everything
+from fineflow.runtime.call.own_time import own_seconds
+from fineflow.runtime.call.trace import Trace
+
+_FAMILY = {Op.PARTIAL_PREFILL: Op.PREFILL, Op.PARTIAL_DECODE: Op.DECODE}
+
+
+def saved_seconds(p_graph: Graph, trace: Trace) -> float:
+    """Returns about how much longer the call would have taken as written. Nothing is measured for this.
+
+    The steps as written, each with the seconds that it took in this call, one after the other where stock waits, less
+    the seconds of the call; and the time that component calls inside user functions had run before stock made them. It
+    assumes that a step takes as long alone as beside others, which a busy local model does not: it is quicker alone.
+    What the reader of a stream takes counts as part of the call, so streams come out low.
+    """
+    known = Observed(_seconds(p_graph, trace), _items(p_graph, trace))
+    as_written = predict(p_graph, known, serial=not trace.entry.startswith("a")).seconds
+    return max(as_written - trace.seconds, 0.0) + trace.inside
+
+
+def _seconds(p_graph: Graph, trace: Trace) -> dict[str, float]:
+    """Returns the seconds of each primitive as written. Passes split some: their parts are at the same place."""
+    took: defaultdict[str, list[float]] = defaultdict(list)
+    where: dict[str, tuple[str, Op]] = {}
+    for graph, stamps in trace.runs:
+        for p in graph:
+            if p.name in stamps and stamps[p.name].ended is not None and not bodies(p):
+                took[p.name].append(own_seconds(p, stamps, trace.runs))
+                where[p.name] = p.leaf, _FAMILY.get(p.op, p.op)
+    written = {p.name: (p.leaf, p.op) for p in everything(p_graph)}
+    found = {name: fmean(took[name]) for name in written if name in took}
+    for name, at in where.items():
+        whole = next((each for each, place in written.items() if place == at), None) if name not in written else None
+        if whole is not None:
+            found[whole] = found.get(whole, 0.0) + fmean(took[name])
+    return found
+
+
+def _items(p_graph: Graph, trace: Trace) -> Mapping[str, float]:
+    """Returns the number of items of each map, as often as its body ran."""
+    names = {p.name for p in everything(p_graph) if p.op is Op.MAP}
+    found = {}
+    for graph in {id(graph): graph for graph, _ in trace.runs}.values():
+        for p in graph:
+            if p.name in names:
+                around = max(len(trace.of(graph)), 1)
+                found[p.name] = max((len(trace.of(body)) for _, body in bodies(p)), default=0) / around
+    return found
