@@ -94,6 +94,7 @@ def test_requests_of_several_calls_share_a_batch() -> None:
         for thread in threads[1:]:
             thread.start()
         wait_for_queued("embedder", 2)
+        opened = time.time()
         gate.open()
         for thread in threads:
             thread.join()
@@ -102,7 +103,12 @@ def test_requests_of_several_calls_share_a_batch() -> None:
     assert [span["fineflow.batch.size"] for span in spans] == [1, 2, 2]
     assert [span["fineflow.batch.items"] for span in spans] == [1, 1, 1]
     assert all(span["gen_ai.operation.name"] == "embeddings" for span in spans)
-    assert spans[0]["fineflow.queue_seconds"] < spans[1]["fineflow.queue_seconds"]
+    first, *others = by_op(kept, "embed")
+    gate_opened = opened * 1e9  # until then the first batch was on the engine
+    for span in others:
+        waited = attributes(span)["fineflow.queue_seconds"] * 1e9
+        assert (span.start_time or 0) < gate_opened <= (span.start_time or 0) + waited + 1e6
+    assert (first.start_time or 0) + attributes(first)["fineflow.queue_seconds"] * 1e9 < gate_opened
     (sizes,) = [
         p for p in kept.metrics()["fineflow.engine.batch_size"] if p.attributes["fineflow.engine"] == "embedder"
     ]
