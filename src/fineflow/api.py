@@ -9,7 +9,6 @@ run      the e-graph runs ahead, stock claims its results       adapters/core/se
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
 from fineflow.obstacles import advice
-from fineflow.options import Options
+from fineflow.options import Options, disabled
 from fineflow.passes import PASSES, Pass, rewrite
 from fineflow.verification.settings import Verify
 
@@ -63,7 +62,7 @@ def optimize(
     planned.
     """
     options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify)
-    if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):
+    if disabled():
         return obj
     wrapped: Any = obj
     if is_optimized(obj):

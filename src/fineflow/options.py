@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,3 +57,8 @@ class Options:
             return
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
             raise ValueError(f"timeout is a number of seconds above 0, or None for no limit; got {seconds!r}")
+
+
+def disabled() -> bool:
+    """Returns True if the environment asks to leave everything as it is."""
+    return os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0")

@@ -27,11 +27,6 @@ def width() -> int:
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, _NARROWEST)
 
 
-def disabled() -> bool:
-    """Returns True if the environment asks to leave everything as it is."""
-    return os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0")
-
-
 def check_file(option: str, file: Path | None) -> None:
     """Raises UsageError if a file cannot be written, before anything slow happens. None, "-" (stdout): nothing."""
     if file is None or str(file) == "-":

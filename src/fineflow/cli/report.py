@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from fineflow.cli import program
-from fineflow.cli.common import check_file, disabled, width, write
+from fineflow.cli.common import check_file, width, write
+from fineflow.options import disabled
 
 HELP = "run a program as it is, and say what it would gain"
 DESCRIPTION = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 import warnings
 import weakref
@@ -21,7 +20,7 @@ from fineflow.adapters.registry import framework_of, is_optimized
 from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.routing import METHODS, Routing, inside
 from fineflow.instrumentation.status import Counts, Status
-from fineflow.options import Options
+from fineflow.options import Options, disabled
 from fineflow.runtime.reruns import repeating
 
 Pattern = str | type | Callable[[Any], bool]
@@ -223,7 +222,7 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
             expected = "a list of classes, beginnings of 'module.Class', or functions of the object"
             raise TypeError(f"{name} must be {expected}, not {each!r}")
     Options(**options)  # raises now rather than in the first call
-    if os.environ.get("FINEFLOW_DISABLE", "") not in ("", "0"):
+    if disabled():
         return
     with _lock:
         uninstrument()

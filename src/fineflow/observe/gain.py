@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from statistics import fmean
 
+from fineflow.cost_model.costs import costs
 from fineflow.cost_model.forecast import predict
 from fineflow.cost_model.observed import Observed
 from fineflow.ir import Graph, Op
@@ -19,14 +20,15 @@ _FAMILY = {Op.PARTIAL_PREFILL: Op.PREFILL, Op.PARTIAL_DECODE: Op.DECODE}
 def saved_seconds(p_graph: Graph, trace: Trace) -> float:
     """Returns about how much longer the call would have taken as written. Nothing is measured for this.
 
-    The steps as written, each with the seconds that it took in this call, one after the other where stock waits, less
-    the seconds of the call; and the time that component calls inside user functions had run before stock made them. It
-    assumes that a step takes as long alone as beside others, which a busy local model does not: it is quicker alone.
-    What the reader of a stream takes counts as part of the call, so streams come out low.
+    The critical path of the graph as written, one step after the other where stock waits, less that of the graph that
+    ran, both with the seconds that steps took in this call; and the time that component calls inside user functions had
+    run before stock made them. It assumes that a step takes as long alone as beside others, which a busy local model
+    does not: it is quicker alone.
     """
     known = Observed(_seconds(p_graph, trace), _items(p_graph, trace))
     as_written = predict(p_graph, known, serial=not trace.entry.startswith("a")).seconds
-    return max(as_written - trace.seconds, 0.0) + trace.inside
+    as_run = predict(trace.graph, known, written=p_graph).seconds
+    return max(as_written - as_run, 0.0) + trace.inside
 
 
 def _seconds(p_graph: Graph, trace: Trace) -> dict[str, float]:
@@ -39,7 +41,7 @@ def _seconds(p_graph: Graph, trace: Trace) -> dict[str, float]:
                 took[p.name].append(own_seconds(p, stamps, trace.runs))
                 where[p.name] = p.leaf, _FAMILY.get(p.op, p.op)
     written = {p.name: (p.leaf, p.op) for p in everything(p_graph)}
-    found = {name: fmean(took[name]) for name in written if name in took}
+    found = {name: fmean(seconds) for name, seconds in took.items()}
     for name, at in where.items():
         whole = next((each for each, place in written.items() if place == at), None) if name not in written else None
         if whole is not None:
@@ -48,9 +50,9 @@ def _seconds(p_graph: Graph, trace: Trace) -> dict[str, float]:
 
 
 def _items(p_graph: Graph, trace: Trace) -> Mapping[str, float]:
-    """Returns the number of items of each map, as often as its body ran."""
+    """Returns the number of items of each map, as often as its body ran, and of requests of steps that make several."""
     names = {p.name for p in everything(p_graph) if p.op is Op.MAP}
-    found = {}
+    found = {p.name: costs.size(None, Op.MAP, p.name) for p in everything(p_graph) if p.meta.get("several")}
     for graph in {id(graph): graph for graph, _ in trace.runs}.values():
         for p in graph:
             if p.name in names:

@@ -28,12 +28,11 @@ MOST = 10_000
 class Ended:
     """A graph that ran ahead, or a call without one inside a recorded call.
 
-    name: of its object. written: its p-graph. sync: stock was called by a sync method.
+    name: of its object. written: its p-graph.
     """
 
     name: str
     written: Graph
-    sync: bool
     summary: Summary
 
 
@@ -131,11 +130,11 @@ def end(call: RecordedCall, error: type[BaseException] | None) -> None:
         told(call)
 
 
-def ended(obj: Any, written: Graph, summary: Summary, *, sync: bool) -> None:
+def ended(obj: Any, written: Graph, summary: Summary) -> None:
     """Adds a call that followed a plan, and has ended, to the recorded call that it is part of."""
     call = current()
     if call is not None:
-        call.graphs.append(Ended(type(obj).__name__, written, sync, summary))
+        call.graphs.append(Ended(type(obj).__name__, written, summary))
 
 
 def _weak(obj: Any) -> Callable[[], Any]:

@@ -10,11 +10,11 @@ from functools import cached_property
 from fineflow.errors import Overloaded
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.spec import bodies
+from fineflow.observe.gain import saved_seconds
 from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.trace import CLAIMED, JOINED, LEFT, STOCK, Stamp, Stamps, Trace
 from fineflow.runtime.events import Interval, Tokens
 from fineflow.runtime.recording import Ended, RecordedCall
-from fineflow.telemetry.gain import overlap, saved
 
 MOST = 1_000
 """Steps that are told of one call."""
@@ -75,8 +75,8 @@ class Part:
 
     @property
     def saved(self) -> float:
-        """Seconds that it saved by overlap (``gain``)."""
-        return saved(self.graph.written, self.trace.graph, self.steps, sync=self.graph.sync)
+        """Seconds of waiting that it saved, about."""
+        return saved_seconds(self.graph.written, self.trace)
 
 
 class FinishedCall:
@@ -122,12 +122,10 @@ class FinishedCall:
 
     @cached_property
     def saved(self) -> float:
-        """Seconds that it saved by overlap, at least 0. Of a batch: those of the input that saved most."""
+        """Seconds of waiting that it saved, about. Of a batch: those of the input that saved most."""
         if self._outermost is None:
             return max((part.saved for part in self.parts), default=0.0)
-        # Calls inside it that ran ahead would have come one after the other.
-        inside = [part.trace for part in self.parts if part.graph.summary.claimed]
-        return self._outermost.saved + overlap([(trace.began, trace.ended) for trace in inside])
+        return self._outermost.saved
 
     @cached_property
     def _read(self) -> tuple[list[Part], list[Step]]:

@@ -135,7 +135,7 @@ class Session:
 
     def _record(self, summary: Summary) -> None:
         """Tells recorders of the end of the call."""
-        recording.ended(self._planned.__wrapped__, self._plan.p_graph, summary, sync=self._invocation.sync)
+        recording.ended(self._planned.__wrapped__, self._plan.p_graph, summary)
 
     # Start.
 
