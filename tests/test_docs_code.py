@@ -61,6 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("fineflow.runtime.servers._servers", {})  # and register servers
     yield tmp_path
     uninstrument()
+    fineflow.telemetry.disable()
     shutdown()
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_app"]:
         del sys.modules[name]
