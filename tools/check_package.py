@@ -84,7 +84,7 @@ def build(work: Path) -> tuple[Path, Path]:
 
 
 def look_at_wheel(wheel: Path) -> str:
-    """Returns what is wrong with a wheel: a file of ours that it lacks, or anything else that it holds; "" if nothing."""
+    """Returns what is wrong with a wheel: a file of ours that it lacks, or another that it holds; "" if nothing."""
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {f"fineflow/{path.relative_to(SOURCES).as_posix()}" for path in _committed(SOURCES)}
     if lost := sorted(ours - names):

@@ -86,11 +86,13 @@ class Row:
 
 
 ROWS = [
-    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.4.7", "1.5.6", "1.6.13", "1.7.7", "1.8.2")),
-    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.2.31", "1.3.3")),
+    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.2.31", "1.3.3", "1.4.9", "1.5.6", "1.6.13", "1.8.2")),
     *(Row((f"llama-index-core=={v}",), "LlamaIndex") for v in ("0.14.5", "0.14.12", "0.14.19", "0.14.25")),
     *(Row((), suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
-    *(Row((f"transformers=={v}",), "transformers") for v in ("5.20.2", "5.21.1", "5.22.2", "5.23.0")),
+    *(
+        Row((f"transformers=={v}",), "transformers")
+        for v in ("5.5.4", "5.10.4", "5.15.1", "5.18.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0")
+    ),
 ]
 
 
@@ -121,12 +123,8 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
     suite = SUITES[row.suite]
     work.mkdir(parents=True, exist_ok=True)
     try:
-        python = _environment(
-            work / f"{row.python}-{row.suite if row.versions else 'all'}",
-            interpreter or f"python{row.python}",
-            suite,
-            row,
-        )
+        folder = work / f"{row.python}-{row.suite if row.versions else 'all'}"
+        python = _environment(folder, interpreter or f"python{row.python}", suite, row)
     except subprocess.CalledProcessError as error:
         print((error.stdout or "")[-2000:], f"\n{_key(row)}: could not be installed", flush=True)
         return False
@@ -187,7 +185,7 @@ def _key(row: Row) -> str:
 
 
 def _environment(folder: Path, interpreter: str, suite: Suite, row: Row) -> Path:
-    """Makes or reuses an environment and installs the versions. CalledProcessError with pip's output if that fails."""
+    """Makes or reuses an environment and installs the versions. CalledProcessError with the output if that fails."""
     pins = () if row.versions else ("-c", str(ROOT / "constraints.txt"))
     python = folder / "bin" / "python"
     if not python.exists():
@@ -196,9 +194,12 @@ def _environment(folder: Path, interpreter: str, suite: Suite, row: Row) -> Path
         _call([interpreter, "-m", "venv", str(folder)])
         if suite.first:
             _call([str(python), "-m", "pip", "install", *suite.first])
+    _call([str(python), "-m", "pip", "install", "uv"])  # pip takes minutes to find versions that fit old ones
     pinned = {version.partition("==")[0] for version in row.versions}
     others = [wanted for wanted in suite.requires if re.split("[<>=]", wanted)[0] not in pinned]
-    _call([str(python), "-m", "pip", "install", *pins, *row.versions, *others, "-e", str(ROOT)])
+    install = [str(python), "-m", "uv", "pip", "install", "--python", str(python)]
+    _call([*install, *pins, *row.versions, *others])
+    _call([*install, "--no-deps", "--editable", str(ROOT)])
     return python
 
 
@@ -207,8 +208,9 @@ def _call(command: Sequence[str]) -> None:
 
 
 def _installed(python: Path, names: Sequence[str]) -> list[str]:
-    script = "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n try: print(f'{n}=={m.version(n)}')\n except m.PackageNotFoundError: pass"
-    return subprocess.run([python, "-c", script, *names], capture_output=True, text=True, check=True).stdout.split()
+    """The installed versions of libraries, as NAME==VERSION; those that are not installed are left out."""
+    done = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.split() if line.partition("==")[0] in names]
 
 
 if __name__ == "__main__":
