@@ -64,6 +64,9 @@ SUITES = {
     "LangChain": Suite(_CHAINS, (*_TOOLS, *_LANGCHAIN)),
     "LlamaIndex": Suite(_INDEXES, (*_TOOLS, *_LANGCHAIN, "llama-index-core")),
     "analysis": Suite(("tests/adapters/test_*.py", "tests/adapters/third", "tests/ir"), (*_TOOLS, *_LANGCHAIN)),
+    "servers": Suite(
+        ("tests/backends/test_openai_server.py", "tests/adapters/langchain/test_servers.py"), (*_TOOLS, *_LANGCHAIN)
+    ),
     "transformers": Suite(
         ("tests/backends/test_transformers_*.py",),
         (*_TOOLS, "transformers", "accelerate>=1.0", "llguidance>=1.7,<2", "langchain-core", "langchain-tests"),
@@ -88,6 +91,7 @@ class Row:
 ROWS = [
     *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.2.31", "1.3.3", "1.4.9", "1.5.6", "1.6.13", "1.8.2")),
     *(Row((f"llama-index-core=={v}",), "LlamaIndex") for v in ("0.14.5", "0.14.12", "0.14.19", "0.14.25")),
+    *(Row((f"openai=={v}",), "servers") for v in ("2.45.0", "2.54.0", "3.54.0")),
     *(Row((), suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
     *(
         Row((f"transformers=={v}",), "transformers")
