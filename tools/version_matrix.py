@@ -28,6 +28,7 @@ PAGE = ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 HEAD = "| versions | Python | suite | passed | failed | skipped | seconds | date |\n|---|---|---|---|---|---|---|---|\n"
 LIMIT = 1500.0  # seconds for one suite
+SHOWN = 20  # failed tests
 
 _TOOLS = ("wrapt>=2.0", "pytest>=9.0.3,<10", "pytest-asyncio>=1.3,<2", "pytest-xdist>=3.8,<4", "hypothesis>=6.100")
 _LANGCHAIN = (
@@ -144,7 +145,8 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
     log.write_text(done.stdout, encoding="utf-8")
     counts = counted(done.stdout)
     if done.returncode:
-        print("\n".join(line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), flush=True)
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        print("\n".join(failed[:SHOWN]), f"\nthe whole output is in {log}", flush=True)
     good = done.returncode == 0 and counts["passed"] > 0
     label = row.label if row.versions else ", ".join(_installed(python, ("langchain-core", "llama-index-core")))
     cells = [label, row.python, row.suite, counts["passed"], counts["failed"], counts["skipped"], round(seconds)]
