@@ -55,7 +55,8 @@ class Model(SimpleChatModel):
 def asking(text):
     return ChatPromptTemplate.from_template(text) | Model(answer=text) | StrOutputParser()
 
-chain = RunnablePassthrough.assign(pro=asking("For {about}")) | RunnablePassthrough.assign(con=asking("Against {about}"))
+pro, con = asking("For {about}"), asking("Against {about}")
+chain = RunnablePassthrough.assign(pro=pro) | RunnablePassthrough.assign(con=con)
 """
 
 

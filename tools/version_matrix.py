@@ -90,7 +90,7 @@ class Row:
 
 
 ROWS = [
-    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.0.7", "1.2.31", "1.4.9", "1.6.13", "1.8.1")),
+    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.0.7", "1.2.31", "1.4.9", "1.6.13", "1.7.7", "1.8.0")),
     *(Row((f"llama-index-core=={v}",), "LlamaIndex") for v in ("0.14.5", "0.14.12", "0.14.19", "0.14.25")),
     *(Row((f"openai=={v}",), "servers") for v in ("2.45.0", "2.54.0", "3.54.0")),
     *(Row((), suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
@@ -203,7 +203,7 @@ def _environment(folder: Path, interpreter: str, suite: Suite, row: Row) -> Path
     _call([str(python), "-m", "pip", "install", "uv"])  # pip takes minutes to find versions that fit old ones
     pinned = {version.partition("==")[0] for version in row.versions}
     others = [wanted for wanted in suite.requires if re.split("[<>=]", wanted)[0] not in pinned]
-    install = [str(python), "-m", "uv", "pip", "install", "--python", str(python)]
+    install = [str(python), "-m", "uv", "pip", "install", "--link-mode", "copy", "--python", str(python)]
     _call([*install, *pins, *row.versions, *others])
     _call([*install, "--no-deps", "--editable", str(ROOT)])
     return python

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from types import MethodType
@@ -32,7 +32,7 @@ try:
     from langchain_core.utils._signature import _signature_parameters
 except ImportError:  # langchain-core before 1.6 inspects signatures like this
 
-    def _signature_parameters(obj: Any) -> Mapping[str, inspect.Parameter]:
+    def _signature_parameters(obj: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(obj).parameters
 
 
