@@ -36,7 +36,7 @@ def test_lacking_parts_are_named_with_the_releases_tested(monkeypatch: pytest.Mo
     with pytest.raises(ImportError, match=r"has no .*FIFOScheduler\._process_candidates.*tested with") as raised:
         capabilities.check()
     assert f"transformers {transformers.__version__} " in str(raised.value)
-    assert all(release in str(raised.value) for release in capabilities.TESTED)
+    assert f"{capabilities.TESTED[0]} to {capabilities.TESTED[-1]}" in str(raised.value)
 
 
 def test_a_module_that_has_gone_is_named() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-TESTED = ("5.22", "5.23")
+TESTED = ("5.20", "5.21", "5.22", "5.23")
 """Minor releases that the engine's tests passed with (docs/versions.md)."""
 
 _BATCHING = "transformers.generation.continuous_batching"
