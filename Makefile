@@ -6,6 +6,7 @@
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
 # make pictures    draws what the README and the documentation show; screenshots need chromium on the path
+# make package sets up .venv, builds the wheel and the sdist, and tries each in an environment of its own
 # make lint | types | docs | bench | clean
 #
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
@@ -39,7 +40,8 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 # Tests start many interpreters: without bytecode each would compile the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak lint format types docs pictures bench clean
+.PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak
+.PHONY: lint format types docs pictures bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -103,6 +105,9 @@ format: $(READY)
 
 types: $(READY)
 	@$(BIN)/mypy --strict src
+
+package: $(READY)
+	@$(BIN)/python tools/check_package.py
 
 docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fineflow.adapters.registry import framework_of, is_optimized, taken
+from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
@@ -71,7 +71,7 @@ def optimize(
     if framework is not None:
         return cast(T, framework.optimized_class(wrapped)(wrapped, options, framework, plan))
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
-    text = f"fineflow.optimize expected {taken()}, got {got}: it is left as it is"
+    text = f"fineflow.optimize expected {taken()}, got {got}: it is left as it is{unusable()}"
     if strict:
         raise PlanningError(text)
     warnings.warn(text, FineflowWarning, stacklevel=2)
@@ -122,7 +122,7 @@ def explain(
         text = f"it is a class ({why}), and has no plan; explain an object of it"
         return Explanation(name=f"class {own.__name__}", fallback=text, taken=False)
     if framework is None:
-        text = f"it is not {taken()}; optimize leaves it as it is"
+        text = f"it is not {taken()}; optimize leaves it as it is{unusable()}"
         return Explanation(name=type(obj).__name__, fallback=text, taken=False)
     found = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
     if last_run and not _ran(found):

@@ -411,7 +411,7 @@ IMPURE: list[tuple[Callable[..., Any], str]] = [
     (lambda x: sys.modules["os"], "sys.modules"),
     (lambda x: LOUD(x), "global LOUD"),
     (lambda x: LOUD.noisy, "global LOUD"),
-    (lambda x: LOUD_TEXT.upper(), "global LOUD_TEXT"),
+    (lambda x: LOUD_TEXT.upper(), "global LOUD_TEXT" if sys.version_info < (3, 13) else "calls upper"),
     (lambda x: Loud(), "calls Loud"),
     (lambda x: Loud.method(x, x), ".method"),
     (lambda x: isinstance(x, x["cls"]), "isinstance"),

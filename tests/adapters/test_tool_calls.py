@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineflow.adapters.text.tool_calls import CallReader
@@ -138,6 +138,7 @@ arguments = st.dictionaries(
 words = st.text(st.sampled_from('ab <>[]{}"\\\n:,tool_call/TOOL_CALLS'), max_size=12)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(list(FORMATS.values())), st.lists(st.tuples(names, arguments), min_size=1, max_size=3), st.data()
 )
@@ -148,6 +149,7 @@ def test_what_is_written_is_read(written: ToolFormat, called: Sequence[tuple[str
     assert read(written, *pieces) == list(called)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(list(FORMATS.values())),
     st.lists(words | names.map(lambda n: f'<tool_call>{{"name": "{n}"}}'), max_size=5),

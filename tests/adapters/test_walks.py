@@ -10,6 +10,7 @@ import datetime
 import functools
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -412,7 +413,7 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "matches": (matched, ["b", "c"], ""),
     "gathers": (gathers, [*ITEMS, "end"], ""),
     "sleeps": (sleeps, ["a"], "calls sleep"),
-    "locks": (locks, [], "calls allocate_lock"),
+    "locks": (locks, [], "calls allocate_lock" if sys.version_info < (3, 13) else "makes a lock"),
     "counting method": (Service().counting, ITEMS, ""),
 }
 

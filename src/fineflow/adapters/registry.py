@@ -65,6 +65,18 @@ def frameworks() -> list[Framework]:
     return found
 
 
+def unusable() -> str:
+    """Returns why the adapters of libraries that are imported cannot be, for error messages; "" if all can."""
+    reasons = []
+    for name, each in tuple(_REGISTERED.items()):
+        if sys.modules.get(each.library) is not None:
+            try:
+                import_module(each.adapter)
+            except ImportError as error:
+                reasons.append(f"; its adapter for {name} does not fit the installed version: {error}")
+    return "".join(reasons)
+
+
 def framework_of(obj: Any) -> Framework | None:
     """Returns the framework that takes an object, or None."""
     return next((each for each in frameworks() if each.knows(obj)), None)

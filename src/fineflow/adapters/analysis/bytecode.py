@@ -29,13 +29,28 @@ class Handler(NamedTuple):
     lasti: bool
 
 
+_PAIRS = {  # of Python 3.13; each stands for two instructions
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+}
+
+
 @functools.lru_cache(4096)
 def decode(code: CodeType) -> tuple[Instruction, ...]:
-    """Returns the instructions of a code object in order, without caches."""
-    return tuple(
-        Instruction(i.opname, i.arg or 0, i.argval, i.offset, (i.positions.lineno if i.positions else 0) or 0)
-        for i in dis.get_instructions(code)
-    )
+    """Returns the instructions of a code object in order, without caches.
+
+    An instruction for two local variables is returned as two. The second has an odd offset, to which nothing jumps.
+    """
+    found = []
+    for i in dis.get_instructions(code):
+        line, arg = (i.positions.lineno if i.positions else 0) or 0, i.arg or 0
+        if i.opname not in _PAIRS:
+            found.append(Instruction(i.opname, arg, i.argval, i.offset, line))
+            continue
+        for name, slot, value, after in zip(_PAIRS[i.opname], (arg >> 4, arg & 15), i.argval, (0, 1), strict=True):
+            found.append(Instruction(name, slot, value, i.offset + after, line))
+    return tuple(found)
 
 
 def handlers(code: CodeType) -> list[Handler]:

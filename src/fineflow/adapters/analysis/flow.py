@@ -59,12 +59,6 @@ def _load_fast(f: Frame, ins: Instruction) -> bool:
     return f.load(ins.arg, str(ins.value))
 
 
-@rule("LOAD_FAST_LOAD_FAST")
-def _load_two(f: Frame, ins: Instruction) -> bool:
-    first, second = ins.value
-    return f.load(ins.arg >> 4, first) or f.load(ins.arg & 15, second)
-
-
 @rule("LOAD_FAST_AND_CLEAR")
 def _load_clear(f: Frame, ins: Instruction) -> None:
     f.push(f.slots[ins.arg])
@@ -74,18 +68,6 @@ def _load_clear(f: Frame, ins: Instruction) -> None:
 @rule("STORE_FAST")
 def _store_fast(f: Frame, ins: Instruction) -> None:
     f.slots[ins.arg] = f.pop()
-
-
-@rule("STORE_FAST_STORE_FAST")
-def _store_two(f: Frame, ins: Instruction) -> None:
-    f.slots[ins.arg >> 4] = f.pop()
-    f.slots[ins.arg & 15] = f.pop()
-
-
-@rule("STORE_FAST_LOAD_FAST")
-def _store_load(f: Frame, ins: Instruction) -> bool:
-    f.slots[ins.arg >> 4] = f.pop()
-    return f.load(ins.arg & 15, ins.value[1])
 
 
 @rule("DELETE_FAST")

@@ -36,18 +36,13 @@ def _keys(code: CodeType, name: str) -> frozenset[str] | None:
     found: set[str] = set()
     instructions = decode(code)
     for i, each in enumerate(instructions):
-        if "_FAST" not in each.name or not _about(each, name):
+        if "_FAST" not in each.name or each.value != name:
             continue
         key = _key(instructions[i : i + 5]) if each.name == "LOAD_FAST" else None
         if key is None:
             return None
         found.add(key)
     return frozenset(found)
-
-
-def _about(instruction: Instruction, name: str) -> bool:
-    value = instruction.value
-    return name in value if isinstance(value, tuple) else bool(name == value)
 
 
 def _key(use: Sequence[Instruction]) -> str | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from types import MethodType
 from typing import Any
 
 from langchain_core.language_models import BaseLLM
-from langchain_core.utils._signature import _signature_parameters  # private, guarded by the pinned major version
 
 from fineflow.adapters.core.claiming import never
 from fineflow.adapters.core.recognition import keeps_promise
@@ -27,6 +27,13 @@ from fineflow.runtime.call.claims import Entry, raise_stop
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Unreachable
+
+try:
+    from langchain_core.utils._signature import _signature_parameters
+except ImportError:  # langchain-core before 1.6 inspects signatures like this
+
+    def _signature_parameters(obj: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(obj).parameters
 
 
 def assembles(model: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
 
+from fineflow.adapters.analysis.bytecode import decode
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row, believed
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -58,21 +59,13 @@ def keeps_state(kind: Any) -> str:
             code = getattr(function, "__code__", None)
             if code is None:
                 continue
-            for instruction in dis.get_instructions(code):
-                if instruction.opname == "STORE_ATTR" and _on_self(code, instruction):
-                    return f"stores {instruction.argval!r} in {name}"
-                if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "next":
+            own = (code.co_varnames or ("self",))[0]
+            for before, each in pairwise(decode(code)):
+                if each.name == "STORE_ATTR" and before.value == own:
+                    return f"stores {each.value!r} in {name}"
+                if each.name == "LOAD_GLOBAL" and each.value == "next":
                     return f"calls next() in {name}"
     return ""
-
-
-def _on_self(code: Any, store: Any) -> bool:
-    before = None
-    for instruction in dis.get_instructions(code):
-        if instruction.offset == store.offset:
-            break
-        before = instruction
-    return before is not None and before.argval == (code.co_varnames or ("self",))[0]
 
 
 def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:

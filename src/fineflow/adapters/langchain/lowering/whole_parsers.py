@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections.abc import Callable
 from enum import Enum, EnumMeta
@@ -13,6 +12,7 @@ from langchain_core.output_parsers import BaseOutputParser, XMLOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser
 
 from fineflow.adapters.analysis import analyse
+from fineflow.adapters.analysis.bytecode import decode
 from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, of_package
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -102,8 +102,7 @@ def _reads_self(func: FunctionType) -> bool:
     if not code.co_argcount or code.co_varnames[0] in code.co_cellvars or "__class__" in code.co_freevars:
         return True
     name = code.co_varnames[0]
-    loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith(("LOAD_FAST", "LOAD_DEREF")))
-    return any(name == loaded or (isinstance(loaded, tuple) and name in loaded) for loaded in loads)
+    return any(i.value == name for i in decode(code) if i.name.startswith(("LOAD_FAST", "LOAD_DEREF")))
 
 
 def _classic(module: str, name: str, lower: Any = None) -> NamedRow:

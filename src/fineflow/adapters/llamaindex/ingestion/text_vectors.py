@@ -154,7 +154,7 @@ def lower_texts(model: Any, texts: Leaf, b: IndexBuilder) -> Leaf:
     kind = type(model)
     if not as_written(model, BaseEmbedding, *_AROUND) or not vars(model).keys().isdisjoint(_INNER):
         raise NotLowered(f"how {kind.__name__} embeds texts is not recognised")
-    if model.embeddings_cache is not None or model.rate_limiter is not None:
+    if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")
     ours, local = kind is EngineEmbedding, _local(model)
     if not ours and local is None:

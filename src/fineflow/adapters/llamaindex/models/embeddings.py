@@ -60,7 +60,7 @@ def _check(model: Any, names: tuple[str, ...], b: IndexBuilder) -> None:
     """Raises NotLowered unless a model's methods ``names`` are known to do no more than embed."""
     if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or not vars(model).keys().isdisjoint(names):
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
-    if model.embeddings_cache is not None or model.rate_limiter is not None:
+    if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")
     local = encoder_of(model)
     if type(model) is EngineEmbedding or (local is not None and (names == _EMBEDDING or local.embeds_texts)):

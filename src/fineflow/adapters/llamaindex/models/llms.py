@@ -113,7 +113,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         raise NotLowered(f"{kind.__name__} overrides predict")
     if not vars(llm).keys().isdisjoint((*ASKING, *_PREDICTING)):
         raise NotLowered("a method has been put on the model")
-    if llm.rate_limiter is not None:
+    if getattr(llm, "rate_limiter", None) is not None:  # models of older releases have none
         raise NotLowered("the model has a rate limiter, which counts calls when they are made")
     if llm.output_parser is not None or llm.query_wrapper_prompt is not None:
         raise NotLowered("the model has an output parser or a wrapper of its own around prompts")

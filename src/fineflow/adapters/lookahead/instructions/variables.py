@@ -29,11 +29,6 @@ def _load_local(f: Frame, ins: Instruction) -> None:
     f.push(f.cells[ins.value] if ins.name == "LOAD_CLOSURE" else f.local(ins.value))
 
 
-@rule("LOAD_FAST_LOAD_FAST")
-def _load_two(f: Frame, ins: Instruction) -> None:
-    f.stack += map(f.local, ins.value)
-
-
 @rule("LOAD_FAST_AND_CLEAR")
 def _load_and_clear(f: Frame, ins: Instruction) -> None:
     f.push(f.names.pop(ins.value, NULL))
@@ -42,18 +37,6 @@ def _load_and_clear(f: Frame, ins: Instruction) -> None:
 @rule("STORE_FAST")
 def _store_local(f: Frame, ins: Instruction) -> None:
     f.names[ins.value] = f.pop()
-
-
-@rule("STORE_FAST_STORE_FAST")
-def _store_two(f: Frame, ins: Instruction) -> None:
-    for name in ins.value:
-        f.names[name] = f.pop()
-
-
-@rule("STORE_FAST_LOAD_FAST")
-def _store_and_load(f: Frame, ins: Instruction) -> None:
-    f.names[ins.value[0]] = f.pop()
-    f.push(f.local(ins.value[1]))
 
 
 @rule("DELETE_FAST")
