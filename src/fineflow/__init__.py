@@ -13,6 +13,7 @@ from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphE
 from fineflow.instrumentation import instrument, paused, status, uninstrument
 from fineflow.options import Options
 from fineflow.passes import PASSES
+from fineflow.runtime.call.identity import identity
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.statistics import Statistics, statistics
 from fineflow.servers import engine
@@ -35,6 +36,7 @@ __all__ = [
     "engine",
     "explain",
     "external",
+    "identity",
     "instrument",
     "optimize",
     "paused",

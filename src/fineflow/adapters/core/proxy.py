@@ -29,6 +29,8 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import limits_in_force
 from fineflow.runtime.queues.component_calls import limit_changes
+from fineflow.runtime.queues.registry import queues_in_use
+from fineflow.runtime.queues.request_context import depth
 
 _END: Any = object()
 _SHOWN = 100  # characters of an object's own representation
@@ -106,7 +108,9 @@ class Planned(wrapt.ObjectProxy[Any]):
             or limits_in_force()
         ):
             return False
-        return entry not in plan.pays and entry not in plan.follows and plan.snapshot.holds()
+        if entry in plan.pays or entry in plan.follows or (queues_in_use() and plan.reaches_engines):
+            return False
+        return plan.snapshot.holds()
 
     def _self_part(self, obj: Any) -> Any:
         """Returns a part of the object that is called by itself, optimized; the same proxy in every call."""
@@ -150,10 +154,24 @@ class Planned(wrapt.ObjectProxy[Any]):
         most = self._self_options.max_concurrency
         return None if most is None else asyncio.Semaphore(most)
 
-    @property
-    def _self_governed(self) -> bool:
-        """True if even calls that go straight to the user's object are admitted, counted or bounded."""
-        return (limits_in_force() or self._self_options.timeout is not None) and not on_engine_loop()
+    def _self_governed(self, way: Any, *, sync: bool) -> bool:
+        """Returns True if even calls that go straight to the user's object are admitted and counted.
+
+        They are if they have limits, or may reach an engine, whose queue has to know whose requests it gets.
+        """
+        hosted = on_engine_loop()
+        if not hosted and (limits_in_force() or self._self_options.timeout is not None):
+            return True
+        plan = self._self_plans.get(way)
+        return queues_in_use() and (plan is None or plan.reaches_engines) and not (sync and hosted)
+
+    def _self_admission(self, invocation: Invocation) -> Admission:
+        """Returns the admission of a call, with what the queues of engines have to know of it."""
+        admission = Admission(*invocation.identity())
+        plan = self._self_plans.get(invocation.way)
+        if plan is not None:
+            admission.mark(depth, plan.depth)
+        return admission
 
     # Calls.
 
@@ -163,7 +181,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             with recording.call(self.__wrapped__, invocation.method):
                 return self._self_call(invocation)
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             return invocation.stock(self.__wrapped__)
         timeout = self._self_options.timeout
         if timeout is None:
@@ -172,7 +190,7 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_run(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
         """Runs a sync call. session: of this call, if its graph has already started."""
-        with InThread(Admission(*invocation.identity())) as admission:
+        with InThread(self._self_admission(invocation)) as admission:
             if plan is None:
                 with admission:
                     return invocation.stock(self.__wrapped__)
@@ -185,7 +203,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             with recording.call(self.__wrapped__, invocation.method):
                 return await self._self_acall(invocation)
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             return await invocation.stock(self.__wrapped__)
         timeout = self._self_options.timeout
         if timeout is None:
@@ -195,7 +213,7 @@ class Planned(wrapt.ObjectProxy[Any]):
     async def _self_arun(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
         """Runs an async call. session: of this call, if its graph has already started."""
         # No `async with`: the state it keeps while a call waits would exist for each of thousands of calls.
-        admission = Admission(*invocation.identity())
+        admission = self._self_admission(invocation)
         await admission.admitted()
         try:
             if plan is None:
@@ -222,7 +240,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if recording.recorders and recording.due():
             return recording.stream(self.__wrapped__, invocation.method, partial(self._self_iterate, invocation))
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             stock: Iterator[Any] = invocation.stock(self.__wrapped__)  # may raise now, not at the first chunk
             return stock
         timeout = self._self_options.timeout
@@ -231,7 +249,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         return deadline.iterate(partial(self._self_chunks, plan, invocation), timeout)
 
     def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Iterator[Any]:
-        with InThread(Admission(*invocation.identity())) as admission:
+        with InThread(self._self_admission(invocation)) as admission:
             if plan is None:
                 with admission:
                     chunks = invocation.stock(self.__wrapped__)
@@ -245,7 +263,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if recording.recorders and recording.due():
             return recording.astream(self.__wrapped__, invocation.method, partial(self._self_aiterate, invocation))
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             stock: AsyncIterator[Any] = invocation.stock(self.__wrapped__)
             return stock
         timeout = self._self_options.timeout
@@ -254,7 +272,7 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
-            admission = await stack.enter_async_context(Admission(*invocation.identity()))
+            admission = await stack.enter_async_context(self._self_admission(invocation))
             runs: Any = self.__wrapped__
             scope = Scope()
             stack.callback(scope.close)
