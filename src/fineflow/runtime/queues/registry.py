@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from fineflow.runtime.queues.policy import POLICIES, Policy, by_depth
+from fineflow.runtime.queues.policy import POLICIES, Policy, by_start
 
 
 class _Queue(Protocol):
@@ -54,7 +54,7 @@ def shared_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
     engine = _queued_engine(engine)
     key: Any = (kind, id(engine))
     with _lock:
-        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
+        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_start))
         kept: Q = _queues.setdefault(key, found)
         return kept
 
