@@ -107,7 +107,7 @@ docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 bench: $(READY)
-	@for b in overhead planning first_calls passes scheduling user_code llamaindex llamaindex_apps ingestion assistant "assistant --ablation"; do \
+	@for b in overhead planning first_calls passes scheduling under_load user_code llamaindex llamaindex_apps ingestion assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)

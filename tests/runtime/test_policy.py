@@ -151,6 +151,9 @@ def test_by_default_queries_that_began_first_go_first_by_their_longest_path() ->
     queue = [asked(0, "late", started=2.0, path=9.0), asked(1, "early", started=1.0, path=1.0)]
     queue += [asked(2, "early", started=1.0, path=5.0), asked(3, "early", started=1.0, path=1.0, depth=4)]
     assert numbers(by_start(queue, 8)) == [2, 3, 1, 0]
+    decodes = [replace(each, op=Op.DECODE) for each in queue]
+    assert numbers(by_start(decodes, 8)) == [2, 0, 3, 1]  # what has slack waits for the critical one of the other query
+    assert numbers(by_start([decodes[0], decodes[1]], 8)) == [1, 0]  # no slack any more
 
 
 def test_small_requests_of_later_queries_go_before_bulk_in_a_quarter_of_the_batch() -> None:

@@ -84,9 +84,7 @@ def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     Critical requests come first. Inside both groups older queries come first, and inside a query longer paths. A
     request has slack only while a more critical one of its query waits, so it does not starve.
     """
-    longest: dict[str, float] = {}
-    for request in waiting:
-        longest[request.query] = max(longest.get(request.query, 0.0), request.path)
+    longest = _longest_paths(waiting)
 
     def rank(request: Waiting) -> tuple[bool, float, str, float, int]:
         slack = request.path < _CRITICAL * longest[request.query]
@@ -101,14 +99,20 @@ def by_start(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     So begun work is finished before newer work holds it up. In batches, small requests of later queries (one query
     vector, say) go before bulk (the vectors of a document's chunks), but take at most a quarter of each batch. So bulk
     that would take n batches by itself is done after at most 4/3 n, rounded up, whatever arrives meanwhile.
+
+    A request to an LLM that has slack (see ``by_path``) waits for critical ones of later queries, too: only as long as
+    a more critical one of its own query waits. In batches nothing has slack: the vector of a question is needed as soon
+    as those of its document, however short its own path is.
     """
+    longest = _longest_paths(waiting)
     began: dict[str, tuple[float, int]] = {}  # query -> its start, and its earliest request
     for request in waiting:
         found = request.started, request.number
         began[request.query] = min(began.get(request.query, found), found)
 
-    def rank(request: Waiting) -> tuple[tuple[float, int], float, int, int]:
-        return began[request.query], -request.path, -request.depth, request.number
+    def rank(request: Waiting) -> tuple[bool, tuple[float, int], float, int, int]:
+        slack = request.op is Op.DECODE and request.path < _CRITICAL * longest[request.query]
+        return slack, began[request.query], -request.path, -request.depth, request.number
 
     order = sorted(waiting, key=rank)
     room = slots // _SMALL
@@ -273,6 +277,13 @@ def _fill(requests: Iterable[Waiting], slots: int) -> list[Take]:
             taken.append(Take(request.number, min(request.items, slots)))
             slots -= taken[-1].items
     return taken
+
+
+def _longest_paths(waiting: Iterable[Waiting]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for request in waiting:
+        found[request.query] = max(found.get(request.query, 0.0), request.path)
+    return found
 
 
 def _arrival(request: Waiting) -> int:
