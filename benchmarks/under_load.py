@@ -3,8 +3,10 @@
 Requests arrive at random (a Poisson process, the same for every side) at 25, 55 and 85 % of the rate at which the
 busiest engine of tuned stock never idles. Tuned stock is the app as a good engineer writes it with asyncio: all that
 can run concurrently does (the vector of the question beside those of the chunks, say), and the queues of the same
-engines batch its requests in the order of their arrival. fineflow gets the chain, written step by step. The clock is
-virtual: the seconds are exact, and the same on every machine.
+engines batch its requests in the order of their arrival. fineflow gets the chain, written step by step.
+
+The seconds are virtual. Figures of stock vary by up to 1 % between runs: its store is searched in a thread, so what
+follows may just join a batch or just miss it.
 
 The apps are those of Ayo, section 7: a request brings 48 chunks, which are embedded and indexed for it (naive RAG);
 advanced RAG writes three queries, searches 16 chunks for each, reranks them, and refines an answer; co-located, each
@@ -42,7 +44,7 @@ SATURATED = 24  # requests at once, to measure that rate
 STOCK, DEFAULT = "tuned stock", "default"
 SIDES = (STOCK, DEFAULT, *(name for name in POLICIES if name != "per_invocation"))
 WORDS = ("bridge", "ferry", "lighthouse", "tunnel", "river", "harbour", "mill", "tower", "stone", "flood", "market")
-TOLERANCE = 1.005  # of a figure: which of several requests of one moment comes first is not the policy's doing
+TOLERANCE = 1.01  # of a figure: see above
 
 App = Callable[[World], Runnable[Any, Any]]
 """Builds a chain: as it is written step by step, or tuned."""

@@ -131,7 +131,6 @@ def test_searches_together_find_the_same(tmp_path: Path) -> None:
 
 
 def test_the_default_is_not_behind_tuned_stock_under_load(tmp_path: Path) -> None:
-    """In virtual time: the figures are the same in every run."""
     shown, figures = run("under_load", "--runs", "1", "--requests", "12", tmp_path=tmp_path)
     assert len(figures["checks"]) == 18
     assert all(figures["checks"].values()), shown
