@@ -14,6 +14,7 @@ from fineflow.declare import effects, external, pure
 from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
 from fineflow.options import Options
 from fineflow.passes import PASSES
+from fineflow.runtime.call.identity import identity
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.reruns import VerificationStatistics, verified
 from fineflow.runtime.statistics import Statistics, statistics
@@ -46,6 +47,7 @@ __all__ = [
     "engine",
     "explain",
     "external",
+    "identity",
     "instrument",
     "optimize",
     "paused",

@@ -27,7 +27,7 @@ from fineflow.langchain import ChatEngine, EngineLLM
 from fineflow.protocols import Delta, LLMEngine, Message, PrefixCache, Sampling
 from fineflow.runtime import servers
 from fineflow.runtime.loop.submission import run_sync
-from fineflow.runtime.queues.policy import by_depth, fifo
+from fineflow.runtime.queues.policy import by_start, fifo
 from fineflow.testing.gates import Gate
 from fineflow.testing.server import Fault, OpenAIServer
 
@@ -282,7 +282,7 @@ def test_the_policy_of_an_engine_holds_for_what_waits_for_its_server() -> None:
         waiting = servers.limited_server(engine)
         assert waiting is not None
         assert waiting.permits is not None
-        assert waiting.permits.policy is by_depth
+        assert waiting.permits.policy is by_start
         set_policy(engine, "fifo")
         assert waiting.permits.policy is fifo
     finally:

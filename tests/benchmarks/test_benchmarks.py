@@ -134,3 +134,9 @@ def test_searches_together_find_the_same(tmp_path: Path) -> None:
     shown, figures = run("searching", "--runs", "1", "--queries", "16", "--documents", "200", tmp_path=tmp_path)
     assert figures["checks"]["both find the same documents in the same order"], shown
     assert all(size > 1 for kind, size in figures["batches"].items() if kind.endswith("searches")), shown
+
+
+def test_the_default_is_not_behind_tuned_stock_under_load(tmp_path: Path) -> None:
+    shown, figures = run("under_load", "--runs", "1", "--requests", "12", tmp_path=tmp_path)
+    assert len(figures["checks"]) == 18
+    assert all(figures["checks"].values()), shown

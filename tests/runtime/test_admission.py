@@ -14,7 +14,17 @@ from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.protocols import Delta, Sampling
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
-from fineflow.runtime.queues.policy import Policy, Take, Waiting, app_fifo, by_depth, by_path, fifo, per_invocation
+from fineflow.runtime.queues.policy import (
+    Policy,
+    Take,
+    Waiting,
+    app_fifo,
+    by_depth,
+    by_path,
+    by_start,
+    fifo,
+    per_invocation,
+)
 from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
 
@@ -45,7 +55,13 @@ def test_what_has_no_room_waits_and_is_reordered_by_the_policy() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "order"),
-    [(by_depth, [9, 1, 2, 3]), (by_path, [9, 3, 2, 1]), (fifo, [9, 1, 2, 3]), (app_fifo, [9, 3, 1, 2])],
+    [
+        (by_start, [9, 3, 2, 1]),
+        (by_depth, [9, 1, 2, 3]),
+        (by_path, [9, 3, 2, 1]),
+        (fifo, [9, 1, 2, 3]),
+        (app_fifo, [9, 3, 1, 2]),
+    ],
 )
 def test_every_policy_orders_what_waits(policy: Policy, order: list[int]) -> None:
     async def run() -> None:
@@ -76,12 +92,16 @@ def test_one_invocation_at_a_time() -> None:
 def test_the_engine_gets_the_order_as_priority() -> None:
     async def run() -> None:
         engine = Speaker()
+        set_policy(engine, by_depth)
         admission = llm_queue_of(engine)
         await asyncio.gather(ask(admission, prompt(1), depth=3), ask(admission, prompt(2), depth=5))
         set_policy(engine, fifo)
         await ask(admission, prompt(3), depth=3)
         await asyncio.gather(ask(admission, prompt(4), priority=-1), ask(admission, prompt(5), priority=1))
         assert engine.priorities[:3] == [3, 5, 0] and engine.priorities[3] < 0 < engine.priorities[4]
+        set_policy(engine, by_start)
+        await asyncio.gather(*(ask(admission, prompt(n), started=float(n)) for n in (6, 7)))
+        assert engine.priorities[5] > engine.priorities[6]
 
     virtual.run(run())
 

@@ -17,7 +17,7 @@ from fineflow.protocols import BatchEngine, LLMEngine, PrefixCache
 from fineflow.runtime import events
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.instances import instances
-from fineflow.runtime.queues.policy import by_depth, fifo, per_invocation
+from fineflow.runtime.queues.policy import by_start, fifo, per_invocation
 from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
 
@@ -221,7 +221,7 @@ def test_bad_groups_are_refused() -> None:
 def test_a_policy_that_was_chosen_outlives_the_queue_but_not_the_engine() -> None:
     engine = Worker()
     held = batch_queue_of(engine)
-    assert held.policy is by_depth
+    assert held.policy is by_start
     set_policy(engine, "fifo")
     assert held.policy is fifo
     del held
@@ -229,7 +229,7 @@ def test_a_policy_that_was_chosen_outlives_the_queue_but_not_the_engine() -> Non
     assert batch_queue_of(engine).policy is fifo
     set_policy(engine, per_invocation)
     assert batch_queue_of(engine).policy is per_invocation
-    with pytest.raises(ValueError, match="expected a policy function or one of by_depth, by_path, fifo, app_fifo"):
+    with pytest.raises(ValueError, match="expected a policy function or one of by_start, by_depth, by_path"):
         set_policy(engine, "by_luck")
     gone = weakref.ref(engine)
     del engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,12 +20,14 @@ from fineflow.runtime.queues.policy import (
     app_fifo,
     by_depth,
     by_path,
+    by_start,
     decide,
     fifo,
     per_invocation,
 )
+from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
 
-POLICIES = [by_depth, by_path, fifo, app_fifo, per_invocation]
+POLICIES = [by_start, by_depth, by_path, fifo, app_fifo, per_invocation]
 
 
 def waiting(number: int, query: str, depth: int, items: int = 1, op: Op = Op.EMBED) -> Waiting:
@@ -63,7 +66,7 @@ def test_a_large_request_is_split(policy: Policy) -> None:
     assert policy([waiting(0, "q", 1, items=10)], 4) == [Take(0, 4)]
 
 
-@pytest.mark.parametrize("policy", [by_depth, by_path, fifo, app_fifo])
+@pytest.mark.parametrize("policy", [by_start, by_depth, by_path, fifo, app_fifo])
 def test_a_batch_is_filled_with_part_of_the_next_request(policy: Policy) -> None:
     assert policy([waiting(0, "p", 1, items=3), waiting(1, "q", 1, items=3)], 4) == [Take(0, 3), Take(1, 1)]
 
@@ -142,6 +145,70 @@ def test_what_has_slack_waits_for_what_holds_up_its_query_and_others() -> None:
     queue += [asked(2, "two", path=3.0, started=1.0), asked(3, "two", path=1.0, started=1.0)]
     assert numbers(by_path(queue, 8)) == [2, 0, 3, 1]
     assert numbers(by_path(queue[1:], 1)) == [2] and numbers(by_path(queue[1::2], 8)) == [3, 1]  # no slack any more
+
+
+def test_by_default_queries_that_began_first_go_first_by_their_longest_path() -> None:
+    queue = [asked(0, "late", started=2.0, path=9.0), asked(1, "early", started=1.0, path=1.0)]
+    queue += [asked(2, "early", started=1.0, path=5.0), asked(3, "early", started=1.0, path=1.0, depth=4)]
+    assert numbers(by_start(queue, 8)) == [2, 3, 1, 0]
+    decodes = [replace(each, op=Op.DECODE) for each in queue]
+    assert numbers(by_start(decodes, 8)) == [2, 0, 3, 1]  # what has slack waits for the critical one of the other query
+    assert numbers(by_start([decodes[0], decodes[1]], 8)) == [1, 0]  # no slack any more
+
+
+def test_small_requests_of_later_queries_go_before_bulk_in_a_quarter_of_the_batch() -> None:
+    bulk = asked(0, "early", started=1.0, items=48)
+    vectors = [asked(n, f"late {n}", started=2.0) for n in range(1, 7)]
+    assert by_start([bulk, *vectors], 16) == [*(Take(n, 1) for n in range(1, 5)), Take(0, 12)]
+    assert by_start([bulk, *vectors], 3) == [Take(0, 3)]
+    own = [asked(7, "late 1", started=2.0, items=48), asked(8, "early", started=1.0)]
+    assert by_start([bulk, vectors[0], *own], 16) == [Take(0, 16)]  # their own bulk holds these up anyway
+    decodes = [replace(each, op=Op.DECODE) for each in (bulk, *vectors)]
+    assert by_start(decodes, 16) == [Take(0, 16)]
+
+
+def _later_than_bound(policy: Policy, seed: int) -> str:
+    """Serves a random load; returns which request waited longer than the bound of ``by_start``, or ""."""
+    chosen = random.Random(seed)
+    slots = chosen.choice([1, 2, 4, 8, 16, 32])
+    queries = {f"q{n}": chosen.uniform(0.0, 20.0) for n in range(chosen.randint(2, 12))}
+    arriving = [
+        (max(began, chosen.uniform(0.0, 40.0)), query, chosen.choice([1, 1, 2, 5, 48]), chosen.randint(1, 6))
+        for query, began in queries.items()
+        for _ in range(chosen.randint(1, 6))
+    ]
+    arriving.sort()
+    line: WaitingLine[Waiter] = WaitingLine()
+    waited: dict[int, int] = {}  # batches
+    ahead: dict[int, int] = {}  # items of queries that did not begin later, served while the request waited
+    now = 0.0
+    while arriving or line:
+        while arriving and (arriving[0][0] <= now or not line):
+            now = max(now, arriving[0][0])
+            _, query, items, depth = arriving.pop(0)
+            waiter = Waiter()
+            number, path = next(line.numbers), chosen.uniform(0.0, 9.0)
+            waiter.seen = asked(number, query, items=items, depth=depth, started=queries[query], path=path)
+            waited[number] = ahead[number] = 0
+            line.join(waiter)
+        batch = line.batch(policy, slots)
+        taken = [(waiter.seen, items) for waiter, items in batch]
+        line.serve(*batch)
+        for each in (waiter.seen for waiter in line):
+            later = sum(items for seen, items in taken if seen.started > each.started)
+            if later > slots // 4:
+                return f"seed {seed}: {later} of {slots} slots went to later queries while {each} waited"
+            waited[each.number] += 1
+            ahead[each.number] += sum(items for _, items in taken) - later
+            if waited[each.number] * (slots - slots // 4) > ahead[each.number]:
+                return f"seed {seed}: {each} waited {waited[each.number]} batches behind {ahead[each.number]} items"
+        now += 1.0
+    return ""
+
+
+def test_by_default_no_request_waits_behind_later_queries_beyond_a_quarter_of_each_batch() -> None:
+    assert [found for seed in range(300) if (found := _later_than_bound(by_start, seed))] == []
+    assert any(_later_than_bound(by_depth, seed) for seed in range(10))  # the loads can tell
 
 
 def test_higher_priorities_come_first_and_whoever_waits_rises() -> None:

@@ -40,8 +40,9 @@ def set_policy(obj: Any, policy: Policy | str) -> None:
 
     obj: an engine (on a server with ``max_requests``, this sets the order for all requests that wait for the server,
     of all its models), or anything that ``limit`` takes. A store with batched search has a queue even without a limit.
-    policy: a name (``by_depth``, the default; ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or a function
-    as described in ``runtime.queues.policy``. It holds as long as the object exists. May be called from any thread.
+    policy: a name (``by_start``, the default; ``by_depth``, ``by_path``, ``fifo``, ``app_fifo``, ``per_invocation``) or
+    a function as described in ``runtime.queues.policy``. It holds as long as the object exists. May be called from any
+    thread.
 
     Raises: ValueError for an unknown name; TypeError for an object that is not an engine and cannot be limited, and for
     a policy that is neither a name nor a function.

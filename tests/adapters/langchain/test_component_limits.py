@@ -298,5 +298,5 @@ def test_a_policy_for_what_has_no_queue_is_refused() -> None:
     with pytest.raises(ValueError, match="by_depth"):
         set_policy(len, "deepest")
     nothing: Any = 3
-    with pytest.raises(TypeError, match=r"expected a policy function or one of by_depth, .*; got 3"):
+    with pytest.raises(TypeError, match=r"expected a policy function or one of by_start, .*; got 3"):
         set_policy(len, nothing)

@@ -15,6 +15,7 @@ from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.llm_queue import llm_queue_of
+from fineflow.runtime.queues.registry import expect_queues
 
 _LEAST = 64
 _UNSETTLED = 4  # tokens at the end of a text that may change when more text follows
@@ -30,6 +31,7 @@ def checked(engine: Any) -> Any:
     if isinstance(engine, type) or not all(hasattr(type(engine), name) for name in ("generate", "encode")):
         got = engine.__name__ if isinstance(engine, type) else repr(engine)
         raise ValueError(f"expected an engine that decodes, such as TransformersEngine(...), got {got}")
+    expect_queues()
     return engine
 
 

@@ -15,6 +15,8 @@ from fineflow.ir.spec import bodies
 if TYPE_CHECKING:
     from fineflow.adapters.core.shadows import Shadows
 
+_SUBMITTED = (Op.EMBED, Op.SEARCH, Op.RERANK, Op.DECODE)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -61,6 +63,16 @@ class Plan:
             self, e_graph=nothing, touched=touched, leaves=touched, tapped=self.looked_through, shadows={}, bounded={}
         )
 
+    @cached_property
+    def reaches_engines(self) -> bool:
+        """True if a call may submit requests to queues of fineflow: to an engine, or in code that is not known."""
+        return any(map(_reaches_engine, everything(self.p_graph)))
+
+    @cached_property
+    def depth(self) -> int:
+        """Depth of the call: that of its deepest primitive."""
+        return max((p.depth for p in self.e_graph), default=0)
+
     def ahead(self, *, eager: bool = False) -> tuple[str, ...]:
         """Returns the methods whose calls follow the plan; the others run as stock on the user's object."""
         return tuple(entry for entry in self.entries if self.follows_for(entry, eager=eager))
@@ -101,6 +113,20 @@ def running(graph: Graph) -> Iterator[Primitive]:
         if not p.by_stock:
             for _, body in bodies(p):
                 yield from running(body)
+
+
+def _reaches_engine(p: Primitive) -> bool:
+    if p.op in FED:
+        return p.by_stock
+    return p.op in _SUBMITTED and p.engine is not None and not p.meta.get("foreign")
+
+
+def everything(graph: Graph) -> Iterator[Primitive]:
+    """Yields the primitives of a graph, and those in all bodies."""
+    for p in graph:
+        yield p
+        for _, body in bodies(p):
+            yield from everything(body)
 
 
 def asked(graph: Graph) -> int:

@@ -31,6 +31,8 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues.admission import limits_in_force
 from fineflow.runtime.queues.component_calls import limit_changes
+from fineflow.runtime.queues.registry import queues_in_use
+from fineflow.runtime.queues.request_context import depth
 from fineflow.runtime.reruns import repeating
 from fineflow.verification.settings import Verify
 
@@ -112,7 +114,9 @@ class Planned(wrapt.ObjectProxy[Any]):
             or limits_in_force()
         ):
             return False
-        return entry not in plan.pays and entry not in plan.follows and plan.snapshot.holds()
+        if entry in plan.pays or entry in plan.follows or (queues_in_use() and plan.reaches_engines):
+            return False
+        return plan.snapshot.holds()
 
     def _self_part(self, obj: Any) -> Any:
         """Returns a part of the object that is called by itself, optimized; the same proxy in every call."""
@@ -157,10 +161,24 @@ class Planned(wrapt.ObjectProxy[Any]):
         most = self._self_options.max_concurrency
         return None if most is None else asyncio.Semaphore(most)
 
-    @property
-    def _self_governed(self) -> bool:
-        """True if even calls that go straight to the user's object are admitted, counted or bounded."""
-        return (limits_in_force() or self._self_options.timeout is not None) and not on_engine_loop()
+    def _self_governed(self, way: Any, *, sync: bool) -> bool:
+        """Returns True if even calls that go straight to the user's object are admitted and counted.
+
+        They are if they have limits, or may reach an engine, whose queue has to know whose requests it gets.
+        """
+        hosted = on_engine_loop()
+        if not hosted and (limits_in_force() or self._self_options.timeout is not None):
+            return True
+        plan = self._self_plans.get(way)
+        return queues_in_use() and (plan is None or plan.reaches_engines) and not (sync and hosted)
+
+    def _self_admission(self, invocation: Invocation) -> Admission:
+        """Returns the admission of a call, with what the queues of engines have to know of it."""
+        admission = Admission(*invocation.identity())
+        plan = self._self_plans.get(invocation.way)
+        if plan is not None:
+            admission.mark(depth, plan.depth)
+        return admission
 
     # Verification.
 
@@ -186,7 +204,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             with recording.call(self.__wrapped__, invocation.method):
                 return self._self_call(invocation)
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             return invocation.stock(self.__wrapped__)
         timeout = self._self_options.timeout
         if timeout is None:
@@ -197,7 +215,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         """Runs a sync call. session: of this call, if its graph has already started."""
         if (verified := self._self_chosen(plan, invocation)) is not None:
             return verified.run(partial(self._self_run, plan, invocation, session))
-        with InThread(Admission(*invocation.identity())) as admission:
+        with InThread(self._self_admission(invocation)) as admission:
             if plan is None:
                 with admission:
                     return invocation.stock(self.__wrapped__)
@@ -210,7 +228,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             with recording.call(self.__wrapped__, invocation.method):
                 return await self._self_acall(invocation)
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             return await invocation.stock(self.__wrapped__)
         timeout = self._self_options.timeout
         if timeout is None:
@@ -222,7 +240,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if (verified := self._self_chosen(plan, invocation)) is not None:
             return await verified.arun(partial(self._self_arun, plan, invocation, session))
         # No `async with`: the state it keeps while a call waits would exist for each of thousands of calls.
-        admission = Admission(*invocation.identity())
+        admission = self._self_admission(invocation)
         await admission.admitted()
         try:
             if plan is None:
@@ -249,7 +267,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if recording.recorders and recording.due():
             return recording.stream(self.__wrapped__, invocation.method, partial(self._self_iterate, invocation))
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             stock: Iterator[Any] = invocation.stock(self.__wrapped__)  # may raise now, not at the first chunk
             return stock
         timeout = self._self_options.timeout
@@ -261,7 +279,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if (verified := self._self_chosen(plan, invocation)) is not None:
             yield from verified.iterate(self._self_chunks(plan, invocation))
             return
-        with InThread(Admission(*invocation.identity())) as admission:
+        with InThread(self._self_admission(invocation)) as admission:
             if plan is None:
                 with admission:
                     chunks = invocation.stock(self.__wrapped__)
@@ -275,7 +293,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if recording.recorders and recording.due():
             return recording.astream(self.__wrapped__, invocation.method, partial(self._self_aiterate, invocation))
         plan = self._self_plan(invocation)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             stock: AsyncIterator[Any] = invocation.stock(self.__wrapped__)
             return stock
         timeout = self._self_options.timeout
@@ -289,7 +307,7 @@ class Planned(wrapt.ObjectProxy[Any]):
                     yield chunk
             return
         async with AsyncExitStack() as stack:
-            admission = await stack.enter_async_context(Admission(*invocation.identity()))
+            admission = await stack.enter_async_context(self._self_admission(invocation))
             runs: Any = self.__wrapped__
             scope = Scope()
             stack.callback(scope.close)

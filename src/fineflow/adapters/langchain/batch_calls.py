@@ -29,14 +29,14 @@ class Batch:
     def invoke(self, input: Any, config: RunnableConfig) -> Any:
         call = self._call("invoke", input, config, sync=True)
         plan = self.optimized._self_plan(call)
-        if plan is None and not self.optimized._self_governed:
+        if plan is None and not self.optimized._self_governed(call.way, sync=call.sync):
             return self.optimized.__wrapped__.invoke(input, config)
         return self.optimized._self_run(plan, call)
 
     async def ainvoke(self, input: Any, config: RunnableConfig) -> Any:
         call = self._call("ainvoke", input, config, sync=False)
         plan = self.optimized._self_plan(call)
-        if plan is None and not self.optimized._self_governed:
+        if plan is None and not self.optimized._self_governed(call.way, sync=call.sync):
             return await self.optimized.__wrapped__.ainvoke(input, config)
         return await self.optimized._self_arun(plan, call)
 

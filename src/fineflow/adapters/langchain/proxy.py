@@ -60,7 +60,7 @@ class Optimized(Planned):
             with recording.call(self.__wrapped__, "batch"):
                 return self.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         plan = self._self_batch_plan(inputs, kwargs, sync=True)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(self._self_batch_way(inputs), sync=True):
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         timeout = self._self_options.timeout
         call = partial(self._self_batch, plan, inputs, config, return_exceptions, kwargs)
@@ -71,7 +71,7 @@ class Optimized(Planned):
             with recording.call(self.__wrapped__, "abatch"):
                 return await self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         plan = self._self_batch_plan(inputs, kwargs, sync=False)
-        if plan is None and not self._self_governed:
+        if plan is None and not self._self_governed(self._self_batch_way(inputs), sync=False):
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         timeout = self._self_options.timeout
         call = partial(self._self_abatch, plan, inputs, config, return_exceptions, kwargs)
@@ -155,6 +155,9 @@ class Optimized(Planned):
         entry = "batch" if sync else "abatch"
         plan = self._self_plan(ChainCall(entry, self.__wrapped__, inputs[0], None, lambda runs: None, sync=sync))
         return plan if plan is not None and entry in plan.pays else None
+
+    def _self_batch_way(self, inputs: Any) -> Any:
+        return is_constant(inputs[0]) if inputs else None
 
     def _self_batch(
         self, plan: Plan | None, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]

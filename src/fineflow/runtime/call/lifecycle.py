@@ -7,22 +7,23 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from math import inf
 from typing import Any, Self
 
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.claims import Summary
+from fineflow.runtime.call.identity import Marks, identity_marks
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon_thread
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues import request_context
-from fineflow.runtime.queues.admission import AdmissionRequest, inside, process_admission
+from fineflow.runtime.queues.admission import AdmissionRequest, inside
 from fineflow.runtime.queues.permits import lend_permits
 from fineflow.runtime.queues.request_context import must_not_wait
 
-_Values = tuple[tuple[ContextVar[Any], Any], ...]
-_OUTERMOST: _Values = ((inside, True),)
+_OUTERMOST: Marks = ((inside, True),)
 
 
 class Admission:
@@ -31,24 +32,30 @@ class Admission:
     A call is admitted, marked (``with``) while its code runs, and ended. A coroutine admits and ends it with
     ``async with``, a plain thread with ``InThread``. Permits that are held around the call are lent until it has ended.
 
-    tenant, priority: of the call, if it sets them. lends: False if nobody waits for the call yet. Raises CancelledError
-    if its deadline has passed.
+    The marks identify the call to the queues of engines, in whatever stock does for it: what it asks for while stock
+    waits is critical (its ``path`` is endless), whichever steps follow.
+
+    tenant, priority: of the call, if it sets them; else those around it. lends: False if nobody waits for the call yet.
+    Raises CancelledError if its deadline has passed.
     """
 
     __slots__ = ("_before", "_lent", "_request", "_values")
 
     def __init__(self, tenant: str | None = None, priority: int | None = None, *, lends: bool = True) -> None:
         scopes.check()
-        within = inside.get()
-        self._request = None if within else AdmissionRequest(tenant or "", priority or 0)
-        self._values: _Values = () if within else _OUTERMOST
-        if tenant is not None:
-            self._values += (
-                (request_context.tenant, tenant),
-                (request_context.weight, process_admission().limits.weight(tenant)),
+        self._request: AdmissionRequest | None = None
+        self._values = identity_marks(tenant, priority)
+        if not inside.get():
+            self._request = request = AdmissionRequest(
+                request_context.tenant.get() if tenant is None else tenant,
+                request_context.priority.get() if priority is None else priority,
             )
-        if priority is not None:
-            self._values += ((request_context.priority, priority),)
+            self._values += (*_OUTERMOST, (request_context.path, inf))
+            if not request_context.query.get():
+                self._values += (
+                    (request_context.query, f"call-{request.number}"),
+                    (request_context.started, request.queued),
+                )
         self._before: tuple[Any, ...] | None = None
         self._lent = lend_permits() if lends else []
 

@@ -242,8 +242,10 @@ def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def _mark_call(call: Call) -> None:
-    query.set(call.label)
-    started.set(call.began)
+    if not query.get():  # a nested call is part of the one around it
+        query.set(call.label)
+    if started.get() is None:
+        started.set(call.began)
 
 
 def _mark(level: int, seconds: float, name: str, stamp: Stamp | None) -> None:

@@ -22,7 +22,7 @@ from fineflow.runtime import events
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.runtime.queues.placement import Instance, idlest, in_service, instances_of, none_left
-from fineflow.runtime.queues.policy import Policy, Waiting, by_depth
+from fineflow.runtime.queues.policy import Policy, Waiting, by_start
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
@@ -80,7 +80,7 @@ class BatchQueue:
     A group of instances (``runtime.queues.instances``) has one queue: an idle instance takes the next batch from it.
     """
 
-    def __init__(self, engine: BatchEngine, policy: Policy = by_depth) -> None:
+    def __init__(self, engine: BatchEngine, policy: Policy = by_start) -> None:
         if engine.max_batch < 1:
             raise ValueError(f"max_batch of engine {engine.name!r} is {engine.max_batch}; it must be at least 1")
         self.engine = engine

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from fineflow.errors import FineflowWarning
 from fineflow.runtime import events
 from fineflow.runtime.queues.permits import Permit, PermitPool, PermitRequest
-from fineflow.runtime.queues.policy import Policy, by_depth, fifo
+from fineflow.runtime.queues.policy import Policy, by_start, fifo
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.waiting_line import WaitingLine
 from fineflow.runtime.statistics import tally, watch
@@ -52,7 +52,7 @@ class LimitedComponent:
 class ComponentPermits(PermitPool[PermitRequest]):
     """Permits of one component. If a user's policy raises, it warns once and serves calls by arrival."""
 
-    def __init__(self, engine: LimitedComponent, policy: Policy = by_depth) -> None:
+    def __init__(self, engine: LimitedComponent, policy: Policy = by_start) -> None:
         super().__init__(None, policy)
         self.engine = engine
         self.instances = (self,)

@@ -25,7 +25,7 @@ from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
 from fineflow.runtime.queues.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
-from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, mixes
+from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start, mixes
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
@@ -66,7 +66,7 @@ class _Request(Waiter):
 class LLMQueue:
     """Requests that wait for one LLM engine or group of instances, admitted in the order of ``policy``."""
 
-    def __init__(self, engine: LLMEngine, policy: Policy = by_depth) -> None:
+    def __init__(self, engine: LLMEngine, policy: Policy = by_start) -> None:
         self.engine = engine
         self.policy = policy
         self.instances = instances_of(engine)
@@ -300,7 +300,7 @@ class LLMQueue:
         Earlier requests rise, so the engine starves none of them either.
         """
         seen = request.seen
-        if self.policy in (by_path, app_fifo):
+        if self.policy in (by_start, by_path, app_fifo):
             return int((seen.priority * _CALL_SECONDS - seen.started) * _MILLISECONDS)
         own = seen.depth if self.policy is by_depth else 0
         return seen.priority * _CALL_STEPS + own - request.joined // PATIENCE

@@ -15,6 +15,7 @@ from fineflow.ir import Op
 
 PATIENCE = 16  # a waiting request rises by one priority after so many batches
 _REMEMBERED = 1024  # tenants without waiting requests whose usage a queue remembers: each user may be a tenant
+_SMALL = 4  # one out of so many slots of a batch may go to small requests of later queries
 _CRITICAL = 0.7  # a request with at least this share of its query's longest path is critical
 
 
@@ -83,15 +84,48 @@ def by_path(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     Critical requests come first. Inside both groups older queries come first, and inside a query longer paths. A
     request has slack only while a more critical one of its query waits, so it does not starve.
     """
-    longest: dict[str, float] = {}
-    for request in waiting:
-        longest[request.query] = max(longest.get(request.query, 0.0), request.path)
+    longest = _longest_paths(waiting)
 
     def rank(request: Waiting) -> tuple[bool, float, str, float, int]:
         slack = request.path < _CRITICAL * longest[request.query]
         return slack, request.started, request.query, -request.path, request.number
 
     return _fill(sorted(waiting, key=rank), slots)
+
+
+def by_start(waiting: Sequence[Waiting], slots: int) -> list[Take]:
+    """The default: queries that began first; inside a query the longest path to its end, in seconds, then in steps.
+
+    So begun work is finished before newer work holds it up. In batches, small requests of later queries (one query
+    vector, say) go before bulk (the vectors of a document's chunks), but take at most a quarter of each batch. So bulk
+    that would take n batches by itself is done after at most 4/3 n, rounded up, whatever arrives meanwhile.
+
+    A request to an LLM that has slack (see ``by_path``) waits for critical ones of later queries, too: only as long as
+    a more critical one of its own query waits. In batches nothing has slack: the vector of a question is needed as soon
+    as those of its document, however short its own path is.
+    """
+    longest = _longest_paths(waiting)
+    began: dict[str, tuple[float, int]] = {}  # query -> its start, and its earliest request
+    for request in waiting:
+        found = request.started, request.number
+        began[request.query] = min(began.get(request.query, found), found)
+
+    def rank(request: Waiting) -> tuple[bool, tuple[float, int], float, int, int]:
+        slack = request.op is Op.DECODE and request.path < _CRITICAL * longest[request.query]
+        return slack, began[request.query], -request.path, -request.depth, request.number
+
+    order = sorted(waiting, key=rank)
+    room = slots // _SMALL
+    if not room or not order or order[0].op is Op.DECODE or order[0].items <= room:
+        return _fill(order, slots)
+    small: list[Waiting] = []
+    held_up = {request.query for request in order if request.items > room}  # by bulk of their own: they gain nothing
+    for request in order[1:]:
+        if request.op is order[0].op and request.items <= room and request.query not in held_up:
+            small.append(request)
+            room -= request.items
+    chosen = {request.number for request in small}
+    return _fill((*small, *(request for request in order if request.number not in chosen)), slots)
 
 
 def fifo(waiting: Sequence[Waiting], slots: int) -> list[Take]:
@@ -123,7 +157,7 @@ def per_invocation(waiting: Sequence[Waiting], slots: int) -> list[Take]:
 
 
 POLICIES: Mapping[str, Policy] = {
-    policy.__name__: policy for policy in (by_depth, by_path, fifo, app_fifo, per_invocation)
+    policy.__name__: policy for policy in (by_start, by_depth, by_path, fifo, app_fifo, per_invocation)
 }
 
 
@@ -243,6 +277,13 @@ def _fill(requests: Iterable[Waiting], slots: int) -> list[Take]:
             taken.append(Take(request.number, min(request.items, slots)))
             slots -= taken[-1].items
     return taken
+
+
+def _longest_paths(waiting: Iterable[Waiting]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for request in waiting:
+        found[request.query] = max(found.get(request.query, 0.0), request.path)
+    return found
 
 
 def _arrival(request: Waiting) -> int:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from fineflow.runtime.queues.policy import POLICIES, Policy, by_depth
+from fineflow.runtime.queues.policy import POLICIES, Policy, by_start
 
 
 class _Queue(Protocol):
@@ -20,6 +20,7 @@ Q = TypeVar("Q", bound=_Queue)
 
 _queues: weakref.WeakValueDictionary[tuple[type, int], Any] = weakref.WeakValueDictionary()
 _policies: dict[int, Policy] = {}  # those that users set, by the id of the engine
+_in_use = False
 _lock = threading.RLock()  # reentrant: Python may collect an abandoned stream inside, and its end may use queues
 
 
@@ -33,15 +34,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset)
 
 
+def expect_queues() -> None:
+    """Notes that a component may submit requests to queues from now on."""
+    global _in_use
+    _in_use = True
+
+
+def queues_in_use() -> bool:
+    """Returns True if anything in this process may have submitted requests to a queue, or is going to."""
+    return _in_use
+
+
 def shared_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
     """Returns the queue of one kind for an engine, created on first use. Kept as long as something refers to it.
 
     The queue refers to its engine, so no other object can take over the engine's id while its queue exists.
     """
+    expect_queues()
     engine = _queued_engine(engine)
     key: Any = (kind, id(engine))
     with _lock:
-        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_depth))
+        found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_start))
         kept: Q = _queues.setdefault(key, found)
         return kept
 
