@@ -82,6 +82,6 @@ def check() -> None:
     shown = ", ".join(lack[:3]) + (f" and {len(lack) - 3} more" if len(lack) > 3 else "")
     raise ImportError(
         f"transformers {transformers.__version__} has no {shown}, which continuous batching needs here; tested with "
-        f'{" and ".join(TESTED)}: pip install "transformers~={TESTED[-1]}.0"',
+        f'{TESTED[0]} to {TESTED[-1]}: pip install "transformers~={TESTED[-1]}.0"',
         name="transformers",
     )
