@@ -18,6 +18,7 @@ import fineflow
 from fineflow.adapters import registry
 from fineflow.adapters.langchain.framework import FRAMEWORK
 from fineflow.adapters.langchain.proxy import Optimized
+from fineflow.errors import PlanningError
 from fineflow.ir import Ref
 from fineflow.testing import virtual
 from fineflow.testing.differential import assert_same
