@@ -15,8 +15,10 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnablePassthrough, RunnableSequence
 
 import fineflow
+from fineflow.adapters import registry
 from fineflow.adapters.langchain.framework import FRAMEWORK
 from fineflow.adapters.langchain.proxy import Optimized
+from fineflow.errors import PlanningError
 from fineflow.ir import Ref
 from fineflow.testing import virtual
 from fineflow.testing.differential import assert_same
@@ -234,3 +236,12 @@ def test_max_concurrency_bounds_the_components_of_a_call(most: int | None, secon
     chain = RunnablePassthrough.assign(a=ask) | RunnablePassthrough.assign(b=ask, c=ask, d=ask)
     value, took = virtual.run(fineflow.optimize(chain, max_concurrency=most).ainvoke({"question": "?"}))
     assert (value["d"], took, model.meter.peak) == ("ok", seconds, most or 4)
+
+
+def test_an_adapter_that_does_not_fit_its_library_is_named() -> None:
+    registry.register("other", "json", "fineflow.adapters.gone", "another object")
+    try:
+        with pytest.raises(PlanningError, match=r"its adapter for other does not fit .*No module named .*gone"):
+            fineflow.optimize(object(), strict=True)
+    finally:
+        registry.unregister("other")

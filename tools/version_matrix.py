@@ -91,7 +91,10 @@ class Row:
 
 ROWS = [
     *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.0.7", "1.2.31", "1.4.9", "1.6.13", "1.7.7", "1.8.0")),
-    *(Row((f"llama-index-core=={v}",), "LlamaIndex") for v in ("0.14.5", "0.14.16", "0.14.19", "0.14.25")),
+    *(
+        Row((f"llama-index-core=={v}",), "LlamaIndex")
+        for v in ("0.14.5", "0.14.19", "0.14.22", "0.14.23", "0.14.24", "0.14.25")
+    ),
     *(Row((f"openai=={v}",), "servers") for v in ("2.45.0", "2.54.0", "3.54.0")),
     *(Row((), suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
     *(
