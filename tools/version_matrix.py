@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "versions.md"
@@ -168,15 +169,18 @@ def counted(output: str) -> dict[str, int]:
 
 
 def merged(table: str, line: str, key: int) -> str:
-    """Returns a table with a line added, or put in place of the one whose first ``key`` cells are the same."""
-    cells = [part.strip() for part in line.strip("| ").split("|")]
-    kept = table.splitlines()
-    same = [i for i, old in enumerate(kept) if [p.strip() for p in old.strip("| ").split("|")][:key] == cells[:key]]
-    if same:
-        kept[same[0]] = line
-    else:
-        kept.append(line)
-    return "\n".join(kept) + "\n"
+    """Returns a table, by versions, with a line added, or put in place of the one with the same ``key`` first cells."""
+    head, rows = table.splitlines()[:2], table.splitlines()[2:]
+    rows = [line, *(old for old in rows if _cells(old)[:key] != _cells(line)[:key])]
+    return "\n".join([*head, *sorted(rows, key=_by_version)]) + "\n"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("| ").split("|")]
+
+
+def _by_version(line: str) -> list[Any]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", line)]
 
 
 def write(line: str, key: int) -> None:
