@@ -198,7 +198,7 @@ GIVEN: dict[str, tuple[Callable[[], Iterator[tuple[str, Any]]], ...]] = {
     "testing.md": (_chains, _indexes),
     "watching.md": (_chains, _indexes),
     "faq.md": (_chains, _graph),
-    "runtime.md": (_chains, _web),
+    "runtime.md": (_indexes, _chains, _web),
     "design.md": (_chains, _extending),
 }
 """What a page finds defined; any other finds ``_chains``."""

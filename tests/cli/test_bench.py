@@ -135,7 +135,7 @@ def test_requests_of_a_query_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stock is seen by its spans, fineflow by what engines tell: a wait for these is no request of its own."""
-    (tmp_path / "timed_index.py").write_text(ENGINE, encoding="utf-8")
-    [found] = _found(capsys, "timed_index:engine", "--input", "text 2", "--entry", "query", "--repeat", "1")
+    (tmp_path / "timed_query_engine.py").write_text(ENGINE, encoding="utf-8")
+    [found] = _found(capsys, "timed_query_engine:engine", "--input", "text 2", "--entry", "query", "--repeat", "1")
     assert {side: counts["FakeLLM"] for side, counts in found["requests"].items()} == {"stock": 3, "fineflow": 3}
     assert found["different"] == []

@@ -35,6 +35,7 @@ from pydantic import BaseModel, Field
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.transformers import TransformersEngine
+from fineflow.engines import set_policy
 from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.request_context import depth
@@ -369,6 +370,7 @@ class Recording:
 async def test_depth_is_the_priority() -> None:
     recording = Recording()
     model = ChatEngine(engine=recording, max_tokens=1)
+    set_policy(recording, "by_depth")
     token = depth.set(3)
     try:
         await model.ainvoke("x")

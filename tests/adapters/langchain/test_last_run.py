@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -192,7 +193,9 @@ def test_nothing_of_the_values_is_kept() -> None:
     mine.invoke(QUESTION)
     runs = last(mine).runs
     held = {type(each) for _, stamps in runs for each in gc.get_referents(stamps) if each is not Stamps}
-    assert held == {bytearray, dict, Graph}  # numbers, and the permits of primitives in them
+    # Numbers, the permits of primitives in them, and the names of exceptions' classes.
+    assert held == {bytearray, dict, Graph, MappingProxyType}
+    assert not any(stamps.errors for _, stamps in runs)
 
 
 def test_drawings_show_what_was_measured() -> None:
