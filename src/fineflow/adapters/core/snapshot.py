@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from inspect import getattr_static
 from itertools import chain, islice
 from operator import attrgetter, is_
@@ -61,7 +62,7 @@ class Snapshot:
         self._small_dicts = [each for each in small if type(each) is dict]
         self._large = [each for each in self._lists if len(each) > MOST]
         self._small = small
-        self._parts = list(self._found())
+        self._parts = list(_found(self._small, self._small_dicts, self._large))
         called = [(kind, name) for kind, name in methods if hasattr(kind, name)]
         # Of a method that is wrapped by ``wrapt``, the class gives another object at each look.
         wrapped = [(kind, name) for kind, name in called if getattr(kind, name) is not getattr(kind, name)]
@@ -69,6 +70,7 @@ class Snapshot:
         self._methods = [name for kind, name in called if (kind, name) not in wrapped]
         self._functions = list(map(getattr, self._kinds, self._methods))
         self._wrapped = [(kind, name, getattr_static(kind, name)) for kind, name in wrapped]
+        self._checks = self._chosen()
 
     def holds(self) -> bool:
         """Returns True if all of it is unchanged."""
@@ -80,22 +82,37 @@ class Snapshot:
             return False
 
     def _same(self) -> bool:
-        return (
-            all(map(is_, map(_DICT, self._objects), self._dicts))  # pydantic may replace it
-            and all(map(is_, map(getattr, self._holders, self._slots), self._held))
-            and list(map(len, chain(self._whole, self._lists, self._sets))) == self._lengths
-            and all(map(is_, chain.from_iterable(map(dict.values, self._whole)), self._values))
-            and list(chain.from_iterable(self._whole)) == self._names
-            and all(map(is_, map(dict.get, self._owners, self._keys), self._read))
-            and all(map(is_, self._found(), self._parts))
-            and all(map(is_, map(getattr, self._kinds, self._methods), self._functions))
-            and all(getattr_static(kind, name) is found for kind, name, found in self._wrapped)
-        )
+        for check in self._checks:  # noqa: SIM110 (runs before every call, and a generator costs more)
+            if not check():
+                return False
+        return True
 
-    def _found(self) -> Iterator[Any]:
-        """Yields the parts of the containers as they are now, whose lengths are known to be the same."""
-        in_c = chain(chain.from_iterable(self._small), chain.from_iterable(map(dict.values, self._small_dicts)))
-        return chain(in_c, _beginnings(self._large)) if self._large else in_c
+    def _chosen(self) -> tuple[Callable[[], bool], ...]:
+        """Returns the checks that have something to look at. They do not refer to the snapshot: it is freed at once."""
+        objects, dicts, whole, names, values = self._objects, self._dicts, self._whole, self._names, self._values
+        holders, slots, held = self._holders, self._slots, self._held
+        owners, keys, read = self._owners, self._keys, self._read
+        kinds, methods, functions, wrapped = self._kinds, self._methods, self._functions, self._wrapped
+        sized, lengths, parts = [*whole, *self._lists, *self._sets], self._lengths, self._parts
+        found = partial(_found, self._small, self._small_dicts, self._large)
+        checks: tuple[tuple[Any, Callable[[], bool]], ...] = (
+            (objects, lambda: all(map(is_, map(_DICT, objects), dicts))),  # pydantic may replace it
+            (holders, lambda: all(map(is_, map(getattr, holders, slots), held))),
+            (sized, lambda: list(map(len, sized)) == lengths),
+            (values, lambda: all(map(is_, chain.from_iterable(map(dict.values, whole)), values))),
+            (names, lambda: list(chain.from_iterable(whole)) == names),
+            (read, lambda: all(map(is_, map(dict.get, owners, keys), read))),
+            (parts, lambda: all(map(is_, found(), parts))),
+            (functions, lambda: all(map(is_, map(getattr, kinds, methods), functions))),
+            (wrapped, lambda: all(getattr_static(kind, name) is own for kind, name, own in wrapped)),
+        )
+        return tuple(check for looked_at, check in checks if looked_at)
+
+
+def _found(small: Any, small_dicts: Any, large: Any) -> Iterator[Any]:
+    """Yields the parts of the containers as they are now, whose lengths are known to be the same."""
+    in_c = chain(chain.from_iterable(small), chain.from_iterable(map(dict.values, small_dicts)))
+    return chain(in_c, _beginnings(large)) if large else in_c
 
 
 def _beginnings(containers: Iterable[Any]) -> Iterator[Any]:
