@@ -81,7 +81,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What there is. faults: what cannot work although it is installed, in sentences. devices: in words.
+    """Findings of ``diagnose``. faults: what cannot work although it is installed, in sentences. devices: in words.
 
     engines: by name, "ok" or the line that installs it. environment: variables that are set and matter.
     """

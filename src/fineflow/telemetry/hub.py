@@ -19,22 +19,22 @@ log = logging.getLogger("fineflow")
 
 
 class Sink(Protocol):
-    """Something that is told what calls and engines did, from any thread."""
+    """Receiver of what calls and engines did, called from any thread."""
 
     def began(self, call: RecordedCall) -> Any:
-        """Tells that a call begins, in the context of its caller. What it returns is given back at its end."""
+        """Notes that a call begins, in the context of its caller. What it returns is given back at its end."""
         ...
 
     def finished(self, call: FinishedCall, given: Any) -> None:
-        """Tells that a call has ended."""
+        """Notes that a call has ended."""
         ...
 
     def dropped(self, call: FinishedCall, given: Any) -> None:
-        """Tells that a call has ended after the sink was turned off."""
+        """Notes that a call has ended after the sink was turned off."""
         ...
 
     def worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> None:
-        """Tells that a batch, or a request to an LLM or component, has ended (``statistics.Tally.batch``)."""
+        """Notes that a batch, or a request to an LLM or component, has ended (``statistics.Tally.batch``)."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fineflow.telemetry.finished import FinishedCall
@@ -102,8 +102,22 @@ TOKENS = Metric(
 METRICS = (RUNNING, CALLS, SAVED, CLAIMS, FAILURES, WAITS, RUNS, BATCHES, FAILED, TOKENS)
 
 
-def of_call(call: FinishedCall) -> Iterator[tuple[Metric, float, tuple[str, ...]]]:
-    """Yields what an ended call adds: the metric, the value, and the values of its labels."""
+Added = tuple[Metric, float, tuple[str, ...]]
+"""A metric, the value that is added to it, and the values of its labels."""
+
+
+def of_work(engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> Iterator[Added]:
+    """Yields what an ended batch of an engine adds (``statistics.Tally.batch``)."""
+    yield BATCHES, items, (engine,)
+    yield RUNS, seconds, (engine,)
+    for wait in waits:
+        yield WAITS, wait, (engine,)
+    if failed:
+        yield FAILED, 1, (engine,)
+
+
+def of_call(call: FinishedCall) -> Iterator[Added]:
+    """Yields what an ended call adds."""
     entry, ahead = call.call.entry, call.ahead
     yield CALLS, call.ended - call.call.began, (entry, "true" if ahead else "false", call.outcome)
     if ahead:

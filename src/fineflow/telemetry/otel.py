@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from fineflow.runtime.recording import RecordedCall
 from fineflow.telemetry import attributes
 from fineflow.telemetry.finished import MOST, FinishedCall, Step
-from fineflow.telemetry.metrics import BATCHES, FAILED, METRICS, RUNNING, RUNS, WAITS, Metric, of_call
+from fineflow.telemetry.metrics import METRICS, RUNNING, Metric, of_call, of_work
 
 SCOPE = "fineflow"
 """Name of the instrumentation scope of all spans and metrics."""
@@ -56,13 +56,8 @@ class OpenTelemetry:
 
     def worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> None:
         """Adds an ended batch to the metrics."""
-        labels = (engine,)
-        self._add(BATCHES, items, labels)
-        self._add(RUNS, seconds, labels)
-        for wait in waits:
-            self._add(WAITS, wait, labels)
-        if failed:
-            self._add(FAILED, 1, labels)
+        for metric, value, labels in of_work(engine, items, waits, seconds, failed):
+            self._add(metric, value, labels)
 
     def _add(self, metric: Metric, value: float, labels: Sequence[str]) -> None:
         named = {f"fineflow.{name}": label for name, label in zip(metric.labels, labels, strict=True)}

@@ -14,7 +14,7 @@ import prometheus_client
 
 from fineflow.runtime.recording import RecordedCall
 from fineflow.telemetry.finished import FinishedCall
-from fineflow.telemetry.metrics import BATCHES, FAILED, METRICS, RUNNING, RUNS, WAITS, Metric, of_call
+from fineflow.telemetry.metrics import METRICS, RUNNING, Metric, of_call, of_work
 
 _lock = threading.Lock()
 _made: weakref.WeakKeyDictionary[Any, Mapping[Metric, Any]] = weakref.WeakKeyDictionary()
@@ -52,13 +52,8 @@ class Prometheus:
 
     def worked(self, engine: str, items: int, waits: Sequence[float], seconds: float, failed: bool) -> None:
         """Adds an ended batch to the metrics."""
-        labels = (engine,)
-        self._add(BATCHES, items, labels)
-        self._add(RUNS, seconds, labels)
-        for wait in waits:
-            self._add(WAITS, wait, labels)
-        if failed:
-            self._add(FAILED, 1, labels)
+        for metric, value, labels in of_work(engine, items, waits, seconds, failed):
+            self._add(metric, value, labels)
 
     def _add(self, metric: Metric, value: float, labels: Sequence[str]) -> None:
         instrument = self._instruments[metric].labels(*labels)

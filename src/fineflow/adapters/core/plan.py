@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.primitive import FED
-from fineflow.ir.spec import bodies
+from fineflow.ir.spec import bodies, everything
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.shadows import Shadows
@@ -119,14 +119,6 @@ def _reaches_engine(p: Primitive) -> bool:
     if p.op in FED:
         return p.by_stock
     return p.op in _SUBMITTED and p.engine is not None and not p.meta.get("foreign")
-
-
-def everything(graph: Graph) -> Iterator[Primitive]:
-    """Yields the primitives of a graph, and those in all bodies."""
-    for p in graph:
-        yield p
-        for _, body in bodies(p):
-            yield from everything(body)
 
 
 def asked(graph: Graph) -> int:
