@@ -28,8 +28,8 @@ def ran(script: Path, folder: Path, *before: str, **env: str) -> subprocess.Comp
 
 def said(text: str) -> list[str]:
     """Returns the lines without what was measured: times, and the plan and the tables that are made of them."""
-    text = re.sub(r"^(?:Plan for|Last run).*?^output: .*?$", "", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.split(r"^(?:Plan for|Last run)", text, maxsplit=1, flags=re.MULTILINE)[0]
+    text = re.sub(r"^(?:Plan for|As run|Last run).*?^output: .*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.split(r"^(?:Plan for|As run|Last run)", text, maxsplit=1, flags=re.MULTILINE)[0]
     text = re.sub(r"\d+(\.\d+)?( times| ?m?s\b|x\b)", "#", text)
     text = re.sub(r"; # of # prompt tokens|\b\d+ of \d+ prompt tokens", "#", text)
     return [" ".join(line.split()) for line in text.splitlines()]
