@@ -30,6 +30,11 @@ class Registration:
 
 
 _REGISTERED: dict[str, Registration] = {
+    "langgraph": Registration(  # before LangChain: a graph is a runnable, too
+        "langgraph.pregel",
+        "fineflow.adapters.langgraph.framework",
+        "a compiled LangGraph graph",
+    ),
     "langchain": Registration(
         "langchain_core.runnables",
         "fineflow.adapters.langchain.framework",

@@ -48,9 +48,14 @@ def looks_through(kind: type, name: str) -> None:
     _wrap(kind, name, _looking, _alooking)
 
 
-def wrap_method(kind: type, name: str, made: Callable[[Any, str], Any]) -> None:
-    """Puts a wrapper around a sync method, once, in the class that defines it. made: makes it of method and name."""
-    _wrap(kind, name, made, made)
+def wrap_method(
+    kind: type, name: str, made: Callable[[Any, str], Any], awaiting: Callable[[Any, str], Any] | None = None
+) -> None:
+    """Puts a wrapper around a method, once, in the class that defines it.
+
+    made: makes it of method and name. awaiting: the same for a coroutine function.
+    """
+    _wrap(kind, name, made, awaiting or made)
 
 
 def _wrap(kind: type, name: str, sync: Any, awaiting: Any) -> None:

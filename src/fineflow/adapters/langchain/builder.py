@@ -34,12 +34,16 @@ class ChainBuilder(Builder):
         made = super().opaque(obj, value, reason, **shown)
         if self.alone:  # components of user code may lead back to each other
             return made
-        found = {name: part for _, each in looked_through(obj).values() for name, part in each.components.items()}
+        found = (each for _, each in looked_through(obj).values())
+        self.has_inside({name: part for each in found for name, part in each.components.items()})
+        return made
+
+    def has_inside(self, found: Mapping[str, Any]) -> None:
+        """Notes the components that the function in the step that was added last calls, if there are any."""
         if found:
             last = self.primitives[-1]
             self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(found)})
-            self._note_inside(made.ref.name, found)
-        return made
+            self._note_inside(last.name, found)
 
     def _note_inside(self, where: str, found: Mapping[str, Any]) -> None:
         """Notes which components inside a function are called together, and which not as they are not believed."""

@@ -58,7 +58,7 @@ class ChainCall(Invocation):
         return {"input": dict(self._input) if type(self._input) is dict else self._input}
 
     def facts(self) -> Facts:
-        return Facts(self._streams_models or _streaming_handlers(self._config))
+        return Facts(self._streams_models or streaming_handlers(self._config))
 
     def limit(self) -> asyncio.Semaphore | None:
         return self._limit or semaphore(_max_concurrency(self._runnable, self._config))
@@ -121,8 +121,8 @@ def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None
     return None
 
 
-def _streaming_handlers(config: RunnableConfig | None) -> bool:
-    """Returns True if a handler is attached that makes chat models stream inside ``invoke``."""
+def streaming_handlers(config: RunnableConfig | None) -> bool:
+    """Returns True if a handler, in a config or around, makes chat models stream inside ``invoke``."""
     for found in (config, var_child_runnable_config.get()):
         callbacks: Any = (found or {}).get("callbacks") or ()
         if any(isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)):

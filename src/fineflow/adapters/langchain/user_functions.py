@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -120,9 +121,7 @@ def looked_through(step: Any) -> dict[int, tuple[Any, Found]]:
 def _found_in(obj: Any) -> Found | None:
     """Returns what the functions of an object call, if running that ahead may gain."""
     names = methods_inside(obj)
-    functions = [func for name, func in functions_of(obj).items() if name not in names]
-    scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
-    found = next(filter(_may_gain, scanned), None)
+    found = calls_of(func for name, func in functions_of(obj).items() if name not in names)
     if found is not None:
         return found
     if asks_several(obj):
@@ -130,6 +129,12 @@ def _found_in(obj: Any) -> Found | None:
     if "_call" in names:
         return Found({key: chain for chain in obj.chains for key in chain.output_keys}, len(obj.chains))
     return Found({"retriever": obj.retriever}, 1) if names and composite(obj.retriever) else None
+
+
+def calls_of(functions: Iterable[Any]) -> Found | None:
+    """Returns what the first of some functions that may gain calls; None if none may."""
+    scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
+    return next(filter(_may_gain, scanned), None)
 
 
 def _may_gain(found: Found) -> bool:

@@ -6,28 +6,24 @@ import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from types import MethodType
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
-from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.tools import BaseTool
 
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.dry_calls import DryCalls, predicting
-from fineflow.adapters.inner_calls.entry_wrappers import Begin, claims_of, looks_through
+from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
-from fineflow.adapters.langchain.inner_calls.composed import steps_of
-from fineflow.adapters.langchain.inner_calls.inner_calls import Runnables
+from fineflow.adapters.langchain.inner_calls.inner_calls import COPIED, Runnables, claims_inside
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
-from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of, looked_through
+from fineflow.adapters.langchain.user_functions import functions_of, looked_through
 from fineflow.adapters.lookahead import UNKNOWN
-
-_COPIED = (RunnableLambda, StructuredTool, Tool)  # their functions are attributes; others define methods
 
 _AT_ONCE = 16  # requests for the prompts of one ``generate``, by default
 _MOST = 1024  # objects that are known
@@ -67,11 +63,8 @@ class DryRuns:
             found = looked_through(obj)
             several_prompts.install()
             for each, scanned in found.values():
-                for component in scanned.components.values():
-                    if isinstance(component, Runnable):
-                        for part, entry in product((component, *steps_of(component)), ENTRIES):
-                            claims_of(type(part), entry)
-                if type(each) not in _COPIED:
+                claims_inside(scanned)
+                if type(each) not in COPIED:
                     for name in functions_of(each):
                         looks_through(type(each), name)
                 self._inside[id(each)] = weakref.ref(each), self._planned(obj)
@@ -82,7 +75,7 @@ class DryRuns:
         """Returns the prediction for a function or a tool that is about to be called; None for anything else."""
         if type(obj) is RunnableLambda:
             return self._function(obj, given, sync=sync)
-        return self._tool(obj, given, sync=sync) if type(obj) in _COPIED else None
+        return self._tool(obj, given, sync=sync) if type(obj) in COPIED else None
 
     def _function(self, step: RunnableLambda[Any, Any], value: Any, *, sync: bool) -> DryCalls | None:
         proxy = self._proxy(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy as copying
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
@@ -20,6 +20,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
+from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import of_package, owner
@@ -54,6 +55,7 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS, composite, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
+from fineflow.adapters.lookahead.scan import Found
 from fineflow.ir import Effect, Primitive
 from fineflow.ir.spec import everything
 
@@ -267,7 +269,9 @@ def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_
     )
 
 
-_COPIED = (RunnableLambda, StructuredTool, Tool)
+COPIED = (RunnableLambda, StructuredTool, Tool)
+"""Classes whose functions are attributes; others define methods."""
+
 _RUNNABLES = {
     flags: Runnables(trusting=flags[0], streams_models=flags[1]) for flags in product((False, True), repeat=2)
 }
@@ -280,11 +284,8 @@ def looking_through(step: Any, site: Site) -> Any:
     several_prompts.install()
     found = looked_through_in(step)
     for _, each in found.values():
-        for component in each.components.values():
-            if isinstance(component, Runnable):  # one call of it, or of one of its steps, may gain by itself
-                for part, name in product((component, *steps_of(component)), ENTRIES):
-                    claims_of(type(part), name)
-    if type(step) in _COPIED:
+        claims_inside(each)
+    if type(step) in COPIED:
         copy = copying.copy(step)
         for name, func in functions_of(step).items():
             copy.__dict__[name] = looked_through(func, partial(_begin, site, func))
@@ -296,16 +297,33 @@ def looking_through(step: Any, site: Site) -> Any:
     return step
 
 
+def claims_inside(found: Found) -> None:
+    """Makes calls of the components that a function calls claim what runs ahead."""
+    for component in found.components.values():
+        if isinstance(component, Runnable):  # one call of it, or of one of its steps, may gain by itself
+            for part, name in product((component, *steps_of(component)), ENTRIES):
+                claims_of(type(part), name)
+
+
 def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     here = site.here
     if here is None or not site.shadows.leaves:
         return None
     if active.get() is not None and is_chain(type(getattr(func, "__self__", None))):
         return None  # walks of the function around it go through chains
-    hidden = {name: UNKNOWN for name in named if name in HIDDEN}  # stock's, for the callbacks of this call
-    given = {**named, **hidden}
-    shadows = site.shadows
-    components = _RUNNABLES[shadows.options.trust == "interfaces", here.call.facts.streams_models]
+    return inner_calls_of(here, func, args, named, streams_models=here.call.facts.streams_models)
+
+
+def inner_calls_of(
+    here: Claiming, func: Any, args: Any, named: Any, hidden: Container[str] = HIDDEN, *, streams_models: bool
+) -> InnerCalls:
+    """Returns the component calls of a function that stock is about to run in a call.
+
+    hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run.
+    """
+    given = {**named, **{name: UNKNOWN for name in named if name in hidden}}
+    shadows = here.shadows
+    components = _RUNNABLES[shadows.options.trust == "interfaces", streams_models]
     return InnerCalls(
         components, here, shadows.component, shadows.arguments, func, args, given, options=shadows.options
     )

@@ -1,0 +1,86 @@
+"""LangGraph as a ``Framework``: compiled graphs. The components in their nodes are LangChain's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langgraph.pregel import Pregel
+
+from fineflow.adapters.core.framework import Lowered
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.shadows import Shadows
+from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.framework import LangChain
+from fineflow.adapters.langgraph.lowering import gains, lowered_steps
+from fineflow.adapters.langgraph.proxy import OptimizedGraph
+from fineflow.adapters.langgraph.visits import GraphShadows, install
+from fineflow.ir import Graph
+from fineflow.options import Options
+
+ENTRIES = ("invoke", "ainvoke", "stream", "astream")
+
+
+class LangGraph(LangChain):
+    """Compiled graphs, which are called in one way. Everything else is as LangChain's framework has it."""
+
+    package = "langgraph"
+
+    def knows(self, obj: Any) -> bool:
+        return isinstance(obj, Pregel)
+
+    def optimized_class(self, obj: Any) -> Any:
+        return OptimizedGraph if isinstance(obj, Pregel) else super().optimized_class(obj)
+
+    def closed(self, obj: Any) -> bool:
+        return not gains(obj) if isinstance(obj, Pregel) else super().closed(obj)
+
+    def ways(self, obj: Any, input: Any) -> Sequence[bool]:
+        return (True,) if isinstance(obj, Pregel) else super().ways(obj, input)
+
+    def lower(self, obj: Any, options: Options, way: bool) -> tuple[Graph, Lowered]:
+        if not isinstance(obj, Pregel):
+            return super().lower(obj, options, way)
+        b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
+        output = lowered_steps(obj, b)
+        return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
+
+    def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+        graph = lowered.obj
+        if not isinstance(graph, Pregel):
+            return super().decide(p_graph, e_graph, lowered)
+        inside = any(p.meta.get("inside") for p in p_graph)
+        if inside:
+            install()
+        watched = [(graph, ("nodes",)), *((node, ("bound", "writers")) for node in graph.nodes.values())]
+        return Plan(
+            lowered.way,
+            p_graph,
+            e_graph,
+            ENTRIES,
+            frozenset(),  # nothing runs ahead of the graph as a whole
+            {"": graph},
+            Snapshot(watched),
+            touched=frozenset({""}) if inside else frozenset(),
+            follows=frozenset(ENTRIES) if inside else frozenset(),
+        )
+
+    def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool) -> Shadows:
+        if not isinstance(planned.__wrapped__, Pregel):
+            return super().shadows(plan, planned, sync=sync, ahead=ahead)
+        return GraphShadows(
+            plan,
+            self.rows,
+            sync=sync,
+            ahead=False,
+            component=planned._self_ahead,
+            options=planned._self_options,
+            arguments=self.arguments,
+        )
+
+    def bounded(self, plan: Plan) -> Plan:
+        return plan if isinstance(plan.objects.get(""), Pregel) else super().bounded(plan)
+
+
+FRAMEWORK = LangGraph()

@@ -1,0 +1,37 @@
+"""From a graph to the primitives that ``explain`` shows: one for each function, which stock runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fineflow.adapters.core.builder import Builder, Leaf
+from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.langchain.lowering.declared import place
+from fineflow.adapters.langgraph.steps import Step, steps_of
+from fineflow.ir import Ref
+
+
+def gains(graph: Any) -> bool:
+    """Returns True if calls in some function of a graph may run ahead."""
+    return any(step.found() is not None for step in steps_of(graph))
+
+
+def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
+    """Appends a primitive for each step of a graph; returns the last one."""
+    output = Ref("input")
+    for step in steps_of(graph):
+        with b.step(), b.inside("", step.name):
+            output = _lowered(step, b)
+    return output
+
+
+def _lowered(step: Step, b: ChainBuilder) -> Ref:
+    functions, found = step.functions, step.found()
+    where = place(functions[0]) if functions else ""
+    reason = "runs when stock's loop enters it" if functions else f"is a {type(step.runnable).__name__} of a package"
+    made = Builder.opaque(b, step.runnable, Leaf(Ref("input")), reason, where=where)
+    if found is not None:
+        b.has_inside(found.components)
+    elif functions:
+        b.note(made.ref.name, False, "makes no two component calls, and none that gains by itself")
+    return made.ref

@@ -1,0 +1,61 @@
+"""The object that ``optimize`` returns for a compiled graph: the user's own graph, in whose nodes calls run ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from fineflow.adapters.core.invocation import Again, Unrepeatable
+from fineflow.adapters.langchain.calls import ChainCall
+from fineflow.adapters.langchain.proxy import Optimized
+
+
+class GraphCall(ChainCall):
+    """One call of a graph. It is not repeated: it may write checkpoints, and its functions may do anything."""
+
+    __slots__ = ()
+
+    def again(self) -> Again:
+        raise Unrepeatable("a graph may write checkpoints, so its calls are not repeated")
+
+
+class OptimizedGraph(Optimized):
+    """A compiled graph. What does not run it (state, drawing, subgraphs, caches) is the user's graph's own."""
+
+    def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
+        kind: Any = type(self.__wrapped__)
+        runs: Any = self if kind.batch is Runnable.batch else self.__wrapped__  # stock's calls invoke for each input
+        return kind.batch(runs, inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
+        kind: Any = type(self.__wrapped__)
+        runs: Any = self if kind.abatch is Runnable.abatch else self.__wrapped__
+        return await kind.abatch(runs, inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def _self_chain_call(
+        self,
+        entry: str,
+        input: Any,
+        config: RunnableConfig | None,
+        kwargs: dict[str, Any],
+        *,
+        sync: bool,
+        streaming: bool = False,
+        limit: asyncio.Semaphore | None = None,
+    ) -> ChainCall:
+        return GraphCall(
+            entry,
+            self.__wrapped__,
+            input,
+            config,
+            lambda runs: getattr(runs, entry)(input, config, **kwargs),
+            sync=sync,
+            streaming=streaming,
+            limit=limit,
+            way=True,
+        )
+
+    def _self_way(self, input: Any, config: Any) -> bool:
+        return True

@@ -1,0 +1,101 @@
+"""What a graph runs that is the user's: the functions of its nodes, routers and tools, and those of its subgraphs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import BaseTool
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.graph._branch import BranchSpec
+from langgraph.pregel import Pregel
+
+from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.langchain.user_functions import calls_of, functions_of
+from fineflow.adapters.lookahead.scan import Found
+
+_DEPTH = 8  # of graphs inside graphs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a graph runs: at a node, as the router behind it, or as a tool.
+
+    name: for display; parts of a subgraph or of a node with tools follow a slash, a router an arrow.
+    """
+
+    name: str
+    runnable: Any
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        """The user's functions that stock calls when it runs the step."""
+        return user_functions(self.runnable)
+
+    def found(self) -> Found | None:
+        """Returns the components that its functions call, if running these calls ahead may gain."""
+        return calls_of(self.functions)
+
+
+def steps_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0) -> Iterator[Step]:
+    """Yields what a graph runs, in the order of its nodes. outer: where it is, if it is in another graph."""
+    for name, node in graph.nodes.items():
+        here = f"{outer}{name}"
+        for part in _flat(node.bound):
+            if name != "__start__" and not isinstance(part, Pregel):
+                yield Step(here, part)
+            tools = getattr(part, "tools_by_name", None)  # of a ToolNode
+            if isinstance(part, RunnableCallable) and isinstance(tools, dict):
+                yield from (Step(f"{here}/{each}", tool) for each, tool in tools.items())
+        for writer in node.writers:
+            owner = getattr(getattr(writer, "func", None), "__self__", None)
+            if isinstance(owner, BranchSpec):
+                yield Step(f"{here} → {owner.path.get_name()}", owner.path)
+        for inner in node.subgraphs:
+            if isinstance(inner, Pregel) and depth < _DEPTH:
+                yield from steps_of(inner, f"{here}/", depth + 1)
+
+
+def _flat(bound: Any) -> Sequence[Any]:
+    """Returns the runnables of a node: LangGraph runs those of a sequence one by one."""
+    steps = getattr(bound, "steps", None)
+    return steps if isinstance(steps, list) else [bound]
+
+
+def user_functions(runnable: Any) -> Sequence[Any]:
+    """Returns the user's functions that stock calls when it runs a step of a graph."""
+    return tuple(func for func in attributes_of(runnable).values() if not of_package(_module(func)))
+
+
+def attributes_of(runnable: Any) -> dict[str, Any]:
+    """Returns the functions of a step, by the attribute that holds them. {} for steps that are no such functions."""
+    kind = type(runnable)
+    if kind is RunnableCallable:
+        found = {name: getattr(runnable, name) for name in ("func", "afunc")}
+        if in_executor(found["afunc"], found["func"]):
+            del found["afunc"]
+    elif kind is RunnableLambda or isinstance(runnable, BaseTool):
+        found = {name: func for name, func in functions_of(runnable).items() if name in runnable.__dict__}
+    else:
+        found = {}
+    return {name: func for name, func in found.items() if _followed(func)}
+
+
+def in_executor(afunc: Any, func: Any) -> bool:
+    """Returns True for the async function that LangGraph makes of a sync one: it runs that in a thread."""
+    return type(afunc) is partial and afunc.args == (None, func) and not afunc.keywords
+
+
+def _followed(func: Any) -> bool:
+    """Returns True for plain functions and methods. Calls of others end when nobody knows."""
+    generates = inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func)
+    return isinstance(func, FunctionType | MethodType) and not generates
+
+
+def _module(func: Any) -> str:
+    return getattr(func, "__module__", None) or ""

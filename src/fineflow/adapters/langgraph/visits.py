@@ -1,0 +1,131 @@
+"""Visits of nodes: component calls in a function of a graph run ahead from the moment stock enters the function.
+
+Pregel runs the user's own graph, and so decides all that can be seen of it: supersteps, events, checkpoints,
+interrupts, caches, retries. The methods by which LangGraph and LangChain call a function have a wrapper, as those of
+components have (``entry_wrappers``). Within a call of an optimized graph it runs the method on a shallow copy of the
+step, whose function is the user's in a scope for its component calls. Elsewhere it reads one context variable.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from functools import partial, wraps
+from typing import Any
+
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.tools import StructuredTool, Tool
+from langgraph._internal._runnable import RunnableCallable
+
+from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.shadows import Shadows
+from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, wrap_method
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.langchain.calls import streaming_handlers
+from fineflow.adapters.langchain.inner_calls.inner_calls import claims_inside, inner_calls_of
+from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
+from fineflow.adapters.langchain.user_functions import calls_of
+from fineflow.adapters.langgraph.steps import attributes_of, in_executor, user_functions
+
+_CALLED: tuple[tuple[type, str], ...] = (
+    *((kind, name) for kind in (RunnableCallable, RunnableLambda) for name in ("invoke", "ainvoke")),
+    *((kind, name) for kind in (StructuredTool, Tool) for name in ("_run", "_arun")),
+)
+"""Methods that call the user's function."""
+
+_HOLDING = ("func", "afunc", "coroutine")  # attributes that hold functions
+_MOST = 4096  # steps that are known
+
+
+class GraphShadows(Shadows):
+    """Stock runs the user's own graph. In calls of it the functions of nodes are looked through."""
+
+    def build(self, obj: Any) -> GraphShadows:
+        self.shadow = obj
+        return self
+
+    def hold(self, obj: Any) -> bool:
+        return self.shadow is obj
+
+
+def install() -> None:
+    """Puts the wrappers around the methods that call the user's functions, once per process."""
+    for kind, name in _CALLED:
+        wrap_method(kind, name, _visiting, _avisiting)
+
+
+def _visiting(own: Any, name: str) -> Any:
+    def method(step: Any, /, *args: Any, **named: Any) -> Any:
+        return own.__get__(_visited(step), type(step))(*args, **named)
+
+    return method
+
+
+def _avisiting(own: Any, name: str) -> Any:
+    async def method(step: Any, /, *args: Any, **named: Any) -> Any:
+        return await own.__get__(_visited(step), type(step))(*args, **named)
+
+    return method
+
+
+def _here() -> Claiming | None:
+    """Returns the call of the graph that runs a function here.
+
+    None inside of other optimized calls, and where the walks of a function around this one go through it.
+    """
+    here = under_way.get()
+    return here if here is not None and isinstance(here.shadows, GraphShadows) and active.get() is None else None
+
+
+def _visited(step: Any) -> Any:
+    """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
+    if _here() is None:
+        return step
+    try:
+        functions = _functions_of(step)
+        if not functions:
+            return step
+        made = copy.copy(step)
+        made.__dict__.update(functions)
+    except Exception:  # of a step that cannot be looked at; it runs as it is
+        return step
+    return made
+
+
+# By the id of a step: the step, its functions, and those in their place.
+_known: dict[int, tuple[weakref.ref[Any], dict[str, Any], dict[str, Any]]] = {}
+
+
+def _functions_of(step: Any) -> dict[str, Any]:
+    """Returns functions in place of those of a step whose component calls may gain, by attribute; {} for none."""
+    kept, own = _known.get(id(step)), {name: step.__dict__.get(name) for name in _HOLDING}
+    if kept is not None and kept[0]() is step and all(func is kept[1][name] for name, func in own.items()):
+        return kept[2]
+    made = _made(step)
+    if len(_known) >= _MOST:
+        _known.clear()
+    number = id(step)
+    _known[number] = weakref.ref(step, lambda _: _known.pop(number, None)), own, made
+    return made
+
+
+def _made(step: Any) -> dict[str, Any]:
+    own = user_functions(step)
+    scanned = calls_of(own)
+    if scanned is None:
+        return {}
+    claims_inside(scanned)
+    hidden = frozenset((*HIDDEN, *getattr(step, "func_accepts", ())))
+    users = {name: func for name, func in attributes_of(step).items() if any(func is each for each in own)}
+    made = {name: looked_through(func, partial(_begin, func, hidden)) for name, func in users.items()}
+    if "func" in made and in_executor(step.__dict__.get("afunc"), step.func):
+        made["afunc"] = wraps(step.func)(partial(run_in_executor, None, made["func"]))
+    return made
+
+
+def _begin(func: Any, hidden: frozenset[str], args: Any, named: Any) -> InnerCalls | None:
+    here = _here()
+    if here is None:
+        return None
+    return inner_calls_of(here, func, args, named, hidden, streams_models=streaming_handlers(None))
