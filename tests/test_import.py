@@ -19,6 +19,7 @@ HEAVY = (
     "langchain_classic",
     "langchain_core",
     "langchain_text_splitters",
+    "langgraph",
     "langsmith",
     "llama_index",
     "numpy",

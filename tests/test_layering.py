@@ -59,6 +59,11 @@ OURS: dict[str, tuple[str, ...]] = {
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
+    # Graphs hold LangChain's components: it is LangChain's adapter, and more.
+    "adapters.langgraph": (
+        *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.lookahead", "adapters.langchain"),
+        *LEAVES,
+    ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "verification", "backends.loaded", "backends.loaded_rerank"),
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
@@ -130,6 +135,7 @@ OURS: dict[str, tuple[str, ...]] = {
 # Libraries, by the name that is imported, and the modules or packages of ours that may import them.
 LANGCHAIN = (
     "adapters.langchain",
+    "adapters.langgraph",
     "watching.langchain",
     "recording.langchain",
     "instrumentation.routing",
@@ -148,6 +154,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langchain_tests": ("testing",),
     "langchain_text_splitters": ("demo",),
     "llguidance": ("backends.transformers",),
+    "langgraph": ("adapters.langgraph",),
     "langsmith": ("adapters.langchain",),  # whose tracing is off where calls are repeated
     "llama_index": (
         "adapters.llamaindex",
@@ -317,6 +324,8 @@ def test_every_module_has_a_rule() -> None:
         ("langchain", "from fineflow.backends.transformers import TransformersEngine"),
         ("llamaindex", "import llama_index.core"),
         ("adapters.llamaindex.proxy", "import langchain_core"),
+        ("adapters.langchain.proxy", "import langgraph.pregel"),
+        ("adapters.langchain.proxy", "from fineflow.adapters.langgraph.proxy import OptimizedGraph"),
         ("adapters.llamaindex.proxy", "from fineflow.adapters.langchain.planning import rows"),
         ("adapters.langchain.lowering.models", "import llama_index.core"),
         ("adapters.langchain.lowering.models", "from fineflow.langchain import ChatEngine"),

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from graph_parts import GraphState, parts
+from graph_parts import says as said
 from graph_services import Services, compare
 from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel, Field
-from self_rag import GraphState, parts
-from self_rag import says as said
 
 INPUT = {"question": "What is a planner of tasks?"}
 

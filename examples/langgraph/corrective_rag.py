@@ -16,6 +16,8 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 INPUT = {"question": "What is a planner of tasks?"}
+FAILING = {"question": "Which flour does a planner of tasks need?"}
+"""A question for which a document is found that is not relevant."""
 
 
 class GradeDocuments(BaseModel):
@@ -34,7 +36,7 @@ class GraphState(TypedDict):
 def says(prompt: str) -> str:
     """Returns the scripted answer to a prompt."""
     if "grader" in prompt:
-        return '{"binary_score": "yes"}' if "task" in prompt.partition("document:")[2] else '{"binary_score": "no"}'
+        return '{"binary_score": "no"}' if "Bread" in prompt.partition("document:")[2] else '{"binary_score": "yes"}'
     if "re-writer" in prompt:
         return "what does a planner of tasks write?"
     return f"A planner writes steps ({len(prompt)} characters read)."
@@ -123,3 +125,4 @@ def build(services: Services) -> Any:
 
 if __name__ == "__main__":
     compare(build, says, INPUT)
+    compare(build, says, FAILING)

@@ -213,7 +213,7 @@ def _own(graph: Graph) -> Iterator[str]:
     if own := [p for p in calls(graph) if stays(p)]:
         are = "step is" if len(own) == 1 else "steps are"
         yield f"{len(own)} {are} your own or unknown code, run by stock, exactly when and as often as it always was."
-        if any(p.meta.get("where") for p in opaque(graph)):
+        if any(p.meta.get("where") for p in opaque(graph)) and not all(p.by_stock for p in graph):
             hint = "unless it is known to have no side effects: mark such functions @fineflow.pure."
             yield f"What follows your code waits for it, {hint}"
 

@@ -86,7 +86,7 @@ def test_chains_in_the_nodes_of_a_graph_gain(deny: Any) -> None:
     fast = virtual_threads.run(lambda: app.invoke({"question": "why?"}))
     assert (stock.seconds, fast.seconds) == (2.0, 2.0 if deny else 1.0)
     assert fast.value == stock.value
-    assert [each.name for each in fineflow.status().routed] == ([] if deny else ["RunnableSequence"])
+    assert [each.name for each in fineflow.status().routed] == ([] if deny else ["CompiledStateGraph"])
 
 
 def test_methods_that_calls_inside_functions_have_wrapped_are_routed() -> None:

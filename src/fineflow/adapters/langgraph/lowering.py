@@ -28,8 +28,8 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
 def _lowered(step: Step, b: ChainBuilder) -> Ref:
     functions, found = step.functions, step.found()
     where = place(functions[0]) if functions else ""
-    reason = "runs when stock's loop enters it" if functions else f"is a {type(step.runnable).__name__} of a package"
-    made = Builder.opaque(b, step.runnable, Leaf(Ref("input")), reason, where=where)
+    reason = "runs when stock's loop enters it" if functions else f"is a {type(step.obj).__name__} of a package"
+    made = Builder.opaque(b, step.obj, Leaf(Ref("input")), reason, where=where)
     if found is not None:
         b.has_inside(found.components)
     elif functions:

@@ -6,18 +6,19 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import BaseTool
 from langgraph._internal._runnable import RunnableCallable
+from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.langchain.user_functions import calls_of, functions_of
-from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.lookahead.scan import Found, codes
 
 _DEPTH = 8  # of graphs inside graphs
 
@@ -26,16 +27,13 @@ _DEPTH = 8  # of graphs inside graphs
 class Step:
     """What a graph runs: at a node, as the router behind it, or as a tool.
 
-    name: for display; parts of a subgraph or of a node with tools follow a slash, a router an arrow.
+    name: for display; parts of a subgraph or of a node with tools follow a slash, a router an arrow. obj: a runnable,
+    or a task of the functional API. functions: the user's, that stock calls when it runs the step.
     """
 
     name: str
-    runnable: Any
-
-    @property
-    def functions(self) -> Sequence[Any]:
-        """The user's functions that stock calls when it runs the step."""
-        return user_functions(self.runnable)
+    obj: Any
+    functions: Sequence[Any]
 
     def found(self) -> Found | None:
         """Returns the components that its functions call, if running these calls ahead may gain."""
@@ -48,17 +46,43 @@ def steps_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0)
         here = f"{outer}{name}"
         for part in _flat(node.bound):
             if name != "__start__" and not isinstance(part, Pregel):
-                yield Step(here, part)
+                yield from _step(here, part)
             tools = getattr(part, "tools_by_name", None)  # of a ToolNode
             if isinstance(part, RunnableCallable) and isinstance(tools, dict):
-                yield from (Step(f"{here}/{each}", tool) for each, tool in tools.items())
+                yield from (_of(f"{here}/{each}", tool) for each, tool in tools.items())
         for writer in node.writers:
             owner = getattr(getattr(writer, "func", None), "__self__", None)
             if isinstance(owner, BranchSpec):
-                yield Step(f"{here} → {owner.path.get_name()}", owner.path)
+                yield from _step(f"{here} → {owner.path.get_name()}", owner.path)
         for inner in node.subgraphs:
             if isinstance(inner, Pregel) and depth < _DEPTH:
                 yield from steps_of(inner, f"{here}/", depth + 1)
+
+
+def _of(name: str, runnable: Any) -> Step:
+    return Step(name, runnable, user_functions(runnable))
+
+
+def _step(name: str, runnable: Any) -> Iterator[Step]:
+    """Yields a step, and the tasks that its functions refer to."""
+    step = _of(name, runnable)
+    yield step
+    todo, seen = list(step.functions), set[int]()
+    while todo:
+        for task in _tasks(todo.pop()):
+            if id(task) not in seen:
+                seen.add(id(task))
+                todo.append(task.func)
+                yield Step(f"{name}/{task.__name__}", task, (task.func,) if _followed(task.func) else ())
+
+
+def _tasks(func: Any) -> Iterator[Any]:
+    """Yields the tasks among the globals and closure cells of a function."""
+    func = getattr(func, "__func__", func)
+    if isinstance(func, FunctionType):
+        held = [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
+        named = [func.__globals__.get(name) for code in codes(func.__code__) for name in code.co_names]
+        yield from (each for each in (*held, *named) if isinstance(each, _TaskFunction))
 
 
 def _flat(bound: Any) -> Sequence[Any]:

@@ -9,7 +9,9 @@ step, whose function is the user's in a scope for its component calls. Elsewhere
 from __future__ import annotations
 
 import copy
+import warnings
 import weakref
+from collections.abc import Mapping
 from functools import partial, wraps
 from typing import Any
 
@@ -23,10 +25,12 @@ from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
-from fineflow.adapters.langchain.inner_calls.inner_calls import claims_inside, inner_calls_of
-from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
+from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import calls_of
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, user_functions
+from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.lookahead.values import INERT
+from fineflow.errors import FineflowWarning, PlanningError
 
 _CALLED: tuple[tuple[type, str], ...] = (
     *((kind, name) for kind in (RunnableCallable, RunnableLambda) for name in ("invoke", "ainvoke")),
@@ -116,7 +120,7 @@ def _made(step: Any) -> dict[str, Any]:
     if scanned is None:
         return {}
     claims_inside(scanned)
-    hidden = frozenset((*HIDDEN, *getattr(step, "func_accepts", ())))
+    hidden = {**HIDDEN_VALUES, **dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), "writer": INERT}
     users = {name: func for name, func in attributes_of(step).items() if any(func is each for each in own)}
     made = {name: looked_through(func, partial(_begin, func, hidden)) for name, func in users.items()}
     if "func" in made and in_executor(step.__dict__.get("afunc"), step.func):
@@ -124,8 +128,16 @@ def _made(step: Any) -> dict[str, Any]:
     return made
 
 
-def _begin(func: Any, hidden: frozenset[str], args: Any, named: Any) -> InnerCalls | None:
+def _begin(func: Any, hidden: Mapping[str, Any], args: Any, named: Any) -> InnerCalls | None:
     here = _here()
     if here is None:
         return None
-    return inner_calls_of(here, func, args, named, hidden, streams_models=streaming_handlers(None))
+    try:
+        return inner_calls_of(here, func, args, named, hidden, streams_models=streaming_handlers(None))
+    except Exception as error:
+        name = getattr(func, "__name__", "a function")
+        text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
+        if here.shadows.options.strict:
+            raise PlanningError(f"{text}; without strict=True this is a warning") from error
+        warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
+        return None

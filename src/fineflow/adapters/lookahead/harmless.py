@@ -81,6 +81,7 @@ _ELSEWHERE: tuple[tuple[str, str, Any], ...] = (
     ("langchain_community.callbacks.manager", "get_openai_callback", INERT),
     ("langchain_core.tracers.context", "collect_runs", INERT),
     ("langchain_core.tracers.context", "tracing_v2_enabled", INERT),
+    ("langgraph.config", "get_stream_writer", INERT),  # what stock writes appears when stock writes it
     ("rich", "print", None),
     ("rich.pretty", "pprint", None),
     ("icecream", "ic", UNKNOWN),

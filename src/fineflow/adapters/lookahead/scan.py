@@ -70,7 +70,7 @@ class _Scan:
             self._refer(type(value).__name__, value, depth, repeated)
         cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
         first = func.__code__.co_varnames[:1] if owner is not None else ()
-        for code in _codes(func.__code__):
+        for code in codes(func.__code__):
             again = repeated or code is not func.__code__
             self._read(code, func.__globals__, cells, dict.fromkeys(first, owner), depth, again)
 
@@ -125,11 +125,12 @@ def _loops(code: CodeType) -> list[range]:
     return [range(target, number) for number, target in jumps if 0 <= target < number]
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yields a code object and those in it: of comprehensions and inner functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes(constant)
 
 
 def _attribute(obj: Any, name: str) -> Any:

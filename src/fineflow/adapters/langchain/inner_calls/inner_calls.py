@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy as copying
 import inspect
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
@@ -269,6 +269,9 @@ def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_
     )
 
 
+HIDDEN_VALUES = dict.fromkeys(HIDDEN, UNKNOWN)
+"""What walks get for the parameters by which stock passes the callbacks and the config of a run."""
+
 COPIED = (RunnableLambda, StructuredTool, Tool)
 """Classes whose functions are attributes; others define methods."""
 
@@ -315,13 +318,20 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
 
 
 def inner_calls_of(
-    here: Claiming, func: Any, args: Any, named: Any, hidden: Container[str] = HIDDEN, *, streams_models: bool
+    here: Claiming,
+    func: Any,
+    args: Any,
+    named: Any,
+    hidden: Mapping[str, Any] = HIDDEN_VALUES,
+    *,
+    streams_models: bool,
 ) -> InnerCalls:
     """Returns the component calls of a function that stock is about to run in a call.
 
-    hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run.
+    hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run, and
+    what walks get instead.
     """
-    given = {**named, **{name: UNKNOWN for name in named if name in hidden}}
+    given = {name: hidden.get(name, value) for name, value in named.items()}
     shadows = here.shadows
     components = _RUNNABLES[shadows.options.trust == "interfaces", streams_models]
     return InnerCalls(

@@ -1,0 +1,162 @@
+"""Graphs as their authors wrote them take what the data of each node require; others go straight to the user's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from graph_cases import VALUE, App, ask, says
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import chain
+from langchain_core.tools import tool
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import ToolNode
+
+import fineflow
+from benchmarks import graphs
+from fineflow.adapters.core.claiming import under_way
+from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeChat
+
+pytest.importorskip("langchain_openai")
+
+pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+CONFIG = {"configurable": {"thread_id": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("case", "entry"),
+    [pytest.param(case, e, id=f"{case.graph}-{case.value}-{e}") for case in graphs.CASES for e in case.entries],
+)
+def test_an_example_takes_what_its_nodes_require(case: graphs.Case, entry: str) -> None:
+    expected, stock = graphs.seconds(case, entry, optimized=False)
+    found, mine = graphs.seconds(case, entry, optimized=True)
+    assert found == expected
+    assert stock == pytest.approx(case.stock, rel=0.02)
+    assert mine <= 1.02 * case.path
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_loops_routers_and_tasks_gain(awaits: bool) -> None:
+    """4 grades in a loop, 2 calls in each of the ``Send`` tasks, 2 calls in a router."""
+
+    def run(app: App) -> Any:
+        graph: Any = app.graph
+        return graph.invoke(VALUE, CONFIG) if not awaits else asyncio.run(graph.ainvoke(VALUE, CONFIG))
+
+    stock, mine = App(1.0, awaits=awaits), App(1.0, awaits=awaits)
+    mine.graph = fineflow.optimize(mine.graph, strict=True)
+    before, after = (virtual_threads.run(lambda app=app: run(app)) for app in (stock, mine))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (10.0, 5.0)
+    assert mine.asked == stock.asked
+
+
+def _grader() -> Any:
+    return ask("Grade {text} DOC", FakeChat(answers=says, prefill=1.0))
+
+
+def _node_of(function: Any, value: Any) -> Any:
+    graph = StateGraph(dict)
+    graph.add_node("node", function)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+    return graph.compile(), value
+
+
+class Grader:
+    def __init__(self) -> None:
+        self.grader = _grader()
+
+    def grade(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": [self.grader.invoke({"text": each}) for each in state["texts"]]}
+
+
+def _method() -> Any:
+    return _node_of(Grader().grade, {"texts": ["a", "b", "c"]})
+
+
+def _chain() -> Any:
+    grader = _grader()
+
+    @chain
+    def grade(state: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": [grader.invoke({"text": each}) for each in state["texts"]]}
+
+    return _node_of(grade, {"texts": ["a", "b", "c"]})
+
+
+def _tool() -> Any:
+    grader = _grader()
+
+    @tool
+    def grade(texts: list[str]) -> str:
+        """Grades texts."""
+        return " ".join([grader.invoke({"text": each}) for each in texts])
+
+    call = {"name": "grade", "args": {"texts": ["a", "b", "c"]}, "id": "1", "type": "tool_call"}
+    return _node_of(ToolNode([grade]), {"messages": [AIMessage("", tool_calls=[call])]})
+
+
+def _functional() -> Any:
+    grader = _grader()
+
+    @task
+    def grade(texts: list[str]) -> list[str]:
+        return [grader.invoke({"text": each}) for each in texts]
+
+    @entrypoint()
+    def app(texts: list[str]) -> list[str]:
+        return grade(texts).result()
+
+    return app, ["a", "b", "c"]
+
+
+def _entrypoint() -> Any:
+    grader = _grader()
+
+    @entrypoint()
+    def app(texts: list[str]) -> list[str]:
+        return [grader.invoke({"text": each}) for each in texts]
+
+    return app, ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("made", [_method, _chain, _tool, _functional, _entrypoint])
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
+    app, value = made()
+
+    def run(graph: Any) -> Any:
+        return graph.invoke(value) if entry == "invoke" else asyncio.run(graph.ainvoke(value))
+
+    before = virtual_threads.run(lambda: run(app))
+    after = virtual_threads.run(lambda: run(fineflow.optimize(app, strict=True)))
+    assert repr(after.value) == repr(before.value)
+    assert (before.seconds, after.seconds) == (3.0, 1.0)
+
+
+def test_a_graph_without_gain_goes_straight_to_the_users() -> None:
+    seen: list[Any] = []
+
+    def node(state: dict[str, Any]) -> dict[str, Any]:
+        seen.append(under_way.get())
+        return {"done": True}
+
+    app, _ = _node_of(node, None)
+    fast = fineflow.optimize(app, strict=True)
+    assert fast.invoke({"a": 1}) == app.invoke({"a": 1})
+    assert seen == [None, None]
+
+
+def test_explain_says_what_goes_ahead_in_each_node() -> None:
+    said = str(fineflow.explain(App().graph))
+    assert "calls of `grader` in it that need nothing from each other start together" in said
+    assert "calls of `title`, `summary` in it" in " ".join(said.split())
+    assert "review → useful" in said
+    assert "finish/end" in said
+    assert "graph_cases.py" in said
+    assert "makes no two component calls" in said
+    assert "@fineflow.pure" not in said
