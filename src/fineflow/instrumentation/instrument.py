@@ -61,7 +61,7 @@ class Instrumentation(Routing):
         return super()._routes(runnable, owner, name) and not self._closed(runnable)
 
     def _closed(self, obj: Any) -> bool:
-        """Returns True for an object like a LangGraph graph: it runs as it is, and the calls inside it are routed."""
+        """Returns True for an object that runs as it is, while the calls inside it are routed."""
         try:
             framework = framework_of(obj)
             return framework is not None and framework.closed(obj) and not self._denies(obj)
@@ -206,8 +206,8 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
     engines, retrievers and chat engines.
 
     Calls inside these, and inside calls that the lists leave, run as they do; so do objects that the app optimizes. A
-    LangGraph graph, or another object of a package that no plan sees into, runs as it is, and the calls inside it are
-    outermost ones. The plans of up to 128 objects that were called more than once are kept. Libraries may be imported
+    LangGraph graph in which nothing gains, or another object of a package that no plan sees into, runs as it is, and
+    the calls inside it are outermost ones. The plans of up to 128 objects that were called more than once are kept. Libraries may be imported
     before or after. Calling it again replaces the lists and the options. With the environment variable
     ``FINEFLOW_DISABLE=1`` nothing is done.
 

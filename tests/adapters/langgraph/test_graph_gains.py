@@ -38,6 +38,13 @@ def test_an_example_takes_what_its_nodes_require(case: graphs.Case, entry: str) 
     assert mine <= 1.02 * case.path
 
 
+def test_every_example_is_measured_and_in_the_list() -> None:
+    found = {path.stem for path in graphs.FOLDER.glob("*.py")} - {"graph_services", "graph_parts"}
+    assert found == {case.graph for case in graphs.CASES}
+    listed = (graphs.FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    assert all(f"](langgraph/{name}.py)" in listed for name in found)
+
+
 @pytest.mark.parametrize("awaits", [False, True])
 def test_loops_routers_and_tasks_gain(awaits: bool) -> None:
     """4 grades in a loop, 2 calls in each of the ``Send`` tasks, 2 calls in a router."""

@@ -24,6 +24,16 @@ class GraphCall(ChainCall):
 class OptimizedGraph(Optimized):
     """A compiled graph. What does not run it (state, drawing, subgraphs, caches) is the user's graph's own."""
 
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if self._self_idle("invoke", True):
+            return self.__wrapped__.invoke(input, config, **kwargs)
+        return self._self_call(self._self_chain_call("invoke", input, config, kwargs, sync=True))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if self._self_idle("ainvoke", True):
+            return await self.__wrapped__.ainvoke(input, config, **kwargs)
+        return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False))
+
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
         kind: Any = type(self.__wrapped__)
         runs: Any = self if kind.batch is Runnable.batch else self.__wrapped__  # stock's calls invoke for each input
