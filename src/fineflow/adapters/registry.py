@@ -21,7 +21,7 @@ class Registration:
 
     library: dotted name of a module that is imported wherever objects of the framework exist. adapter: dotted name of
     a module with a ``FRAMEWORK``, imported when the library is. taken: the objects that ``optimize`` takes, for
-    messages.
+    messages; "" if those of another framework cover them.
     """
 
     library: str
@@ -33,7 +33,7 @@ _REGISTERED: dict[str, Registration] = {
     "langgraph": Registration(  # before LangChain: a graph is a runnable, too
         "langgraph.pregel",
         "fineflow.adapters.langgraph.framework",
-        "a compiled LangGraph graph",
+        "",
     ),
     "langchain": Registration(
         "langchain_core.runnables",
@@ -95,7 +95,7 @@ def is_optimized(obj: Any) -> bool:
 
 def taken() -> str:
     """Describes what ``optimize`` takes, for error messages."""
-    return " or ".join(each.taken for each in _REGISTERED.values())
+    return " or ".join(each.taken for each in _REGISTERED.values() if each.taken)
 
 
 def component_of(obj: Any) -> LimitedComponent:

@@ -207,9 +207,9 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
 
     Calls inside these, and inside calls that the lists leave, run as they do; so do objects that the app optimizes. A
     LangGraph graph in which nothing gains, or another object of a package that no plan sees into, runs as it is, and
-    the calls inside it are outermost ones. The plans of up to 128 objects that were called more than once are kept. Libraries may be imported
-    before or after. Calling it again replaces the lists and the options. With the environment variable
-    ``FINEFLOW_DISABLE=1`` nothing is done.
+    the calls inside it are outermost ones. The plans of up to 128 objects that were called more than once are kept.
+    Libraries may be imported before or after. Calling it again replaces the lists and the options. With the environment
+    variable ``FINEFLOW_DISABLE=1`` nothing is done.
 
     allow, deny: which outermost objects are meant (by default all): classes, beginnings of ``module.Class`` (of the
     object's class or one of its bases), or functions of the object. options: see :class:`fineflow.Options`.
