@@ -52,8 +52,8 @@ def optimize(
     obj: a LangChain ``Runnable``, which a compiled LangGraph graph is, too; or a LlamaIndex query engine, retriever,
     response synthesizer or chat engine, a tool that calls a query engine or retriever, an agent, a workflow, an
     ``IngestionPipeline``, a ``VectorStoreIndex`` (or the class, to build one) or a ``DocumentQA``. Anything else is
-    returned unchanged, with a ``FineflowWarning``. For
-    the other arguments see :class:`fineflow.Options`.
+    returned unchanged, with a ``FineflowWarning``. For the other arguments see
+    :class:`fineflow.Options`.
 
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
