@@ -15,7 +15,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.prebuilt import ToolNode
 
 import fineflow
-from benchmarks import graphs
+from benchmarks import langgraph_apps
 from fineflow.adapters.core.claiming import under_way
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
@@ -28,20 +28,20 @@ CONFIG = {"configurable": {"thread_id": "1"}}
 
 @pytest.mark.parametrize(
     ("case", "entry"),
-    [pytest.param(case, e, id=f"{case.graph}-{case.value}-{e}") for case in graphs.CASES for e in case.entries],
+    [pytest.param(case, e, id=f"{case.graph}-{case.value}-{e}") for case in langgraph_apps.CASES for e in case.entries],
 )
-def test_an_example_takes_what_its_nodes_require(case: graphs.Case, entry: str) -> None:
-    expected, stock = graphs.seconds(case, entry, optimized=False)
-    found, mine = graphs.seconds(case, entry, optimized=True)
+def test_an_example_takes_what_its_nodes_require(case: langgraph_apps.Case, entry: str) -> None:
+    expected, stock = langgraph_apps.seconds(case, entry, optimized=False)
+    found, mine = langgraph_apps.seconds(case, entry, optimized=True)
     assert found == expected
     assert stock == pytest.approx(case.stock, rel=0.02)
     assert mine <= 1.02 * case.path
 
 
 def test_every_example_is_measured_and_in_the_list() -> None:
-    found = {path.stem for path in graphs.FOLDER.glob("*.py")} - {"graph_services", "graph_parts"}
-    assert found == {case.graph for case in graphs.CASES}
-    listed = (graphs.FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    found = {path.stem for path in langgraph_apps.FOLDER.glob("*.py")} - {"graph_services", "graph_parts"}
+    assert found == {case.graph for case in langgraph_apps.CASES}
+    listed = (langgraph_apps.FOLDER.parent / "README.md").read_text(encoding="utf-8")
     assert all(f"](langgraph/{name}.py)" in listed for name in found)
 
 
