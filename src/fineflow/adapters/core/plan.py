@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ class Plan:
     shadow copies; None: all. leaves: the paths at which the graph may have a result for stock, or waits for a value.
     tapped: opaque steps among them. looked_through: user functions among these whose component calls run ahead.
     per_call: True if a shadow serves one call only. batched: True if a batch may run as one call per input; if not,
-    ``stepwise`` is its plan. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
+    ``stepwise`` is its plan. any_input: True if it is the same for inputs of all kinds. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
     """
 
     way: Any
@@ -48,8 +48,10 @@ class Plan:
     shared: Sequence[Any] = ()
     per_call: bool = False
     batched: bool = True
+    any_input: bool = False
     shadows: dict[tuple[bool, bool], Shadows] = field(default_factory=dict, compare=False, repr=False)
     bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
+    _tested: dict[Any, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def stepwise(self) -> Plan:
@@ -72,6 +74,13 @@ class Plan:
     def depth(self) -> int:
         """Depth of the call: that of its deepest primitive."""
         return max((p.depth for p in self.e_graph), default=0)
+
+    def all_are(self, test: Callable[[Primitive], bool]) -> bool:
+        """Returns True if a function of primitives is true for all of the p-graph. The answer is kept."""
+        found = self._tested.get(test)
+        if found is None:
+            found = self._tested[test] = all(map(test, everything(self.p_graph)))
+        return found
 
     def ahead(self, *, eager: bool = False) -> tuple[str, ...]:
         """Returns the methods whose calls follow the plan; the others run as stock on the user's object."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache, partial
 from typing import Any
 
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 
 from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf
 from fineflow.adapters.core.durations import brief, slow
@@ -114,6 +114,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         tapped,
         inside,
         batched=batched,
+        any_input=not any(map(_depends_on_input, everything(p_graph))),
     )
 
 
@@ -172,6 +173,12 @@ def _called(planned: Iterable[tuple[Any, Row | None]]) -> Iterator[tuple[type, s
 def _one_by_one(p: Primitive) -> bool:
     """Returns True if stock's sync methods do one by one what the graph does concurrently."""
     return (p.op is Op.MAP and not p.meta.get("batched")) or (p.op is Op.AGGREGATE and len(p.args) > 1)
+
+
+def _depends_on_input(p: Primitive) -> bool:
+    """Returns True for steps that are lowered by whether their input is text: user functions, and what is opaque."""
+    function = isinstance(p.component, RunnableLambda) and "model" not in p.meta  # langchain-openai's parser is known
+    return function or p.effects.kind is Effect.OPAQUE
 
 
 def _meets_stock(p: Primitive) -> bool:

@@ -125,6 +125,13 @@ class Optimized(Planned):
                     plans.pop(other, None)
         return way
 
+    def _self_planned(self, way: Any) -> Plan | None:
+        for other in () if isinstance(way, Way) else (not way,):
+            plan = self._self_plans.get(other)
+            if plan is not None and plan.any_input and plan.snapshot.holds():
+                return plan
+        return super()._self_planned(way)
+
     def _self_events(self, method: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
         plannable = kwargs.get("version") != "v3"
         call = ChainCall(

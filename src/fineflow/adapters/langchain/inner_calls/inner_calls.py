@@ -57,7 +57,6 @@ from fineflow.adapters.langchain.user_functions import looked_through as looked_
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.ir import Effect, Primitive
-from fineflow.ir.spec import everything
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
 
@@ -147,7 +146,7 @@ class Runnables:
         if name in BATCHES and key is not UNKNOWN:
             key = key[0][0]
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
-        return plan is not None and all(p.effects.kind in _READING or _parses(p) for p in everything(plan.p_graph))
+        return plan is not None and plan.all_are(_reads)
 
     def computes(self, obj: Any, name: str) -> bool:
         return name in ENTRIES and computes(obj)
@@ -237,8 +236,10 @@ def _is_opaque(step: Any) -> bool:
     return not judged(step.__dict__.get("func")).pure
 
 
-def _parses(p: Primitive) -> bool:
-    """Returns True for a parser of a package, which stock runs."""
+def _reads(p: Primitive) -> bool:
+    """Returns True for steps that change nothing: by their effects, or as parsers of packages, which stock runs."""
+    if p.effects.kind in _READING:
+        return True
     kind = type(p.component)
     if kind is RunnableLambda:
         return structured(p.component) is not None
