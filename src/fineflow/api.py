@@ -46,6 +46,7 @@ def optimize(
     max_concurrency: int | None = None,
     trust: str = "packages",
     verify: float | Verify | None = None,
+    objective: str | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -58,11 +59,11 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust``, or if ``timeout`` is given for
-    a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from a call that cannot be
-    planned.
+    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust`` or ``objective``, or if
+    ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from
+    a call that cannot be planned.
     """
-    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify)
+    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective)
     if disabled():
         return obj
     wrapped: Any = obj

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fineflow.ir.objectives import wrong_objective
 from fineflow.passes import PASSES, Pass, checked
 from fineflow.verification.settings import Verify, settings
 
@@ -27,12 +28,14 @@ class Options:
         config has a ``max_concurrency``, that one counts. None: no limit, but 16 for calls inside your own functions.
     timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
         See docs/runtime.md for blocking code in threads.
+    objective: what the answers of the calls are wanted for: ``"latency"``, ``"throughput"``, ``"ttft"`` or ``"tpot"``,
+        see :func:`fineflow.identity`. None: as the calls say, or else ``"latency"``.
     verify: share of the calls, from 0 to 1, that are run again on stock when they have ended, in the background; the
         answers are compared, and a difference is reported. Or a :class:`fineflow.Verify`. None: no call. See
         docs/verify.md.
 
     Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
-    positive number, for an unknown ``trust``, and for a share that is not from 0 to 1.
+    positive number, for an unknown ``trust`` or ``objective``, and for a share that is not from 0 to 1.
     """
 
     passes: Sequence[Pass] = PASSES
@@ -43,11 +46,14 @@ class Options:
     max_concurrency: int | None = None
     trust: str = "packages"
     verify: float | Verify | None = None
+    objective: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
         if self.trust not in ("packages", "interfaces"):
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
+        if wrong := wrong_objective(self.objective):
+            raise ValueError(f"objective is {wrong}")
         object.__setattr__(self, "verify", settings(self.verify))
         most: Any = self.max_concurrency
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):

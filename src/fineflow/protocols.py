@@ -246,9 +246,12 @@ class Constrains(Protocol):
 class Limited(Protocol):
     """An ``LLMEngine`` that should not get more requests than fit; the rest waits where it can be reordered.
 
-    capacity: tokens of prompts and longest outputs that it works on concurrently, or None for no limit. Two optional
-    attributes: ``context``: maximum tokens of prompt plus output; longer outputs are cut. ``recovers``: True if it may
-    get more than fits, because it then preempts requests and continues them later with the same output.
+    capacity: tokens of prompts and longest outputs that it works on concurrently, or None for no limit.
+
+    Optional attributes: ``latency_capacity``: the tokens up to which each request gets its next token soon enough; not
+    exceeded while one runs that has to be quick (``fineflow.identity``); it may be set on any engine. ``context``:
+    maximum tokens of prompt plus output; longer outputs are cut. ``recovers``: True if it may get more than fits,
+    because it then preempts requests and continues them later with the same output.
     """
 
     capacity: int | None

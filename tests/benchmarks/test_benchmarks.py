@@ -28,6 +28,13 @@ def run(name: str, *flags: str, tmp_path: Path) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads(figures.read_text())
 
 
+def test_objectives_keep_chats_quick_beside_jobs(tmp_path: Path) -> None:
+    shown, figures = run("objectives", "--runs", "1", tmp_path=tmp_path)
+    alone, quick, full, mine = (figures[name] for name in ("map-reduce", "stock, quick", "stock, full", "fineflow"))
+    assert alone["stock, quick"] >= 1.7 * alone["fineflow"], shown
+    assert mine["chat"] <= 0.85 * full["chat"] and mine["job"] <= 0.75 * quick["job"], shown
+
+
 def test_the_assistant_is_near_its_critical_path(tmp_path: Path) -> None:
     """Best of three, because the machine may be busy with something else; the bounds are those of the benchmark."""
     shown, figures = run("assistant", "--runs", "3", "--scale", "0.5", tmp_path=tmp_path)

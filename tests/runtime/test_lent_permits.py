@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fineflow.errors import Overloaded
+from fineflow.runtime.call.identity import Identity
 from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import AdmissionRequest, Limits, inside, process_admission, set_limits
@@ -76,7 +77,7 @@ def test_marks_hold_for_the_block_and_inner_calls_are_parts_of_the_outer_one() -
     before = process_admission().running
 
     def call() -> None:
-        with InThread(Admission("north", 3)) as marks:
+        with InThread(Admission(Identity("north", 3))) as marks:
             assert not inside.get()
             with marks:
                 assert (inside.get(), request_context.tenant.get(), request_context.priority.get()) == (

@@ -1,4 +1,4 @@
-"""Fetches LangChain's own tests and runs them in a subprocess.
+"""Fetches the own tests of LangChain's and LangGraph's packages and runs them in a subprocess.
 
 The tests are not in the wheel but in the source distribution, which is downloaded once, from the package index that
 pip is configured for, into a cache folder of the checkout. Only its tests are unpacked, so that what they import is
@@ -61,8 +61,8 @@ def fetch(package: str) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str, tests: tuple[str, ...], timeout: float = 900) -> Run:
-    """Runs ``tests`` of the suite in ``folder``; ``arguments`` go to pytest."""
+def run(folder: Path, *arguments: str, tests: tuple[str, ...], timeout: float = 1800, **environment: str) -> Run:
+    """Runs ``tests`` of the suite in ``folder``; ``arguments`` go to pytest. environment: added variables."""
     with tempfile.TemporaryDirectory() as temporary:
         outcomes, report = Path(temporary) / "outcomes.json", Path(temporary) / "report.json"
         # No sockets, as upstream's own Makefile has it: tests with a half-mocked tracing client would try the network.
@@ -73,7 +73,7 @@ def run(folder: Path, *arguments: str, tests: tuple[str, ...], timeout: float = 
         done = subprocess.run(
             command,
             cwd=folder,
-            env=_environment(),
+            env=_environment() | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

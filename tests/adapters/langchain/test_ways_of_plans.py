@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.apps import PATHS, load
 from hypothesis import given, settings
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -13,7 +14,6 @@ from random_chains import Chain, chains
 from random_steps import World, build
 
 import fineflow
-from benchmarks.apps import PATHS, load
 from fineflow.adapters.langchain.framework import FRAMEWORK
 from fineflow.api import plan
 from fineflow.ir.spec import everything

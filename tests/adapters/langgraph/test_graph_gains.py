@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,6 +130,32 @@ def _entrypoint() -> Any:
         return [grader.invoke({"text": each}) for each in texts]
 
     return app, ["a", "b", "c"]
+
+
+def _nameless() -> Any:
+    """A task that is a partial, which has no name."""
+    grader = _grader()
+
+    def grade(word: str, texts: list[str]) -> list[str]:
+        return [grader.invoke({"text": each + word}) for each in texts]
+
+    graded = task(partial(grade, "!"))
+
+    @entrypoint()
+    def app(texts: list[str]) -> list[str]:
+        own = [grader.invoke({"text": each}) for each in texts]
+        more: list[str] = graded(texts).result()
+        return [*own, *more]
+
+    return app, ["a", "b", "c"]
+
+
+def test_tasks_without_a_name_are_planned() -> None:
+    app, value = _nameless()
+    before = virtual_threads.run(lambda: app.invoke(value))
+    after = virtual_threads.run(lambda: fineflow.optimize(app, strict=True).invoke(value))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (6.0, 4.0)  # a partial is not looked through
 
 
 @pytest.mark.parametrize("made", [_method, _chain, _tool, _functional, _entrypoint])

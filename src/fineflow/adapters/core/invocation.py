@@ -7,6 +7,8 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fineflow.runtime.call.identity import UNKNOWN, Identity
+
 
 class Unrepeatable(Exception):
     """A call cannot be made once more on stock. The text says why."""
@@ -62,9 +64,9 @@ class Invocation:
         """Returns the bound on concurrent component calls; None for no bound."""
         return None
 
-    def identity(self) -> tuple[str | None, int | None]:
-        """Returns tenant and priority, None if the call does not set them. Raises ValueError for invalid ones."""
-        return None, None
+    def identity(self) -> Identity:
+        """Returns what the call says of itself. Raises ValueError for invalid values."""
+        return UNKNOWN
 
     def prepare(self) -> None:
         """Prepares the current context, a copy of the caller's, for components."""

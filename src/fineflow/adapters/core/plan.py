@@ -29,7 +29,8 @@ class Plan:
     shadow copies; None: all. leaves: the paths at which the graph may have a result for stock, or waits for a value.
     tapped: opaque steps among them. looked_through: user functions among these whose component calls run ahead.
     per_call: True if a shadow serves one call only. batched: True if a batch may run as one call per input; if not,
-    ``stepwise`` is its plan. any_input: True if it is the same for inputs of all kinds. snapshot: state of the objects at planning. shadows: those made so far, by (sync, ahead).
+    ``stepwise`` is its plan. any_input: True if it is the same for inputs of all kinds. snapshot: state of the objects
+    at planning. shadows: those made so far, by (sync, ahead).
     """
 
     way: Any

@@ -174,7 +174,10 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_admission(self, invocation: Invocation) -> Admission:
         """Returns the admission of a call, with what the queues of engines have to know of it."""
-        admission = Admission(*invocation.identity())
+        said = invocation.identity()
+        if said.objective is None and self._self_options.objective is not None:
+            said = said._replace(objective=self._self_options.objective)
+        admission = Admission(said)
         plan = self._self_plans.get(invocation.way)
         if plan is not None:
             admission.mark(depth, plan.depth)

@@ -12,8 +12,10 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from fineflow.adapters.core.invocation import Again, Invocation, copied
 from fineflow.adapters.langchain.repeating import settings_of, sync_method
+from fineflow.ir.objectives import wrong_objective
+from fineflow.runtime.call.identity import Identity
 
-TENANT, PRIORITY = "fineflow_tenant", "fineflow_priority"
+TENANT, PRIORITY, OBJECTIVE = "fineflow_tenant", "fineflow_priority", "fineflow_objective"
 """Keys of ``config["metadata"]``."""
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
@@ -63,7 +65,7 @@ class ChainCall(Invocation):
     def limit(self) -> asyncio.Semaphore | None:
         return self._limit or semaphore(_max_concurrency(self._runnable, self._config))
 
-    def identity(self) -> tuple[str | None, int | None]:
+    def identity(self) -> Identity:
         return identity(self._config, self._runnable)
 
     def again(self) -> Again:
@@ -75,21 +77,25 @@ class ChainCall(Invocation):
         var_child_runnable_config.set(_visible(self._config))
 
 
-def identity(config: Any, runnable: Any) -> tuple[str | None, int | None]:
-    """Returns the tenant and the priority from a config or an enclosing one. Raises ValueError if they are invalid."""
+def identity(config: Any, runnable: Any) -> Identity:
+    """Returns what a config, or one around it, says of a call. Raises ValueError if it is invalid."""
     tenant: Any = None
     priority: Any = None
+    objective: Any = None
     first = config[0] if isinstance(config, list) and config else config
     for found in (first, getattr(runnable, "config", None), var_child_runnable_config.get()):
         metadata = found.get("metadata") if isinstance(found, Mapping) else None
         if metadata:
             tenant = metadata.get(TENANT) if tenant is None else tenant
             priority = metadata.get(PRIORITY) if priority is None else priority
+            objective = metadata.get(OBJECTIVE) if objective is None else objective
     if tenant is not None and not isinstance(tenant, str):
         raise ValueError(f"metadata[{TENANT!r}] must be a string, the name of the tenant; got {tenant!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise ValueError(f"metadata[{PRIORITY!r}] must be an int, higher ones are served first; got {priority!r}")
-    return tenant, priority
+    if wrong := wrong_objective(objective):
+        raise ValueError(f"metadata[{OBJECTIVE!r}] must be {wrong}")
+    return Identity(tenant, priority, objective)
 
 
 def is_constant(value: Any) -> bool:

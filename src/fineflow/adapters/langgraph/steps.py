@@ -73,7 +73,8 @@ def _step(name: str, runnable: Any) -> Iterator[Step]:
             if id(task) not in seen:
                 seen.add(id(task))
                 todo.append(task.func)
-                yield Step(f"{name}/{task.__name__}", task, (task.func,) if _followed(task.func) else ())
+                called = getattr(task.func, "__name__", type(task.func).__name__)  # partials have no name
+                yield Step(f"{name}/{called}", task, (task.func,) if _followed(task.func) else ())
 
 
 def _tasks(func: Any) -> Iterator[Any]:

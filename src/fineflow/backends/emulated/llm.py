@@ -59,8 +59,9 @@ class EmulatedLLM:
     prefilled in chunks, and every prefilled sequence gets one token at the end. Full blocks of prefilled prompts stay
     in the prefix cache until room is needed; prompts that begin with them share them. A request reserves room for its
     whole answer when it joins, so none is preempted. ``capacity``: tokens that callers should not exceed
-    (``protocols.Limited``); the profile sets the real size of the cache. ``constraints``: forms of output
-    (``protocols.Constrains``) that ``answer`` is assumed to follow.
+    (``protocols.Limited``); the profile sets the real size of the cache. ``latency_capacity``: the same, while a
+    request runs that has to be quick. ``constraints``: forms of output (``protocols.Constrains``) that ``answer`` is
+    assumed to follow.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class EmulatedLLM:
         block_size: int = 16,
         can_prefill: bool = True,
         capacity: int | None = None,
+        latency_capacity: int | None = None,
         constraints: Collection[str] = (),
     ) -> None:
         self.answer = answer
@@ -81,6 +83,7 @@ class EmulatedLLM:
         self.block_size = block_size
         self.can_prefill = can_prefill
         self.capacity = capacity
+        self.latency_capacity = latency_capacity
         self.iterations = 0
         self._decoded = 0  # tokens so far, of all requests
         self._numbers = itertools.count()

@@ -1,42 +1,66 @@
-"""Identity of calls at the queues of engines: the tenant and the priority that a caller sets around its calls."""
+"""Identity of calls at the queues of engines: what a caller says of its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
+from fineflow.ir.objectives import wrong_objective
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import process_admission
 
 Marks = tuple[tuple[ContextVar[Any], Any], ...]
 
 
-def identity_marks(tenant: str | None, priority: int | None) -> Marks:
-    """Returns context variables and their values: tenant, its weight, and priority; none for what is None."""
-    marks: Marks = ()
-    if tenant is not None:
-        weight = process_admission().limits.weight(tenant)
-        marks += ((request_context.tenant, tenant), (request_context.weight, weight))
-    return marks if priority is None else (*marks, (request_context.priority, priority))
+class Identity(NamedTuple):
+    """What a caller says of a call; None: as around it."""
+
+    tenant: str | None = None
+    priority: int | None = None
+    objective: str | None = None
+
+    def marks(self) -> Marks:
+        """Returns context variables and their values: tenant, its weight, priority, objective; none for None."""
+        marks: Marks = ()
+        if self.tenant is not None:
+            weight = process_admission().limits.weight(self.tenant)
+            marks += ((request_context.tenant, self.tenant), (request_context.weight, weight))
+        if self.priority is not None:
+            marks += ((request_context.priority, self.priority),)
+        return marks if self.objective is None else (*marks, (request_context.objective, self.objective))
+
+
+UNKNOWN = Identity()
 
 
 @contextmanager
-def identity(*, tenant: str | None = None, priority: int | None = None) -> Iterator[None]:
-    """Sets the tenant and the priority of all calls in the block, of any framework; None: as around it.
+def identity(*, tenant: str | None = None, priority: int | None = None, objective: str | None = None) -> Iterator[None]:
+    """Sets tenant, priority and performance objective of all calls in the block, of any framework; None: as around it.
 
-    Calls of LangChain objects may set their own in their metadata (``fineflow_tenant``, ``fineflow_priority``), which
-    counts before this. priority: higher ones are served first; 0 by default. Use it around whole calls: a stream reads
-    it where its first chunk is read.
+    Calls of LangChain objects may set their own in their metadata (``fineflow_tenant``, ``fineflow_priority``,
+    ``fineflow_objective``), which counts before this. Use it around whole calls: a stream reads it where its first
+    chunk is read.
 
-    Raises: TypeError if ``tenant`` is not a string or ``priority`` not an int.
+    priority: higher ones are served first; 0 by default. objective: what the answer is wanted for (Parrot, section
+    5.2); it matters where requests wait for an engine, and on engines with a ``latency_capacity``:
+
+    - ``"latency"`` (the default): the end of the whole call. Requests of one call that run concurrently are a task
+      group: all of them count, so they may fill an engine. One that the call waits for alone has to be quick.
+    - ``"throughput"``: of all such calls. Its requests may fill an engine, and come after others.
+    - ``"ttft"``: time to the first token. Its requests come before others.
+    - ``"tpot"``: time per output token. Its requests have to be quick, also in groups.
+
+    Raises: TypeError if ``tenant`` is not a string or ``priority`` not an int; ValueError for another objective.
     """
     if tenant is not None and not isinstance(tenant, str):
         raise TypeError(f"identity(tenant=...) is the name of a tenant, a string; got {tenant!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise TypeError(f"identity(priority=...) is an int, higher ones are served first; got {priority!r}")
-    tokens = [(var, var.set(value)) for var, value in identity_marks(tenant, priority)]
+    if wrong := wrong_objective(objective):
+        raise ValueError(f"identity(objective=...) is {wrong}")
+    tokens = [(var, var.set(value)) for var, value in Identity(tenant, priority, objective).marks()]
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.claims import Summary
-from fineflow.runtime.call.identity import Marks, identity_marks
+from fineflow.runtime.call.identity import UNKNOWN, Identity, Marks
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon_thread
@@ -35,20 +35,20 @@ class Admission:
     The marks identify the call to the queues of engines, in whatever stock does for it: what it asks for while stock
     waits is critical (its ``path`` is endless), whichever steps follow.
 
-    tenant, priority: of the call, if it sets them; else those around it. lends: False if nobody waits for the call yet.
+    identity: what the call says of itself; the rest is as around it. lends: False if nobody waits for the call yet.
     Raises CancelledError if its deadline has passed.
     """
 
     __slots__ = ("_before", "_lent", "_request", "_values")
 
-    def __init__(self, tenant: str | None = None, priority: int | None = None, *, lends: bool = True) -> None:
+    def __init__(self, identity: Identity = UNKNOWN, *, lends: bool = True) -> None:
         scopes.check()
         self._request: AdmissionRequest | None = None
-        self._values = identity_marks(tenant, priority)
+        self._values = identity.marks()
         if not inside.get():
             self._request = request = AdmissionRequest(
-                request_context.tenant.get() if tenant is None else tenant,
-                request_context.priority.get() if priority is None else priority,
+                request_context.tenant.get() if identity.tenant is None else identity.tenant,
+                request_context.priority.get() if identity.priority is None else identity.priority,
             )
             self._values += (*_OUTERMOST, (request_context.path, inf))
             if not request_context.query.get():

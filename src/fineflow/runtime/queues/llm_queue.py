@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from math import inf
@@ -19,12 +20,22 @@ from typing import Any, cast
 from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
+from fineflow.ir.objectives import THROUGHPUT, TPOT, TTFT
 from fineflow.protocols import Delta, LLMEngine, Sampling
 from fineflow.runtime import events, servers
 from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
-from fineflow.runtime.queues.placement import Instance, block_keys, in_service, instances_of, none_left, roomiest
+from fineflow.runtime.queues.placement import (
+    Instance,
+    block_keys,
+    in_service,
+    instances_of,
+    keep_one,
+    none_left,
+    roomiest,
+    separates,
+)
 from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start, mixes
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
@@ -54,6 +65,7 @@ class _Request(Waiter):
         self.blocks = block_keys(tokens, size) if shared else []  # only if common prefixes matter
         half = -(-len(tokens) // (2 * size))
         self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
+        self.quick = False  # set when it is admitted
         self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
         self.service: events.Service | None = None
 
@@ -74,7 +86,9 @@ class LLMQueue:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._line: WaitingLine[_Request] = WaitingLine()
         self._prefills: dict[int, _Request] = {}  # prefills in the line, by number
+        self._overtaking = 0  # requests that had to be quick, admitted since another one was
         self._full = False  # True while requests wait for room, not only for the next decision
+        self._asking: Counter[str] = Counter()  # requests that decode, or wait to, by query
         self._streams: set[DecodeStream] = set()
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
@@ -189,6 +203,7 @@ class LLMQueue:
         request = _Request(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
         self._line.join(request)
         if output:
+            self._asking[request.seen.query] += 1
             self._end_covered_prefills(tokens)
         else:
             self._prefills[number] = request
@@ -197,9 +212,12 @@ class LLMQueue:
 
     def _leave(self, request: _Request) -> None:
         self._line.leave(request)
-        self._prefills.pop(request.seen.number, None)
+        if self._prefills.pop(request.seen.number, None) is None:
+            self._asking[request.seen.query] -= 1
+            if not self._asking[request.seen.query]:
+                del self._asking[request.seen.query]
         if request.room.done() and not request.room.cancelled() and request.room.exception() is None:
-            request.room.result().end(request.alone, request.blocks, request.size)
+            request.room.result().end(request.alone, request.blocks, request.size, quick=request.quick)
         self._decide_soon()
 
     def _end_covered_prefills(self, tokens: Sequence[int]) -> None:
@@ -224,6 +242,7 @@ class LLMQueue:
             self._loop, self._iterations = loop, 0
             self._line.drain()
             self._prefills.clear()
+            self._asking.clear()
             self._streams.clear()
             for instance in self.instances:
                 instance.reset()
@@ -243,7 +262,18 @@ class LLMQueue:
             self._iterate()
 
     def _limited(self) -> bool:
-        return any(instance.capacity < inf for instance in self.instances)
+        return any(min(each.capacity, each.latency_capacity) < inf for each in self.instances)
+
+    def _has_to_be_quick(self, request: _Request) -> bool:
+        """Returns True if a request counts by itself: each for "tpot"; for "latency" one that its call waits for alone.
+
+        Requests of one call that run concurrently are a task group, whose last one counts (Parrot, section 5.2). Here
+        those that are in the queue together, so calls inside functions of the user's form groups, too.
+        """
+        asked = request.seen.objective
+        if request.seen.number in self._prefills or asked in (THROUGHPUT, TTFT):
+            return False
+        return asked == TPOT or self._asking[request.seen.query] < 2
 
     def _mixes(self) -> bool:
         """Returns True if the policy lets queries share the engine. An error of the policy is raised at a decision."""
@@ -261,7 +291,10 @@ class LLMQueue:
             self._admit()
 
     def _admit(self) -> None:
-        """Admits requests in order until one does not fit: it waits, and so do all after it."""
+        """Admits requests in order until one does not fit: it waits, and so do all after it.
+
+        If that one has to be quick, an instance is kept for it, and later requests go to the others.
+        """
         for request in self._line:
             if request.room.done():  # cancelled, or a prefill that is not needed
                 self._line.leave(request)
@@ -270,19 +303,43 @@ class LLMQueue:
         try:
             mixed = self._mixes()
             instances = [instance for instance in self.instances if mixed or not instance.running]
-            self._full = False
-            for request in self._order(by_prefix=mixed):
-                instance = roomiest(instances, request.tokens, request.blocks, request.size, request.output)
-                if instance is None:
-                    self._full = True
-                    for stream in self._streams:
-                        stream.recheck()
+            self._full = kept = False
+            order = self._quick_first(self._order(by_prefix=mixed))
+            mixing = any(not each.quick for each in order) or any(each.running > each.quick for each in instances)
+            for request in order:
+                if kept and request.quick:
+                    continue  # behind the one that waits
+                prompt = request.tokens, request.blocks, request.size
+                instance = roomiest(instances, *prompt, request.output, quick=request.quick, mixing=mixing)
+                if instance is not None:
+                    self._line.serve((request, request.seen.items))
+                    self._overtaking = self._overtaking + 1 if request.quick else 0
+                    instance.begin(request.alone, *prompt[1:], quick=request.quick)
+                    request.room.set_result(instance)
+                    continue
+                self._full = True
+                for stream in self._streams:
+                    stream.recheck()
+                kept = request.quick and keep_one(instances)
+                if not kept:
                     return
-                self._line.serve((request, request.seen.items))
-                instance.begin(request.alone, request.blocks, request.size)
-                request.room.set_result(instance)
         except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
+
+    def _quick_first(self, order: Iterator[_Request]) -> list[_Request]:
+        """Returns requests in order; on instances that separate them, those that have to be quick before others.
+
+        Otherwise these would fill again what an instance has drained for a quick one. After ``PATIENCE`` quick ones in
+        a row the order counts, so none waits without end.
+        """
+        found = list(order)
+        for request in found:
+            request.quick = self._has_to_be_quick(request)
+        for instance in self.instances:
+            instance.kept = False
+        if any(map(separates, self.instances)) and self._overtaking < PATIENCE:
+            found.sort(key=lambda request: not request.quick)
+        return found
 
     def _order(self, *, by_prefix: bool) -> Iterator[_Request]:
         """Yields waiting requests in the policy's order. by_prefix: those that share half their prompt follow each."""

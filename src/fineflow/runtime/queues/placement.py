@@ -3,6 +3,10 @@
 Load comes first. A batch goes to an idle instance. A request to an LLM goes to the instance with the fewest occupied
 tokens of KV cache, counting those that it would have to compute. So a long prefix that an instance has computed,
 or is about to, outweighs a somewhat higher load (Parrot, Algorithm 1: requests with a common prefix share an engine).
+
+An instance with a ``latency_capacity`` takes no more than that while a request runs on it that has to be quick, and its
+full capacity otherwise. So quick requests share instances, and others go elsewhere (Parrot, section 5.4: an engine's
+capacity follows its strictest request).
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ class Instance:
     """One instance: the engine object, and its state as its queue sees it.
 
     name: lane in timelines. load: items of running batches, or tokens of running requests. running: batches or requests
-    that run now. served: items or tokens given to it so far. lost: the error that took it out of service.
+    that run now; quick: those of them that have to be quick. kept: for one of these that waits. served: items or tokens
+    given to it so far. lost: the error that took it out of service.
     """
 
     def __init__(self, engine: Any, name: str = "") -> None:
@@ -31,6 +36,8 @@ class Instance:
         self.name = name or engine.name
         self.load = 0
         self.running = 0
+        self.quick = 0
+        self.kept = False
         self.served = 0
         self.lost: BackendError | None = None
         self._held: Counter[int] = Counter()  # blocks of the prompts of running requests
@@ -47,16 +54,29 @@ class Instance:
         return inf if found is None else float(found)
 
     @property
+    def latency_capacity(self) -> float:
+        """Tokens up to which requests that have to be quick are; the capacity if the engine names no such limit."""
+        found = getattr(self.engine, "latency_capacity", None)
+        return self.capacity if found is None else min(float(found), self.capacity)
+
+    def limit(self, *, quick: bool) -> float:
+        """Returns the tokens that it may work on with one more request, which has to be quick or not."""
+        if self.kept and not quick:
+            return 0
+        return self.latency_capacity if quick or self.quick else self.capacity
+
+    @property
     def context(self) -> float:
         """Most tokens of prompt and output of one request together; infinite if the engine reports no limit."""
         found = getattr(self.engine, "context", None)
         return inf if found is None else float(found)
 
-    def begin(self, load: int, blocks: Sequence[int] = (), size: int = 0) -> None:
+    def begin(self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False) -> None:
         """Adds work: ``load``, and ``blocks`` of ``size`` tokens; a block that several requests share counts once."""
         self.load += load + sum(size for block in blocks if not self._held[block])
         self._held.update(blocks)
         self.running += 1
+        self.quick += quick
         self.served += load + size * len(blocks)
         for block in blocks:
             self._known[block] = None
@@ -64,7 +84,7 @@ class Instance:
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
-    def end(self, load: int, blocks: Sequence[int] = (), size: int = 0) -> None:
+    def end(self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False) -> None:
         """Removes work that has ended."""
         self._held.subtract(blocks)
         for block in blocks:
@@ -73,10 +93,11 @@ class Instance:
                 self.load -= size
         self.load -= load
         self.running -= 1
+        self.quick -= quick
 
     def reset(self) -> None:
         """Drops all work: it ended with its event loop."""
-        self.load = self.running = 0
+        self.load = self.running = self.quick = 0
         self._held.clear()
 
     def held(self, blocks: Sequence[int]) -> int:
@@ -117,22 +138,53 @@ def idlest(instances: Iterable[Instance]) -> Instance | None:
 
 
 def roomiest(
-    instances: Iterable[Instance], tokens: Sequence[int], blocks: Sequence[int], size: int, output: int
+    instances: Iterable[Instance],
+    tokens: Sequence[int],
+    blocks: Sequence[int],
+    size: int,
+    output: int,
+    *,
+    quick: bool = False,
+    mixing: bool = False,
 ) -> Instance | None:
     """Returns the instance for an LLM request: fewest tokens occupied or to be computed; None if all are full.
 
-    blocks, size: keys of the prompt's blocks, tokens per block. output: tokens reserved for the output. A request
-    larger than the capacity runs alone.
+    blocks, size: keys of the prompt's blocks, tokens per block. output: tokens reserved for the output. quick: it has
+    to be quick. mixing: there are requests that need not be; where instances have a ``latency_capacity``, these go
+    apart from quick ones, if they can. A request larger than the capacity runs alone.
     """
     whole = len(tokens) + output
     fitting = [
         instance
         for instance in in_service(instances)
-        if not instance.running or instance.load + whole - instance.held(blocks) * size <= instance.capacity
+        if not instance.running or instance.load + whole - instance.held(blocks) * size <= instance.limit(quick=quick)
     ]
     if len(fitting) < 2:
         return fitting[0] if fitting else None
-    return min(fitting, key=lambda each: (each.load + whole - each.known(tokens, blocks, size), each.served))
+    ranks = {each: _harm(each, quick=quick) if mixing else 0 for each in fitting}
+    return min(
+        fitting, key=lambda each: (ranks[each], each.load + whole - each.known(tokens, blocks, size), each.served)
+    )
+
+
+def separates(instance: Instance) -> bool:
+    """Returns True for an instance that takes less while a request runs that has to be quick."""
+    return instance.latency_capacity < instance.capacity
+
+
+def keep_one(instances: Iterable[Instance]) -> bool:
+    """Keeps an instance for requests that have to be quick: one where such run, or the idlest. False if none can be."""
+    able = [each for each in in_service(instances) if separates(each)]
+    if able:
+        min(able, key=lambda each: (not each.quick, each.load)).kept = True
+    return bool(able)
+
+
+def _harm(instance: Instance, *, quick: bool) -> int:
+    """Returns how much a request would change what an instance may take: 0 for not at all, up to 2."""
+    if instance.latency_capacity >= instance.capacity or (bool(instance.quick) is quick and instance.running):
+        return 0
+    return 1 if not instance.running and quick else 2 * (quick or bool(instance.quick))
 
 
 def none_left(name: str, instances: Iterable[Instance]) -> BackendError:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fineflow.ir import Op
+from fineflow.ir.objectives import LATENCY, THROUGHPUT, TTFT
 
 PATIENCE = 16  # a waiting request rises by one priority after so many batches
 _REMEMBERED = 1024  # tenants without waiting requests whose usage a queue remembers: each user may be a tenant
 _SMALL = 4  # one out of so many slots of a batch may go to small requests of later queries
+_BY_OBJECTIVE = {TTFT: 1, THROUGHPUT: -1}  # priorities
 _CRITICAL = 0.7  # a request with at least this share of its query's longest path is critical
 
 
@@ -27,8 +29,8 @@ class Waiting:
     primitives. items: items that no batch has taken yet, at least 1; for a request to an LLM, its tokens. primitive:
     name of the primitive that it serves ("" outside of graphs). started: start of its query, in seconds. path:
     predicted seconds from its start to the end of the query. tenant, weight: the tenant of its call, and that tenant's
-    share of the engine relative to others. priority: of its call, higher first. passed: batches that were served while
-    it waited; counted only if priorities differ.
+    share of the engine relative to others. priority: of its call, higher first. objective: of its call
+    (``ir.objectives``). passed: batches that were served while it waited; counted only if ranks differ.
     """
 
     number: int
@@ -42,7 +44,13 @@ class Waiting:
     tenant: str = ""
     weight: float = 1.0
     priority: int = 0
+    objective: str = LATENCY
     passed: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Its priority; the time to a first token counts one more, throughput one less."""
+        return self.priority + _BY_OBJECTIVE.get(self.objective, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +299,7 @@ def _arrival(request: Waiting) -> int:
 
 
 def _urgency(request: Waiting) -> int:
-    return request.priority + request.passed // PATIENCE
+    return request.rank + request.passed // PATIENCE
 
 
 def _op(taken: Sequence[Take], waiting: Sequence[Waiting]) -> Op | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from fineflow.ir import Op
+from fineflow.ir.objectives import LATENCY
 from fineflow.runtime import events
 from fineflow.runtime.queues.policy import Waiting
 
@@ -29,6 +30,9 @@ weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
 priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
 """Priority of the call among those of its tenant: higher first."""
 
+objective: ContextVar[str] = ContextVar("fineflow_objective", default=LATENCY)
+"""Performance objective of the call, one of ``OBJECTIVES``."""
+
 must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=False)
 """True while the current code blocks an event loop: callers that hold a permit may need that loop to finish."""
 
@@ -48,4 +52,5 @@ def waiting_record(number: int, op: Op, items: int) -> Waiting:
         tenant=tenant.get(),
         weight=weight.get(),
         priority=priority.get(),
+        objective=objective.get(),
     )

@@ -39,7 +39,7 @@ class WaitingLine(Generic[W]):
         self.numbers = itertools.count()
         self.shares = FairShares()
         self.rounds = 0
-        self._lanes: dict[tuple[str, int], dict[int, W]] = {}  # by tenant and priority, then by number
+        self._lanes: dict[tuple[str, int], dict[int, W]] = {}  # by tenant and rank, then by number
 
     def __len__(self) -> int:
         return sum(map(len, list(self._lanes.values())))
@@ -124,7 +124,7 @@ class WaitingLine(Generic[W]):
             step = PATIENCE
         else:
             waiters, step = list(self), 1
-        ranked = len({waiter.seen.priority for waiter in waiters}) > 1
+        ranked = len({waiter.seen.rank for waiter in waiters}) > 1
         for waiter in waiters:
             passed = (self.rounds - waiter.joined) // step * step if ranked else 0
             if waiter.seen.passed != passed:
@@ -135,7 +135,7 @@ class WaitingLine(Generic[W]):
 
 
 def _lane(waiter: Waiter) -> tuple[str, int]:
-    return waiter.seen.tenant, waiter.seen.priority
+    return waiter.seen.tenant, waiter.seen.rank
 
 
 class Turn:
