@@ -41,6 +41,7 @@ class ChainBuilder(Builder):
     def has_inside(self, found: Mapping[str, Any]) -> None:
         """Notes the components that the function in the step that was added last calls, if there are any."""
         if found:
+            found = {type(part).__name__ if name == "self" else name: part for name, part in found.items()}
             last = self.primitives[-1]
             self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(found)})
             self._note_inside(last.name, found)
