@@ -124,6 +124,16 @@ def test_a_bound_holds(awaits: bool) -> None:
     assert llm.meter.peak == 2
 
 
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_bound_holds_for_all_inputs_of_a_batch(awaits: bool) -> None:
+    llm = FakeChat(answers=says, prefill=SECONDS)
+    graph, bound = graded(llm, awaits=awaits), {"max_concurrency": 2}
+    for _ in range(2):
+        found = asyncio.run(graph.abatch([TEXTS] * 4, bound)) if awaits else graph.batch([TEXTS] * 4, [bound] * 4)
+        assert [len(each["grades"]) for each in found] == [4] * 4
+    assert llm.meter.peak == 2
+
+
 def test_a_fault_of_ours_leaves_the_node_to_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     graph: Any = fineflow.optimize(graded(FakeChat(answers=says)).__wrapped__)
     expected = graph.__wrapped__.invoke(TEXTS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from fineflow.adapters.core.invocation import Again, Unrepeatable
-from fineflow.adapters.langchain.calls import ChainCall
+from fineflow.adapters.langchain.calls import ChainCall, semaphore
 from fineflow.adapters.langchain.proxy import Optimized
 
 
@@ -25,24 +26,30 @@ class OptimizedGraph(Optimized):
     """A compiled graph. What does not run it (state, drawing, subgraphs, caches) is the user's graph's own."""
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if self._self_idle("invoke", True):
-            return self.__wrapped__.invoke(input, config, **kwargs)
-        return self._self_call(self._self_chain_call("invoke", input, config, kwargs, sync=True))
+        return self._self_invoke(input, config, kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if self._self_idle("ainvoke", True):
-            return await self.__wrapped__.ainvoke(input, config, **kwargs)
-        return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False))
+        return await self._self_ainvoke(input, config, kwargs)
 
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
         kind: Any = type(self.__wrapped__)
-        runs: Any = self if kind.batch is Runnable.batch else self.__wrapped__  # stock's calls invoke for each input
+        runs: Any = _Inputs(self, config) if kind.batch is Runnable.batch else self.__wrapped__
         return kind.batch(runs, inputs, config, return_exceptions=return_exceptions, **kwargs)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
         kind: Any = type(self.__wrapped__)
-        runs: Any = self if kind.abatch is Runnable.abatch else self.__wrapped__
+        runs: Any = _Inputs(self, config) if kind.abatch is Runnable.abatch else self.__wrapped__
         return await kind.abatch(runs, inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def _self_invoke(self, input: Any, config: Any, kwargs: dict[str, Any], limit: Any = None) -> Any:
+        if self._self_idle("invoke", True):
+            return self.__wrapped__.invoke(input, config, **kwargs)
+        return self._self_call(self._self_chain_call("invoke", input, config, kwargs, sync=True, limit=limit))
+
+    async def _self_ainvoke(self, input: Any, config: Any, kwargs: dict[str, Any], limit: Any = None) -> Any:
+        if self._self_idle("ainvoke", True):
+            return await self.__wrapped__.ainvoke(input, config, **kwargs)
+        return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False, limit=limit))
 
     def _self_chain_call(
         self,
@@ -69,3 +76,21 @@ class OptimizedGraph(Optimized):
 
     def _self_way(self, input: Any, config: Any) -> bool:
         return True
+
+
+class _Inputs:
+    """The graph in one batch, whose stock method calls it once per input.
+
+    ``max_concurrency`` bounds the component calls of all inputs together; one bound per input would allow its square.
+    """
+
+    def __init__(self, graph: OptimizedGraph, config: Any) -> None:
+        first = config[0] if isinstance(config, list | tuple) and config else config
+        self._graph = graph
+        self._limit = semaphore(first.get("max_concurrency") if isinstance(first, Mapping) else None)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self._graph._self_invoke(input, config, kwargs, self._limit)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return await self._graph._self_ainvoke(input, config, kwargs, self._limit)
