@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -132,6 +134,45 @@ def test_a_bound_holds_for_all_inputs_of_a_batch(awaits: bool) -> None:
         found = asyncio.run(graph.abatch([TEXTS] * 4, bound)) if awaits else graph.batch([TEXTS] * 4, [bound] * 4)
         assert [len(each["grades"]) for each in found] == [4] * 4
     assert llm.meter.peak == 2
+
+
+class Owner:
+    """Owns its graph, whose nodes are its methods, as apps that are made for one request do."""
+
+    def __init__(self, llm: Any) -> None:
+        self.grader = ask("Grade {text} DOC", llm)
+        graph = StateGraph(dict)
+        graph.add_node("grade", self.grade)
+        graph.add_node("end", self.end)
+        graph.add_edge(START, "grade")
+        graph.add_edge("grade", "end")
+        graph.add_edge("end", END)
+        self.graph = optimized(graph.compile())
+
+    def grade(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": [self.grader.invoke({"text": each}) for each in state["texts"]]}
+
+    def end(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"count": len(state["grades"])}
+
+
+def test_graphs_and_what_their_nodes_refer_to_are_not_kept() -> None:
+    llm, alive = FakeChat(answers=says), list[Any]()
+    for _ in range(3):
+        app = Owner(llm)
+        assert app.graph.invoke(TEXTS) == {"count": 4}
+        alive.append(weakref.ref(app))
+        del app
+    gc.collect()
+    assert [each() for each in alive] == [None] * 3
+
+
+def test_a_function_that_is_replaced_is_looked_at_again() -> None:
+    llm = FakeChat(answers=says, prefill=SECONDS)
+    graph = graded(llm)
+    assert graph.invoke(TEXTS) == graph.invoke(TEXTS)
+    graph.nodes["grade"].bound.func = lambda state: {"grades": "none"}
+    assert graph.invoke(TEXTS) == {"grades": "none"}
 
 
 def test_a_fault_of_ours_leaves_the_node_to_stock(monkeypatch: pytest.MonkeyPatch) -> None:

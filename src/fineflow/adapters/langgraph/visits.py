@@ -11,9 +11,9 @@ from __future__ import annotations
 import copy
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import run_in_executor
@@ -97,31 +97,59 @@ def _visited(step: Any) -> Any:
     return made
 
 
-# By the id of a step: the step, its functions, and those in their place.
-_known: dict[int, tuple[weakref.ref[Any], dict[str, Any], dict[str, Any]]] = {}
+class _Known(NamedTuple):
+    """What is known of a step. Holds neither the step nor its functions: these often refer to the graph and to the app.
+
+    own: references to the functions it had, by attribute. gaining: attributes whose functions may gain.
+    """
+
+    step: weakref.ref[Any]
+    own: dict[str, Callable[[], Any]]
+    gaining: tuple[str, ...]
+
+    def holds(self, step: Any) -> bool:
+        """Returns True if this is about a step as it is now."""
+        return self.step() is step and all(found() is step.__dict__.get(name) for name, found in self.own.items())
+
+
+_known: dict[int, _Known] = {}  # by the id of a step
 
 
 def _functions_of(step: Any) -> dict[str, Any]:
     """Returns functions in place of those of a step whose component calls may gain, by attribute; {} for none."""
-    kept, own = _known.get(id(step)), {name: step.__dict__.get(name) for name in _HOLDING}
-    if kept is not None and kept[0]() is step and all(func is kept[1][name] for name, func in own.items()):
-        return kept[2]
-    made = _made(step)
-    if len(_known) >= _MOST:
-        _known.clear()
-    number = id(step)
-    _known[number] = weakref.ref(step, lambda _: _known.pop(number, None)), own, made
-    return made
+    kept = _known.get(id(step))
+    if kept is None or not kept.holds(step):
+        if len(_known) >= _MOST:
+            _known.clear()
+        number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
+        kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, _gaining(step))
+        _known[number] = kept
+    return _made(step, kept.gaining) if kept.gaining else {}
 
 
-def _made(step: Any) -> dict[str, Any]:
+def _reference(func: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(func)
+    except TypeError:  # None, or an object without weak references, which is looked at in every visit
+        return _nothing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _gaining(step: Any) -> tuple[str, ...]:
     own = user_functions(step)
     scanned = calls_of(own)
     if scanned is None:
-        return {}
+        return ()
     claims_inside(scanned)
+    return tuple(name for name, func in attributes_of(step).items() if any(func is each for each in own))
+
+
+def _made(step: Any, gaining: Sequence[str]) -> dict[str, Any]:
     hidden = {**HIDDEN_VALUES, **dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), "writer": INERT}
-    users = {name: func for name, func in attributes_of(step).items() if any(func is each for each in own)}
+    users = {name: step.__dict__[name] for name in gaining}
     made = {name: looked_through(func, partial(_begin, func, hidden)) for name, func in users.items()}
     if "func" in made and in_executor(step.__dict__.get("afunc"), step.func):
         made["afunc"] = wraps(step.func)(partial(run_in_executor, None, made["func"]))
