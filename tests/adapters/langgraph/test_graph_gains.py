@@ -11,6 +11,7 @@ from graph_cases import VALUE, App, ask, says
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import chain
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -170,6 +171,15 @@ def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
     after = virtual_threads.run(lambda: run(fineflow.optimize(app, strict=True)))
     assert repr(after.value) == repr(before.value)
     assert (before.seconds, after.seconds) == (3.0, 1.0)
+
+
+def test_copies_gain_and_have_what_is_put_into_them() -> None:
+    app, value = _method()
+    saver = InMemorySaver()
+    made = fineflow.optimize(app, strict=True).copy(update={"checkpointer": saver})
+    assert made.checkpointer is saver
+    assert app.checkpointer is None
+    assert virtual_threads.run(lambda: made.invoke(value, CONFIG)).seconds == 1.0
 
 
 def test_a_graph_without_gain_goes_straight_to_the_users() -> None:

@@ -41,6 +41,10 @@ class OptimizedGraph(Optimized):
         runs: Any = _Inputs(self, config) if kind.abatch is Runnable.abatch else self.__wrapped__
         return await kind.abatch(runs, inputs, config, return_exceptions=return_exceptions, **kwargs)
 
+    def copy(self, update: dict[str, Any] | None = None) -> Any:
+        """Returns an optimized copy: servers of graphs put their checkpointer into one, and run that."""
+        return self._self_optimized(self.__wrapped__.copy(update))
+
     def _self_invoke(self, input: Any, config: Any, kwargs: dict[str, Any], limit: Any = None) -> Any:
         if self._self_idle("invoke", True):
             return self.__wrapped__.invoke(input, config, **kwargs)
