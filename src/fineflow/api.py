@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _EXPECTED = "explain(..., last_run=True) expects an object that fineflow.optimize() returned, after a call of it"
+_NONE_AHEAD = (
+    "no call of this one has ended in which anything ran ahead. Call it, or see explain() without last_run for why its "
+    "calls run as stock"
+)
+_ONLY_INSIDE = (
+    "in the last call of this one only calls inside its functions ran ahead, which are not timed one by one. See "
+    "explain() without last_run for where they are"
+)
 _NO_GAIN = "nothing in it can start earlier than stock starts it"
 _NO_GAIN_YET = f"as it is, {_NO_GAIN}"
 
@@ -128,10 +136,8 @@ def explain(
         return Explanation(name=type(obj).__name__, fallback=text, taken=False)
     found = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
     if last_run and not _ran(found):
-        raise ValueError(
-            f"{_EXPECTED}; no call of this one has ended in which anything ran ahead. Call it, or see explain() "
-            "without last_run for why its calls run as stock"
-        )
+        trace = None if obj._self_last is None else obj._self_last.trace
+        raise ValueError(f"{_EXPECTED}; {_ONLY_INSIDE if trace is not None and trace.inside else _NONE_AHEAD}")
     return found
 
 

@@ -204,3 +204,13 @@ def test_explain_says_what_goes_ahead_in_each_node() -> None:
     assert "graph_cases.py" in said
     assert "makes no two component calls" in said
     assert "@fineflow.pure" not in said
+
+
+def test_explain_of_the_last_run_says_that_steps_of_graphs_are_not_timed() -> None:
+    app, value = _method()
+    fast = fineflow.optimize(app, strict=True)
+    with pytest.raises(ValueError, match="no call of this one has ended in which anything ran ahead"):
+        fineflow.explain(fast, last_run=True)
+    virtual_threads.run(lambda: fast.invoke(value))
+    with pytest.raises(ValueError, match="only calls inside its functions ran ahead"):
+        fineflow.explain(fast, last_run=True)
