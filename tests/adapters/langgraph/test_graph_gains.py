@@ -173,6 +173,44 @@ def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
     assert (before.seconds, after.seconds) == (3.0, 1.0)
 
 
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_tasks_gain_where_the_entrypoint_calls_components_itself(entry: str) -> None:
+    grader = _grader()
+
+    @task
+    def grade(texts: list[str]) -> list[str]:
+        return [grader.invoke({"text": each}) for each in texts]
+
+    @entrypoint()
+    def app(texts: list[str]) -> list[str]:
+        grades = grade(texts).result()
+        return [*grades, grader.invoke({"text": "d"}), grader.invoke({"text": "e"})]
+
+    def run(graph: Any) -> Any:
+        return graph.invoke(["a", "b", "c"]) if entry == "invoke" else asyncio.run(graph.ainvoke(["a", "b", "c"]))
+
+    before = virtual_threads.run(lambda: run(app))
+    after = virtual_threads.run(lambda: run(fineflow.optimize(app, strict=True)))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (5.0, 3.0)  # what comes after a task is stock's
+
+
+@pytest.mark.parametrize("made", [_method, _tool])
+def test_a_graph_gains_that_a_node_with_calls_of_its_own_invokes(made: Any) -> None:
+    inner, value = made()
+    grader = _grader()
+
+    def node(state: dict[str, Any]) -> dict[str, Any]:
+        first = [grader.invoke({"text": each}) for each in ("d", "e")]
+        return {"found": repr(inner.invoke(value, debug=False)), "first": first}
+
+    app, _ = _node_of(node, None)
+    before = virtual_threads.run(lambda: app.invoke({"a": 1}))
+    after = virtual_threads.run(lambda: fineflow.optimize(app, strict=True).invoke({"a": 1}))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (5.0, 2.0)
+
+
 def test_copies_gain_and_have_what_is_put_into_them() -> None:
     app, value = _method()
     saver = InMemorySaver()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
@@ -61,16 +62,45 @@ def install() -> None:
 
 def _visiting(own: Any, name: str) -> Any:
     def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        return own.__get__(_visited(step), type(step))(*args, **named)
+        with _entered(step):
+            return own.__get__(_visited(step), type(step))(*args, **named)
 
     return method
 
 
 def _avisiting(own: Any, name: str) -> Any:
     async def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        return await own.__get__(_visited(step), type(step))(*args, **named)
+        with _entered(step):
+            return await own.__get__(_visited(step), type(step))(*args, **named)
 
     return method
+
+
+@contextmanager
+def _leaving() -> Iterator[None]:
+    before = active.set(None)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # closed in another context
+            active.reset(before)
+
+
+_STAYING = nullcontext()
+
+
+def _entered(step: Any) -> AbstractContextManager[None]:
+    """Leaves the function around a step that LangGraph runs: a task that it calls, a node of a graph that it invokes.
+
+    Walks of that function do not get there. They do go through the tools and the ``RunnableLambda`` that it calls.
+    """
+    inside = isinstance(step, RunnableCallable) and active.get() is not None and _graph() is not None
+    return _leaving() if inside else _STAYING
+
+
+def _graph() -> Claiming | None:
+    here = under_way.get()
+    return here if here is not None and isinstance(here.shadows, GraphShadows) else None
 
 
 def _here() -> Claiming | None:
@@ -78,8 +108,7 @@ def _here() -> Claiming | None:
 
     None inside of other optimized calls, and where the walks of a function around this one go through it.
     """
-    here = under_way.get()
-    return here if here is not None and isinstance(here.shadows, GraphShadows) and active.get() is None else None
+    return _graph() if active.get() is None else None
 
 
 def _visited(step: Any) -> Any:
