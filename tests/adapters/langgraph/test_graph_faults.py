@@ -54,12 +54,13 @@ def test_failures_and_retries_are_those_of_stock(fails: str, times: int, awaits:
 
 @pytest.mark.parametrize("awaits", [False, True])
 def test_a_recursion_limit_holds(awaits: bool) -> None:
+    before = left()
     app = App(SECONDS, awaits=awaits)
     graph: Any = optimized(app.graph)
     limited = {**CONFIG, "recursion_limit": 2}
     with pytest.raises(GraphRecursionError):
         asyncio.run(graph.ainvoke(VALUE, limited)) if awaits else graph.invoke(VALUE, limited)
-    assert not settled()
+    assert not settled(before=before)
 
 
 def graded(llm: Any, *, awaits: bool = False) -> Any:
@@ -84,7 +85,7 @@ TEXTS = {"texts": ["a", "b", "c", "d"]}
 
 
 def test_a_cancelled_run_stops_its_calls() -> None:
-    gate = Gate()
+    before, gate = left(), Gate()
     llm = FakeChat(answers=says, gate=gate)
     graph = graded(llm, awaits=True)
 
@@ -98,7 +99,7 @@ def test_a_cancelled_run_stops_its_calls() -> None:
         assert llm.meter.in_flight == 0
 
     asyncio.run(main())
-    assert not settled()
+    assert not settled(before=before)
 
 
 def test_a_closed_stream_leaves_nothing() -> None:

@@ -75,6 +75,8 @@ class DryCalls(InnerCalls):
     saved: seconds by which the function would have ended earlier, so far. early: calls that would have run ahead.
     """
 
+    learns = False
+
     def __init__(
         self,
         components: Components,

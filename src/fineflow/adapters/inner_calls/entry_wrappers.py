@@ -170,7 +170,7 @@ def _run(begin: Begin | None, own: Any, args: Any, named: Any) -> Any:
     calls = None if begin is None or on_engine_loop() else begin(args, named)
     if calls is None:
         return own(*args, **named)
-    calls.look()
+    calls.begin()
     before = active.set(calls)
     try:
         return own(*args, **named)
@@ -183,7 +183,7 @@ async def _arun(begin: Begin, own: Any, args: Any, named: Any) -> Any:
     calls = begin(args, named)
     if calls is None:
         return await own(*args, **named)
-    calls.look()
+    calls.begin()
     before = active.set(calls)
     try:
         return await own(*args, **named)

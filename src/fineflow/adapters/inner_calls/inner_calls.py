@@ -14,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -32,6 +34,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
+from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
@@ -56,6 +59,7 @@ class InnerCalls:
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
+    learns: ClassVar[bool] = True  # whether walks of the function pay
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class InnerCalls:
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
+        self._walked = self._saved = 0.0  # seconds of processor time of walks; seconds that stock waited less
         self._most = components.limit() or options.max_concurrency or _AT_ONCE
 
     # --- walks ------------------------------------------------------------------------------------------------------
@@ -94,6 +99,12 @@ class InnerCalls:
         If that fails, the function runs as it is and a warning says so; with ``strict=True`` it raises PlanningError.
         """
         self._guarded(self._look)
+
+    def begin(self) -> None:
+        """Makes the first walk, unless walks of this function have turned out to cost more than they save."""
+        self._over = self.learns and not self._options.eager and skips(self._func)
+        if not self._over:
+            self.look()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -114,7 +125,9 @@ class InnerCalls:
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
             self._results = 0
+            began = time.thread_time()
             self._waiting = self._finder.look()
+            self._walked += time.thread_time() - began
             self._fill()
 
     def _next_look(self, call: FoundCall) -> bool:
@@ -301,6 +314,7 @@ class InnerCalls:
         """Notes how long a call had run when stock asked for it: that is how much less stock waited."""
         seconds, here = max(min(asked, call.ended or asked) - call.since, 0.0), self._claiming
         with self._lock:
+            self._saved += seconds
             while here is not None:
                 here.call.inside += seconds
                 here = here.outer
@@ -334,9 +348,20 @@ class InnerCalls:
     def _left(self) -> list[CallAhead]:
         with self._lock:
             self._over = True
+            self._learn()
             left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]
             self._finder.calls.clear()
         return left
+
+    def _learn(self) -> None:
+        """Notes what the walks took and saved; once, and if there was one."""
+        if not (self.learns and self._walked):
+            return
+        with suppress(Exception):  # of a component that changes: it is stock's to report
+            made = [call for call in self._finder.calls if call.ahead is not None and call.taken]
+            gained = self._saved < self._walked and any(map(self._gains, made))  # inside a call, not beside it
+            learn(self._func, walked=self._walked, saved=inf if gained else self._saved)
+        self._walked = 0.0
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:
