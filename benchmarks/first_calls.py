@@ -58,7 +58,7 @@ def first_calls() -> dict[str, tuple[float, float, float]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = arguments(__doc__ or "", runs=5)
+    parser = arguments(__doc__ or "", runs=12)
     parser.add_argument("--one", action="store_true", help="print the figures of this process as JSON")
     given = parser.parse_args(argv)
     if given.one:
