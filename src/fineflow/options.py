@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fineflow.ir.objectives import wrong_objective
@@ -63,6 +63,14 @@ class Options:
             return
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
             raise ValueError(f"timeout is a number of seconds above 0, or None for no limit; got {seconds!r}")
+
+
+def changes_nothing(options: Options) -> bool:
+    """Returns True if calls with these options are as those of any other optimized object around them."""
+    return replace(options, strict=False, eager=False) == _DEFAULT
+
+
+_DEFAULT = Options()
 
 
 def disabled() -> bool:

@@ -97,6 +97,16 @@ def _chain() -> Any:
     return _node_of(grade, {"texts": ["a", "b", "c"]})
 
 
+def _optimized() -> Any:
+    """The chain was optimized before the graph was."""
+    grader = fineflow.optimize(_grader())
+
+    def grade(state: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": [grader.invoke({"text": each}) for each in state["texts"]]}
+
+    return _node_of(grade, {"texts": ["a", "b", "c"]})
+
+
 def _tool() -> Any:
     grader = _grader()
 
@@ -159,7 +169,7 @@ def test_tasks_without_a_name_are_planned() -> None:
     assert (before.seconds, after.seconds) == (6.0, 4.0)  # a partial is not looked through
 
 
-@pytest.mark.parametrize("made", [_method, _chain, _tool, _functional, _entrypoint])
+@pytest.mark.parametrize("made", [_method, _optimized, _chain, _tool, _functional, _entrypoint])
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
 def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
     app, value = made()
@@ -195,7 +205,7 @@ def test_tasks_gain_where_the_entrypoint_calls_components_itself(entry: str) -> 
     assert (before.seconds, after.seconds) == (5.0, 3.0)  # what comes after a task is stock's
 
 
-@pytest.mark.parametrize("made", [_method, _tool])
+@pytest.mark.parametrize("made", [_method, _optimized, _tool])
 def test_a_graph_gains_that_a_node_with_calls_of_its_own_invokes(made: Any) -> None:
     inner, value = made()
     grader = _grader()

@@ -20,7 +20,7 @@ from fineflow.adapters.core.repeatable import Verdict, verdict
 from fineflow.adapters.core.session import Session
 from fineflow.adapters.core.verifying import Sampled, chosen
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.options import Options
+from fineflow.options import Options, changes_nothing
 from fineflow.runtime import recording
 from fineflow.runtime.call.cancellation import stopping
 from fineflow.runtime.call.claims import Summary
@@ -57,6 +57,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_components: dict[int, Planned] = {}
         self._self_last: Summary | None = None  # of the call that ended last: statistics, no values
         self._self_verifies = options.verify is not None
+        self._self_merges = changes_nothing(options)  # in functions of another optimized object, calls are that one's
         self._self_verdicts: dict[int, tuple[Plan, Verdict]] = {}  # by the id of the plan
 
     # Plans.
@@ -344,6 +345,14 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(self), (self.__wrapped__, *self._self_setup)
+
+
+def merged(obj: Any) -> Any:
+    """Returns the user's object of an optimized one that another optimized object's functions call; others as they are.
+
+    There its calls are parts of the outer call, as those of the user's object are, unless its options say otherwise.
+    """
+    return obj.__wrapped__ if issubclass(type(obj), Planned) and obj._self_merges else obj
 
 
 def _answering(planner: Planner) -> Planner:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fineflow.adapters.core.durations import quick
-from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
@@ -129,7 +129,8 @@ class CallFinder:
         return found
 
     def _resolved(self, obj: Any) -> Any:
-        """Returns the component behind a fresh one if stock has called it; any other as it is."""
+        """Returns the component behind a fresh one if stock has called it, or behind an optimized one."""
+        obj = merged(obj)
         if not isinstance(obj, Fresh) or (bound := self._fresh.bound(obj.made)) is None:
             return obj
         if obj.parent is None:

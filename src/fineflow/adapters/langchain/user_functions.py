@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -18,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
+from fineflow.adapters.core.proxy import merged
 from fineflow.adapters.core.recognition import of_package, owner, plain
 from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chain, methods_inside
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
@@ -134,7 +136,8 @@ def _found_in(obj: Any) -> Found | None:
 def calls_of(functions: Iterable[Any]) -> Found | None:
     """Returns what the first of some functions that may gain calls; None if none may."""
     scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
-    return next(filter(_may_gain, scanned), None)
+    own = (replace(each, components={name: merged(part) for name, part in each.components.items()}) for each in scanned)
+    return next(filter(_may_gain, own), None)
 
 
 def _may_gain(found: Found) -> bool:
@@ -156,6 +159,7 @@ def _is_component(obj: Any) -> bool:
         return (issubclass(obj, _MADE) and of_package(obj.__module__)) or makes_chains(obj)
     if isinstance(obj, FunctionType):
         return makes_chains(obj)
+    obj = merged(obj)
     kind = type(obj)
     if methods_of(obj) is not None:
         return True

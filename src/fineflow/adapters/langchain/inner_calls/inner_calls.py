@@ -22,7 +22,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.invocation import Invocation
-from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
@@ -87,7 +87,7 @@ class Runnables:
         )
 
     def _of_runnable(self, obj: Any) -> bool:
-        return issubclass(type(obj), Runnable) or type(obj) in (*MADE, Fresh)
+        return issubclass(type(merged(obj)), Runnable) or type(obj) in (*MADE, Fresh)
 
     def composite(self, obj: Any) -> bool:
         return composite(obj)
