@@ -59,10 +59,7 @@ def load(name: str) -> Any:
 
 
 def seconds(case: Case, entry: str, *, optimized: bool) -> tuple[Any, float]:
-    """Returns the updates of a run without what is new in every run, and the virtual seconds that it took.
-
-    The updates are sorted: the order of nodes that end at the same time is open in stock.
-    """
+    """Returns the updates of a run, comparable, and the virtual seconds that it took."""
     module = load(case.graph)
     services = load("graph_services")
     graph = module.build(services.Services(module.says))
@@ -76,7 +73,7 @@ def seconds(case: Case, entry: str, *, optimized: bool) -> tuple[Any, float]:
     run = (lambda: list(graph.stream(value, config))) if entry == "stream" else (lambda: asyncio.run(awaited()))
     with redirect_stdout(StringIO()), warnings.catch_warnings(action="ignore"):
         ran = virtual_threads.run(run)
-    return sorted(services.shown(ran.value), key=repr), ran.seconds
+    return services.in_order(ran.value), ran.seconds
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -107,7 +107,7 @@ def compare(
             found.append(asyncio.run(_updates(app, value, f"{name} {entry}", entry)))
             times[name, entry] = time.perf_counter() - began
     print(f"nodes: {', '.join(node for each in found[0] for node in each)}")
-    print(f"equal: {all(shown(each) == shown(found[0]) for each in found)}")
+    print(f"equal: {all(in_order(each) == in_order(found[0]) for each in found)}")
     for entry in entries:
         stock, ours = times["stock", entry], times["fineflow", entry]
         print(f"{entry}: stock {stock:.2f} s, fineflow {ours:.2f} s ({stock / ours:.2f} times as fast)")
@@ -119,6 +119,11 @@ async def _updates(app: Any, value: Any, thread: str, entry: str) -> list[Any]:
         if entry == "stream":
             return await asyncio.to_thread(lambda: list(app.stream(value, config)))
         return [each async for each in app.astream(value, config)]
+
+
+def in_order(updates: Any) -> list[Any]:
+    """Returns the updates without new ids, sorted: the order of nodes that end at the same time is open in stock."""
+    return sorted(shown(updates), key=repr)
 
 
 def shown(value: Any) -> Any:

@@ -104,7 +104,7 @@ def build(services: Services) -> Any:
         return ChatPromptTemplate.from_template(template) | services.chat(seconds) | StrOutputParser()
 
     content_writer, introducer = ask("Report of {sections}", 2.0), ask("Introduction to {sections}", 0.8)
-    concluder = ask("Conclusion of {sections}", 0.8)
+    concluder = ask("Conclusion of {sections}", 1.4)
 
     def initiate_interviews(state: Research):
         return [Send("conduct_interview", {"topic": state["topic"], "analyst": each}) for each in state["analysts"]]

@@ -97,3 +97,10 @@ def test_options_of_their_own_stay_theirs() -> None:
     outer = fineflow.optimize(grading(slow, "each"))
     with pytest.raises(TimeoutError):
         outer.invoke(TEXTS)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_single_batch_of_a_chain_that_gains_is_prepared(optimized: bool) -> None:
+    chain = fineflow.optimize(gaining(), strict=True) if optimized else gaining()
+    outer = RunnableLambda(lambda x: chain.batch([x, x]))
+    assert fineflow.optimize(outer, strict=True).invoke(QUESTION) == gaining().batch([QUESTION] * 2)

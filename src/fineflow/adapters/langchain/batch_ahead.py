@@ -31,6 +31,11 @@ class BatchOf:
         self.return_exceptions = return_exceptions
         self.one = one
 
+    @property
+    def way(self) -> Any:
+        """The way of its first call; plans of whole batches go by that."""
+        return self.one(self.inputs[0], self.configs[0]).way
+
 
 def batch_of(name: str, args: Sequence[Any], named: Mapping[str, Any], limit: Any, one: Callable[..., Any]) -> BatchOf:
     """Returns the batch that ``name(*args, **named)`` asks for.
