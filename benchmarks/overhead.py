@@ -11,6 +11,8 @@ from typing import Any
 
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
@@ -66,13 +68,53 @@ async def compare(
     return found
 
 
+class State(TypedDict, total=False):
+    question: str
+    grades: list[str]
+
+
+def graph(grader: Any) -> Any:
+    """Returns a graph of two nodes; the second one may make calls, and has none to make for ``QUESTION``."""
+
+    def first(state: State) -> State:
+        return {"question": state["question"]}
+
+    def grade(state: State) -> State:
+        return {"grades": [grader.invoke({"question": each}) for each in state.get("grades", ())]} if grader else {}
+
+    made = StateGraph(State)
+    made.add_node("first", first)
+    made.add_node("grade", grade)
+    made.add_edge(START, "first")
+    made.add_edge("first", "grade")
+    made.add_edge("grade", END)
+    return made.compile()
+
+
+def graphs(chain: Any, runs: int, calls: int, path: Any) -> int:
+    """Measures graphs in place of the chain."""
+    rows, figures, checks = [("graph of two nodes", "stock", "optimized", "ratio")], {}, {}
+    for name, grader, bound in (("nothing to gain", None, BOUND), ("with a function that may gain", chain, 1.15)):
+        one, other = asyncio.run(compare(graph(grader), fineflow.optimize(graph(grader)), "invoke", runs, calls, None))
+        middle = statistics.median(one), statistics.median(other)
+        ratio = statistics.median(b / a for a, b in zip(one, other, strict=True))
+        rows.append((name, *(f"{seconds * 1e6:.0f} us" for seconds in middle), f"{ratio:.3f}"))
+        figures[name] = {"stock_s": middle[0], "optimized_s": middle[1], "ratio": ratio}
+        checks[f"{name}: at most {bound} x stock"] = ratio <= bound
+    print(f"invoke of graphs whose nodes call nothing. {hardware()}\n\n{table(rows)}\n")
+    return finish({"graphs": figures}, checks, path)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=60)
     parser.add_argument("--calls", type=positive, default=20, help="calls in a row per measurement (20)")
     parser.add_argument("--instrumented", action="store_true", help="through fineflow.instrument(), not optimize()")
+    parser.add_argument("--graphs", action="store_true", help="graphs of LangGraph, not a chain")
     given = parser.parse_args(argv)
     prompt = ChatPromptTemplate.from_template("Answer briefly: {question}")
     stock = prompt | FakeChat(default="Paris") | StrOutputParser()
+    if given.graphs:
+        return graphs(stock, given.runs, given.calls, given.json)
     mine = stock if given.instrumented else fineflow.optimize(stock, strict=True)
     instrumented = Instrumented() if given.instrumented else None
     bound = 1.2 if given.instrumented else BOUND

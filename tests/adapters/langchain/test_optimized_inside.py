@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableLambda
 from test_composing import QUESTION, gaining
 
 import fineflow
+from fineflow.langchain import FineflowCallbackHandler
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.langchain import FakeChat
@@ -104,3 +105,13 @@ def test_a_single_batch_of_a_chain_that_gains_is_prepared(optimized: bool) -> No
     chain = fineflow.optimize(gaining(), strict=True) if optimized else gaining()
     outer = RunnableLambda(lambda x: chain.batch([x, x]))
     assert fineflow.optimize(outer, strict=True).invoke(QUESTION) == gaining().batch([QUESTION] * 2)
+
+
+def test_a_handler_that_watches_changes_nothing() -> None:
+    """In a function of an app as it is, predictions are made; the optimized chain that it calls stays one."""
+    inner = fineflow.optimize(gaining())
+    app = RunnableLambda(lambda x: [inner.invoke(x), inner.invoke(x)])
+    config: Any = {"callbacks": [FineflowCallbackHandler()]}
+    ran = [virtual_threads.run(lambda given=given: app.invoke(QUESTION, given)) for given in (None, config, config)]
+    assert ran[0].value == ran[1].value == ran[2].value
+    assert ran[0].seconds == ran[1].seconds == ran[2].seconds

@@ -189,7 +189,8 @@ def test_a_fault_of_ours_leaves_the_node_to_stock(monkeypatch: pytest.MonkeyPatc
 
     visits._known.clear()
     monkeypatch.setattr(visits, "user_functions", broken)
-    assert graph.invoke(TEXTS) == expected
+    with pytest.warns(FineflowWarning, match="a fault"):
+        assert graph.invoke(TEXTS) == expected
     monkeypatch.undo()
     visits._known.clear()
     monkeypatch.setattr(visits, "inner_calls_of", broken)

@@ -75,7 +75,7 @@ class DryCalls(InnerCalls):
     saved: seconds by which the function would have ended earlier, so far. early: calls that would have run ahead.
     """
 
-    learns = False
+    starts = False
 
     def __init__(
         self,

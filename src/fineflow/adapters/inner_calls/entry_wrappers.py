@@ -108,6 +108,12 @@ def _aclaimed(own: Any, name: str) -> Any:
     return method
 
 
+def merging() -> bool:
+    """Returns True in a function whose calls are claimed: there an optimized object's calls are parts of that call."""
+    here = active.get()
+    return here is not None and getattr(here, "claims", False)
+
+
 def claimed(component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call."""
     calls = active.get()

@@ -59,7 +59,7 @@ class InnerCalls:
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
-    learns: ClassVar[bool] = True  # whether walks of the function pay
+    starts: ClassVar[bool] = True  # False: it only predicts
 
     def __init__(
         self,
@@ -102,9 +102,14 @@ class InnerCalls:
 
     def begin(self) -> None:
         """Makes the first walk, unless walks of this function have turned out to cost more than they save."""
-        self._over = self.learns and not self._options.eager and skips(self._func)
+        self._over = self.starts and not self._options.eager and skips(self._func)
         if not self._over:
             self.look()
+
+    @property
+    def claims(self) -> bool:
+        """True while calls of the function are started ahead and claimed, also those of optimized objects."""
+        return self.starts and not self._over
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -355,7 +360,7 @@ class InnerCalls:
 
     def _learn(self) -> None:
         """Notes what the walks took and saved; once, and if there was one."""
-        if not (self.learns and self._walked):
+        if not (self.starts and self._walked):
             return
         with suppress(Exception):  # of a component that changes: it is stock's to report
             made = [call for call in self._finder.calls if call.ahead is not None and call.taken]

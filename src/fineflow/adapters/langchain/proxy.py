@@ -15,7 +15,7 @@ from wrapt import wrap_function_wrapper
 
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.inner_calls.entry_wrappers import active
+from fineflow.adapters.inner_calls.entry_wrappers import merging
 from fineflow.adapters.langchain.batch_calls import Batch, abatch
 from fineflow.adapters.langchain.calls import ChainCall, is_constant
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way, configured
@@ -35,23 +35,20 @@ class Optimized(Planned):
         _ = self._self_framework.rows  # imports what planning needs here rather than in the first call
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if self._self_merges and active.get() is not None:
+        if self._self_merges and merging():
             return self.__wrapped__.invoke(input, config, **kwargs)
         if not kwargs and self._self_idle("invoke", is_constant(input)) and _plain(config):
             return self.__wrapped__.invoke(input, config)
         return self._self_call(self._self_chain_call("invoke", input, config, kwargs, sync=True))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if self._self_merges and active.get() is not None:
+        if self._self_merges and merging():
             return await self.__wrapped__.ainvoke(input, config, **kwargs)
         if not kwargs and self._self_idle("ainvoke", is_constant(input)) and _plain(config):
             return await self.__wrapped__.ainvoke(input, config)
         return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False))
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        if self._self_merges and active.get() is not None:
-            stock: Iterator[Any] = self.__wrapped__.stream(input, config, **kwargs)
-            return stock
         return self._self_iterate(self._self_chain_call("stream", input, config, kwargs, sync=True, streaming=True))
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
@@ -64,7 +61,7 @@ class Optimized(Planned):
         return self._self_events("astream_log", input, config, kwargs)
 
     def batch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if self._self_merges and active.get() is not None:
+        if self._self_merges and merging():
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         if recording.recorders and recording.due():
             with recording.call(self.__wrapped__, "batch"):
@@ -77,7 +74,7 @@ class Optimized(Planned):
         return call() if timeout is None else deadline.run(call, timeout)
 
     async def abatch(self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, **kwargs: Any) -> Any:
-        if self._self_merges and active.get() is not None:
+        if self._self_merges and merging():
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         if recording.recorders and recording.due():
             with recording.call(self.__wrapped__, "abatch"):

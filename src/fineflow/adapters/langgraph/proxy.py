@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from fineflow.adapters.core.invocation import Again, Unrepeatable
 from fineflow.adapters.langchain.calls import ChainCall, semaphore
 from fineflow.adapters.langchain.proxy import Optimized
-
-
-class GraphCall(ChainCall):
-    """One call of a graph. It is not repeated: it may write checkpoints, and its functions may do anything."""
-
-    __slots__ = ()
-
-    def again(self) -> Again:
-        raise Unrepeatable("a graph may write checkpoints, so its calls are not repeated")
 
 
 class OptimizedGraph(Optimized):
@@ -55,28 +44,10 @@ class OptimizedGraph(Optimized):
             return await self.__wrapped__.ainvoke(input, config, **kwargs)
         return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False, limit=limit))
 
-    def _self_chain_call(
-        self,
-        entry: str,
-        input: Any,
-        config: RunnableConfig | None,
-        kwargs: dict[str, Any],
-        *,
-        sync: bool,
-        streaming: bool = False,
-        limit: asyncio.Semaphore | None = None,
-    ) -> ChainCall:
-        return GraphCall(
-            entry,
-            self.__wrapped__,
-            input,
-            config,
-            lambda runs: getattr(runs, entry)(input, config, **kwargs),
-            sync=sync,
-            streaming=streaming,
-            limit=limit,
-            way=True,
-        )
+    def _self_chain_call(self, *args: Any, **settings: Any) -> ChainCall:
+        call = super()._self_chain_call(*args, **settings)
+        call.plannable, call.way = True, True  # keyword arguments are the graph's own
+        return call
 
     def _self_way(self, input: Any, config: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""What a graph runs that is the user's: the functions of its nodes, routers and tools, and those of its subgraphs."""
+"""Functions of the user's that a graph runs: those of its nodes, routers and tools, and of its subgraphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEPTH = 8  # of graphs inside graphs
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a graph runs: at a node, as the router behind it, or as a tool.
+    """One runnable of a graph: at a node, as the router behind it, or as a tool.
 
     name: for display; parts of a subgraph or of a node with tools follow a slash, a router an arrow. obj: a runnable,
     or a task of the functional API. functions: the user's, that stock calls when it runs the step.

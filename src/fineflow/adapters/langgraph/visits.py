@@ -121,13 +121,23 @@ def _visited(step: Any) -> Any:
             return step
         made = copy.copy(step)
         made.__dict__.update(functions)
-    except Exception:  # of a step that cannot be looked at; it runs as it is
+    except Exception as error:
+        _left(step, error)
         return step
     return made
 
 
+def _left(step: Any, error: Exception) -> None:
+    """Warns that stock makes the component calls of a step, as ours could not begin. Raises if the call is strict."""
+    here, name = _graph(), getattr(step, "__name__", None) or getattr(step, "name", None) or "a function"
+    text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
+    if here is not None and here.shadows.options.strict:
+        raise PlanningError(f"{text}; without strict=True this is a warning") from error
+    warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
+
+
 class _Known(NamedTuple):
-    """What is known of a step. Holds neither the step nor its functions: these often refer to the graph and to the app.
+    """Facts about a step. Holds neither the step nor its functions: these often refer to the graph and to the app.
 
     own: references to the functions it had, by attribute. gaining: attributes whose functions may gain.
     """
@@ -192,9 +202,5 @@ def _begin(func: Any, hidden: Mapping[str, Any], args: Any, named: Any) -> Inner
     try:
         return inner_calls_of(here, func, args, named, hidden, streams_models=streaming_handlers(None))
     except Exception as error:
-        name = getattr(func, "__name__", "a function")
-        text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
-        if here.shadows.options.strict:
-            raise PlanningError(f"{text}; without strict=True this is a warning") from error
-        warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
+        _left(func, error)
         return None

@@ -15,7 +15,7 @@ Marks = tuple[tuple[ContextVar[Any], Any], ...]
 
 
 class Identity(NamedTuple):
-    """What a caller says of a call; None: as around it."""
+    """Tenant, priority and objective that a caller gives a call; None: as around it."""
 
     tenant: str | None = None
     priority: int | None = None

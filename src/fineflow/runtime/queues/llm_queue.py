@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import itertools
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from math import inf
 from typing import Any, cast
@@ -304,8 +304,11 @@ class LLMQueue:
             mixed = self._mixes()
             instances = [instance for instance in self.instances if mixed or not instance.running]
             self._full = kept = False
-            order = self._quick_first(self._order(by_prefix=mixed))
-            mixing = any(not each.quick for each in order) or any(each.running > each.quick for each in instances)
+            order: Iterable[_Request] = self._order(by_prefix=mixed)
+            mixing = False
+            if any(map(separates, self.instances)):
+                order = first = self._quick_first(order)
+                mixing = not all(each.quick for each in first) or any(each.running > each.quick for each in instances)
             for request in order:
                 if kept and request.quick:
                     continue  # behind the one that waits
@@ -326,8 +329,8 @@ class LLMQueue:
         except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
 
-    def _quick_first(self, order: Iterator[_Request]) -> list[_Request]:
-        """Returns requests in order; on instances that separate them, those that have to be quick before others.
+    def _quick_first(self, order: Iterable[_Request]) -> list[_Request]:
+        """Returns requests in order, those that have to be quick before others.
 
         Otherwise these would fill again what an instance has drained for a quick one. After ``PATIENCE`` quick ones in
         a row the order counts, so none waits without end.
@@ -337,7 +340,7 @@ class LLMQueue:
             request.quick = self._has_to_be_quick(request)
         for instance in self.instances:
             instance.kept = False
-        if any(map(separates, self.instances)) and self._overtaking < PATIENCE:
+        if self._overtaking < PATIENCE:
             found.sort(key=lambda request: not request.quick)
         return found
 

@@ -271,7 +271,7 @@ def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_
 
 
 HIDDEN_VALUES = dict.fromkeys(HIDDEN, UNKNOWN)
-"""What walks get for the parameters by which stock passes the callbacks and the config of a run."""
+"""Values that walks get in place of the callbacks and the config that stock passes to a function."""
 
 COPIED = (RunnableLambda, StructuredTool, Tool)
 """Classes whose functions are attributes; others define methods."""
