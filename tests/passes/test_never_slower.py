@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
-from timed_chains import INPUT, Spec, Times, World, build, chains, times
+from timed_chains import INPUT, Spec, Times, World, at_once, build, chains, times
 
 import fineflow
 from fineflow.cost_model.costs import costs
@@ -55,6 +55,14 @@ bounded = settings(
 @bounded
 @given(chains(), times())
 def test_all_passes_together(spec: Spec, at: Times) -> None:
+    note(pprint.pformat((spec, at), width=110))
+    check(spec, at, PASSES)
+
+
+@bounded
+@given(chains().map(at_once), times(cores=True))
+def test_engines_that_share_the_cores_of_one_processor(spec: Spec, at: Times) -> None:
+    """Work moved beside other work gains nothing there; nor may it lose."""
     note(pprint.pformat((spec, at), width=110))
     check(spec, at, PASSES)
 

@@ -19,9 +19,11 @@ from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from langchain_core.vectorstores import InMemoryVectorStore
 
 from fineflow.adapters.core.decoding import encode
-from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
+from fineflow.backends.emulated import word_vector
+from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile, SharedCores
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore, prompt_text
 
@@ -48,6 +50,7 @@ class Times:
     rerank: BatchProfile | None  # None: a reranker that is no engine
     rerank_call: float
     shared: bool = False  # whether steps share models
+    cores: bool = False  # whether all engines share the cores of one processor
 
 
 @dataclass
@@ -60,13 +63,23 @@ class World:
 
     def __post_init__(self) -> None:
         self.number = next(_worlds)  # what is learned of an engine is learned by its name
-        self.embeddings = EngineEmbeddings(EmulatedEmbedding(self.times.embed, name=f"embed-{self.number}"))
-        self.store = FakeVectorStore(self.embeddings, latency=self.times.search)
+        self.cores = SharedCores() if self.times.cores else None
+        embedding = EmulatedEmbedding(self.times.embed, name=f"embed-{self.number}", cores=self.cores)
+        self.embeddings = EngineEmbeddings(embedding)
+        self.store: Any = FakeVectorStore(self.embeddings, latency=self.times.search)
         self.store._rows = list(_rows())
+        if self.cores is not None:  # a store that is known to search on them
+            self.store = InMemoryVectorStore(self.embeddings)
+            self.store.store = {
+                str(i): {"id": str(i), "vector": word_vector(text), "text": text, "metadata": {}}
+                for i, text in enumerate(DOCUMENTS)
+            }
         self.reranker: Any = (
             FakeReranker(overhead=self.times.rerank_call, per_document=0.01, top_n=2)
             if self.times.rerank is None
-            else EngineReranker(engine=EmulatedReranker(self.times.rerank, name=f"rerank-{self.number}"), top_n=2)
+            else EngineReranker(
+                engine=EmulatedReranker(self.times.rerank, name=f"rerank-{self.number}", cores=self.cores), top_n=2
+            )
         )
 
     def model(self, index: int) -> Any:
@@ -78,7 +91,7 @@ class World:
             first, step = times
             return FakeChat(answers=answer, prefill=first, step=step)
         name = f"llm-{self.number}-{index if self.times.shared else next(self.numbers)}"
-        engine = EmulatedLLM(said, times, name=name)
+        engine = EmulatedLLM(said, times, name=name, cores=self.cores)
         asyncio.run(encode(engine, str))  # the first prompt is encoded in a thread: of several, any may be ready first
         made = self.made[index] = ChatEngine(engine=engine)
         return made
@@ -203,8 +216,8 @@ _LLMS = (
 
 
 @st.composite
-def times(draw: Any) -> Times:
-    """Latencies; about half of the models are on engines."""
+def times(draw: Any, *, cores: bool = False) -> Times:
+    """Latencies; about half of the models are on engines. cores: all of them, on the cores of one processor."""
     second = st.sampled_from(_SECONDS)
     remote = st.tuples(second, st.sampled_from((0.0, 0.005, 0.03)))
     # A batch costs no more besides its items than a model needs to write one: else an item that is searched as soon as
@@ -212,8 +225,18 @@ def times(draw: Any) -> Times:
     batches = st.builds(
         BatchProfile, st.sampled_from((0.0, 0.01, 0.02)), st.sampled_from((0.001, 0.02)), st.sampled_from((2, 4, 16))
     )
-    models = draw(st.lists(st.one_of(remote, st.sampled_from(_LLMS)), min_size=3, max_size=3))
-    return Times(tuple(models), draw(second), draw(batches), draw(st.none() | batches), draw(second))
+    models = draw(
+        st.lists(st.sampled_from(_LLMS) if cores else st.one_of(remote, st.sampled_from(_LLMS)), min_size=3, max_size=3)
+    )
+    rerank = draw(batches if cores else st.none() | batches)
+    return Times(tuple(models), draw(second), draw(batches), rerank, draw(second), cores=cores)
+
+
+def at_once(spec: Any) -> Any:
+    """The same chain, with user functions that take no time."""
+    if isinstance(spec, tuple) and spec and spec[0] in ("opaque", "note"):
+        return (spec[0], 0.0)
+    return tuple(map(at_once, spec)) if isinstance(spec, tuple) else spec
 
 
 class _Drawing:

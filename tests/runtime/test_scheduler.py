@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -342,6 +343,23 @@ def test_threads_meet_in_the_same_batches() -> None:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0)
+
+
+def test_what_one_iteration_of_another_loop_submits_shares_a_batch() -> None:
+    """Although the engine's thread could take the first request while the others are still being made."""
+    engine = GateEngine(opened=True)
+    queue = batch_queue_of(engine)
+
+    async def one(number: int) -> Any:
+        time.sleep(0.01)  # hands the interpreter to the engine's thread
+        return await queue.submit_async(Op.EMBED, [number])
+
+    async def main() -> list[Any]:
+        await one(0)  # starts the runtime
+        return await asyncio.gather(*map(one, range(1, 5)))
+
+    assert asyncio.run(main()) == [[2], [4], [6], [8]]
+    assert engine.batches == [[0], [1, 2, 3, 4]]
 
 
 def test_cancelling_from_another_loop_removes_what_waits() -> None:

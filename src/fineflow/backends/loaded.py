@@ -114,6 +114,12 @@ class LoadedEngine:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: max_batch={self.max_batch}>"
 
+    @property
+    def device(self) -> str:
+        """What the model runs on, as PyTorch names it; "" if the model is gone."""
+        model = self._model()
+        return "" if model is None else str(model.device)
+
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
         """Runs a batch on the owner thread (``BatchEngine.execute``). Results may be ``Failed``, which is not raised.
 

@@ -71,6 +71,13 @@ class _ModelEngine:
         state = "closed" if self._closed else "loaded" if self._model is not None else "not loaded"
         return f"<{type(self).__name__} {self.name!r}: {self._source}, {state}, max_batch={self.max_batch}>"
 
+    @property
+    def device(self) -> str:
+        """What the model runs on, as PyTorch names it; before it is loaded, what it would run on."""
+        if self._model is not None:
+            return str(self._model.device)
+        return self._device or _usual_device()
+
     def load(self) -> None:
         """Loads the model now instead of at the first batch. Blocks. BackendError if it cannot be loaded."""
         self._thread().submit(self._loaded).result()
@@ -169,6 +176,15 @@ class _ModelEngine:
 
     def _pass(self, items: int) -> int:
         return _CPU_PASS if self._model.device.type == "cpu" else items
+
+
+def _usual_device() -> str:
+    """Returns what sentence-transformers uses if nothing is said; "" if it is not installed."""
+    try:
+        from sentence_transformers.util import get_device_name
+    except ImportError:
+        return ""
+    return str(get_device_name())
 
 
 def _root(error: BaseException) -> str:

@@ -46,6 +46,11 @@ class EmbeddingSimilarityEngine:
     def __repr__(self) -> str:
         return f"<EmbeddingSimilarityEngine {self.name!r} on {self.embedding!r}>"
 
+    @property
+    def device(self) -> str:
+        """What the embedding engine runs on; "" if it does not say."""
+        return str(getattr(self.embedding, "device", ""))
+
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
         """Scores a batch (``BatchEngine.execute``)."""
         if op is not Op.RERANK:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+CORES = "cores"
+"""Value of ``device``: the processor of this machine, whose cores all that has it share."""
+
 META: Mapping[str, str] = {
     # origin
     "where": "location of the user's function, as file.py:12",
@@ -25,6 +28,7 @@ META: Mapping[str, str] = {
     "copied": "a parser that takes a value out of the message as it is; later steps get a copy",
     "counted": "name of a user's function in statistics",
     "several": "makes several requests, which stock's sync methods make one by one",
+    "device": "'cores' if its engine or store works on this machine's processor, beside whatever else has it",
     "foreign": "runs outside fineflow's engines, so nothing else measures its duration",
     "by_method": "a search by the retriever's own method rather than by its store",
     "assumed": "assume_pure was set at lowering",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fineflow.ir.graph import Graph
+from fineflow.ir.meta import CORES
 from fineflow.ir.primitive import Effect, Op, Primitive
 from fineflow.ir.spec import bodies
 from fineflow.ir.traverse import first_args
@@ -52,6 +53,23 @@ def takes_time(p: Primitive) -> bool:
     """Returns True if this primitive may delay its value: an engine works, or user code of unknown duration."""
     inner = [q for _, body in bodies(p) for q in body]
     return cost(p) > 0 or p.effects.kind is Effect.OPAQUE or any(map(takes_time, inner))
+
+
+def elsewhere(p: Primitive) -> bool:
+    """Returns True if any of this primitive's time may be spent on something other than this machine's processor."""
+    if parts := bodies(p):
+        return any(elsewhere(q) for _, body in parts for q in body)
+    return takes_time(p) and p.meta.get("device") != CORES
+
+
+def waits_elsewhere(p: Primitive) -> bool:
+    """Returns True if this primitive, or one in its body, waits for a model or tool that has its own processor.
+
+    Searches elsewhere do not count: they take less time than a further batch of an engine costs.
+    """
+    if parts := bodies(p):
+        return any(waits_elsewhere(q) for _, body in parts for q in body)
+    return elsewhere(p) and p.op not in (Op.SEARCH, Op.EMBED, Op.RERANK, Op.INGEST)
 
 
 def _arms_end(p: Primitive, start: float, there: Mapping[str, float]) -> float:

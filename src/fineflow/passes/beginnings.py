@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.ir.meta import CORES
 from fineflow.ir.spec import bodies
 from fineflow.ir.traverse import ancestors, origins
-from fineflow.ir.weights import takes_time
+from fineflow.ir.weights import elsewhere, takes_time
 
 _SPREAD = 0.28  # expected lead of one of two values that take one unit each, with a standard deviation of one half
+_LONG = 0.002  # seconds of user code in which something else may well be at work
 CHARACTERS = 4  # per token, about
 VALUE = 32  # estimated tokens of a value that is not known yet
 
@@ -41,12 +43,25 @@ class Ready:
         longest = max((seconds(self._graph[name]) for name in own), default=0.0)
         return max(gap, _SPREAD * longest + min(gap, 0.0))
 
+    def elsewhere(self, names: Set[str]) -> bool:
+        """Returns True if any of these primitives takes time that is not this machine's processor's.
+
+        User code counts once it was measured: most of it returns at once.
+        """
+        return any(elsewhere(p) and _counts(p) for p in (self._graph[name] for name in names))
+
     def _end(self, names: Set[str]) -> float:
         if not self._ends:
             for p in self._graph:
                 before = (*(ref.name for ref in p.args.values()), *p.after)
                 self._ends[p.name] = max((self._ends.get(name, 0.0) for name in before), default=0.0) + seconds(p)
         return max((self._ends.get(name, 0.0) for name in names), default=0.0)
+
+
+def _counts(p: Primitive) -> bool:
+    if p.effects.kind is not Effect.OPAQUE or p.meta.get("own"):
+        return True
+    return costs.measured(p.engine, p.op, p.name) and costs.predict(p.engine, p.op, name=p.name) > _LONG
 
 
 def seconds(p: Primitive) -> float:
@@ -211,6 +226,15 @@ def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
     """
     wait = ready.wait(beginning.waits, beginning.later)
     return wait > costs.split_penalty(prompt.prefill.engine, beginning.tokens)
+
+
+def competes(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
+    """Returns True if all that a prompt waits for is done by the cores that would prefill its beginning meanwhile.
+
+    These then spend as much time on the beginning as they save later, and the split comes on top.
+    """
+    waited = beginning.later - beginning.waits
+    return prompt.prefill.meta.get("device") == CORES and not ready.elsewhere(waited)
 
 
 def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.ir.editor import GraphEditor
+from fineflow.ir.meta import CORES
+from fineflow.ir.spec import bodies, everything
 from fineflow.ir.traverse import in_bodies
-from fineflow.ir.weights import weight
+from fineflow.ir.weights import elsewhere, waits_elsewhere, weight
 
 
 def decode(graph: Graph) -> Graph:
@@ -64,11 +67,15 @@ class _Pipelining:
         early = items or [p for p in readers if p.name in fields]
         writing = [p for p in early if p.name in self._writing and (p not in items or p.effects.writes)]
         early = [p for p in early if p.name in self._useful and p not in writing]
+        competing = [p for p in early if p in items and _competes(p, source[-1])]
+        early = [p for p in early if p not in competing]
+        for p in competing:
+            self.edit.refused(source[-1].name, _slower(p))
         for p in writing:
             self.edit.refused(source[-1].name, f"{p.name} leads to a write, which waits for all that comes before it")
         if early:
             self._stream(parse, source, early, {} if items else fields)
-        elif items and not writing:
+        elif items and not writing and not competing:
             self.edit.refused(source[-1].name, f"nothing that {items[0].name} does with an item takes time")
 
     def _stream(
@@ -141,6 +148,37 @@ def _only(p: Primitive) -> Ref | None:
     """Returns the only reference that a primitive reads, or None if there are more or none."""
     refs = tuple(p.args.values())
     return refs[0] if len(refs) == 1 else None
+
+
+def _competes(p: Primitive, written: Primitive) -> bool:
+    """Returns True if items of a MAP would take the cores from the model that writes them, and gain less elsewhere.
+
+    A request to the same model joins the batch of the one that writes: together they take less time than in turn.
+    """
+    if written.meta.get("device") != CORES or waits_elsewhere(p):
+        return False
+    inside = list(everything(p.body))
+    alone, together = _batches(p)
+    apart = sum(costs.predict(q.engine, q.op, name=q.name) for q in inside if not bodies(q) and elsewhere(q))
+    joins = any(q.op in (Op.DECODE, Op.PARTIAL_DECODE) and q.engine == written.engine for q in inside)
+    return not joins and apart <= alone - together
+
+
+def _batches(p: Primitive) -> tuple[float, float]:
+    """Returns the seconds that all items of a MAP take in batches of engines: one by one, and together."""
+    items = max(costs.size(None, Op.MAP, p.name), 1.0)
+    batched = [q for q in everything(p.body) if q.op in (Op.EMBED, Op.RERANK)]
+    alone = items * sum(costs.predict(q.engine, q.op, size=1) for q in batched)
+    return alone, sum(costs.predict(q.engine, q.op, size=items) for q in batched)
+
+
+def _slower(p: Primitive) -> str:
+    """Returns why the items of a MAP wait for each other, with the seconds of its batches both ways."""
+    alone, together = _batches(p)
+    text = f"{p.name} needs the cores that the model writes on, and would slow it down"
+    if not alone:
+        return text
+    return f"{text}: its items take {alone * 1000:.0f} ms one by one, {together * 1000:.0f} ms together"
 
 
 def _fields(reader: Primitive, parse: Primitive) -> frozenset[str]:

@@ -14,7 +14,10 @@ from typing import Any
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.editor import GraphEditor
+from fineflow.ir.meta import CORES
 from fineflow.ir.traverse import ancestors, fresh, in_bodies
+from fineflow.ir.weights import waits_elsewhere
+from fineflow.passes.gather import gathered
 from fineflow.passes.map_chains import chained
 
 _UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
@@ -24,7 +27,7 @@ _TEXTS = {Op.RERANK: "documents", Op.EMBED: "texts"}  # the argument whose eleme
 
 def stages(graph: Graph) -> Graph:
     """Splits off stages as primitives; the original primitive stays and collects their results."""
-    graph = chained(in_bodies(stages, graph))
+    graph = gathered(chained(in_bodies(stages, graph)))
     staging = _Staging(graph)
     for p in graph:
         if _one_by_one(p):
@@ -68,6 +71,8 @@ class _Staging:
             self.edit.refused(p.name, "its documents come from one place, all at once")
         elif union.meta.get("by_id"):
             self.edit.refused(p.name, "documents that share an id are dropped, so work on them would be wasted")
+        elif p.meta.get("device") == CORES and not any(map(waits_elsewhere, self._apart(union))):
+            self.edit.refused(p.name, f"until it has all documents the cores that {p.engine} needs are busy anyway")
         else:
             parts = list(dict.fromkeys(self._parts(union)))
             own: list[str] = []
@@ -78,6 +83,14 @@ class _Staging:
                 self.edit.done(p.name, "starts on the documents of each search when that search returns")
             for why in dict.fromkeys(refusals):
                 self.edit.refused(p.name, why)
+
+    def _apart(self, union: Primitive) -> Iterator[Primitive]:
+        """Yields what some of the united searches wait for, and others do not."""
+        parts = [name for ref in self._parts(union) if (name := ref.name) in self._graph]
+        behind = [self._behind[name] | {name} for name in parts]
+        for name in frozenset().union(*behind) - frozenset.intersection(*behind):
+            if name in self._graph:
+                yield self._graph[name]
 
     def _parts(self, union: Primitive) -> Iterator[Ref]:
         """Yields the references that are united, unions of unions included."""

@@ -14,6 +14,7 @@ from fineflow.backends.emulated.batches import (
     overlap,
     word_vector,
 )
+from fineflow.backends.emulated.cores import SharedCores
 from fineflow.backends.emulated.llm import EmulatedLLM
 from fineflow.backends.emulated.profiles import (
     CROSS_ENCODER,
@@ -38,6 +39,7 @@ __all__ = [
     "EmulatedReranker",
     "EmulatedSearch",
     "LLMProfile",
+    "SharedCores",
     "batch_profile",
     "llm_profile",
     "load_profile",

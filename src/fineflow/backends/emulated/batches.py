@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from operator import mul
 from typing import Any, ClassVar
 
+from fineflow.backends.emulated.cores import SharedCores
 from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER, STORE, BatchProfile
 from fineflow.ir import Op
 
 
 class _EmulatedBatches:
-    """Base of the emulated batch engines."""
+    """Base of the emulated batch engines. cores: the processor that it shares with other engines, if any."""
 
     ops: ClassVar[frozenset[Op]]
 
-    def __init__(self, profile: BatchProfile, name: str) -> None:
+    def __init__(self, profile: BatchProfile, name: str, cores: SharedCores | None = None) -> None:
         self.profile = profile
+        self.device = cores.device if cores is not None else ""
+        self._work = cores.work if cores is not None else asyncio.sleep
         self.name = name
         self.max_batch = profile.max_batch
         self.batches: list[int] = []  # sizes, in order
@@ -33,7 +36,7 @@ class _EmulatedBatches:
         if op not in self.ops:
             raise ValueError(f"{self.name!r} does not serve {op.value!r}; it serves: {', '.join(sorted(self.ops))}")
         self.batches.append(len(items))
-        await asyncio.sleep(self.profile.seconds(len(items)))
+        await self._work(self.profile.seconds(len(items)))
         return [self.compute(item) for item in items]
 
     def compute(self, item: Any) -> Any:
@@ -50,9 +53,14 @@ class EmulatedEmbedding(_EmulatedBatches):
     ops = frozenset({Op.EMBED})
 
     def __init__(
-        self, profile: BatchProfile = EMBEDDER, *, name: str = "emulated-embedding", dimensions: int = 32
+        self,
+        profile: BatchProfile = EMBEDDER,
+        *,
+        name: str = "emulated-embedding",
+        dimensions: int = 32,
+        cores: SharedCores | None = None,
     ) -> None:
-        super().__init__(profile, name)
+        super().__init__(profile, name, cores)
         self.dimensions = dimensions
 
     def compute(self, item: tuple[str, str]) -> list[float]:
@@ -64,8 +72,14 @@ class EmulatedReranker(_EmulatedBatches):
 
     ops = frozenset({Op.RERANK})
 
-    def __init__(self, profile: BatchProfile = CROSS_ENCODER, *, name: str = "emulated-reranker") -> None:
-        super().__init__(profile, name)
+    def __init__(
+        self,
+        profile: BatchProfile = CROSS_ENCODER,
+        *,
+        name: str = "emulated-reranker",
+        cores: SharedCores | None = None,
+    ) -> None:
+        super().__init__(profile, name, cores)
 
     def compute(self, item: tuple[str, str]) -> float:
         return overlap(*item)
@@ -86,8 +100,9 @@ class EmulatedSearch(_EmulatedBatches):
         profile: BatchProfile = STORE,
         *,
         name: str = "emulated-search",
+        cores: SharedCores | None = None,
     ) -> None:
-        super().__init__(profile, name)
+        super().__init__(profile, name, cores)
         self.rows = list(rows)
 
     def compute(self, item: tuple[Sequence[float], int]) -> list[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.backends.emulated.chat import plain_chat, words
+from fineflow.backends.emulated.cores import SharedCores
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import RequestError
 from fineflow.ir import Op
@@ -61,7 +62,7 @@ class EmulatedLLM:
     whole answer when it joins, so none is preempted. ``capacity``: tokens that callers should not exceed
     (``protocols.Limited``); the profile sets the real size of the cache. ``latency_capacity``: the same, while a
     request runs that has to be quick. ``constraints``: forms of output (``protocols.Constrains``) that ``answer`` is
-    assumed to follow.
+    assumed to follow. ``cores``: the processor that it shares with other engines, if any.
     """
 
     def __init__(
@@ -75,8 +76,11 @@ class EmulatedLLM:
         capacity: int | None = None,
         latency_capacity: int | None = None,
         constraints: Collection[str] = (),
+        cores: SharedCores | None = None,
     ) -> None:
         self.answer = answer
+        self.device = cores.device if cores is not None else ""
+        self._work = cores.work if cores is not None else asyncio.sleep
         self.constraints = frozenset(constraints)
         self.profile = profile
         self.name = name
@@ -276,7 +280,7 @@ class EmulatedLLM:
             if request.left and budget:
                 chunks.append((request, min(request.left, budget)))
                 budget -= chunks[-1][1]
-        await asyncio.sleep(self.profile.seconds(sum(count for _, count in chunks), len(decoding)))
+        await self._work(self.profile.seconds(sum(count for _, count in chunks), len(decoding)))
         self.iterations += 1
         for request, count in chunks:
             if request in self._running:

@@ -92,6 +92,11 @@ class VLLMEngine:
         return self._shared.constraints
 
     @property
+    def device(self) -> str:
+        """What vLLM runs on: "cpu" if its package for CPUs is installed, else "cuda"."""
+        return self._shared.device
+
+    @property
     def version(self) -> str | None:
         """Version of vLLM; None until it has started."""
         host = self._shared.host

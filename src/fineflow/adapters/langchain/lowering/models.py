@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from fineflow.adapters.analysis.bytecode import decode
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
+from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import NotLowered, Row, believed
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
@@ -79,7 +80,7 @@ def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     queued = is_offline(model)
     engine = model.engine.name if ours else engine_of(model).name if queued else lane(model, options)
     inside = b.invoked or "llm_chain" in b.path  # stock invokes the model here even when the chain streams
-    known = _prefix_cache(model, options)
+    known = {**_prefix_cache(model, options), **(engine_on(model.engine) if ours else {})}
     prompt = b.add(Op.PREFILL, {"prompt": value.ref}, component=model, engine=engine, effects=effects, **known)
     return b.add(
         Op.DECODE,
@@ -94,6 +95,7 @@ def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         **_order(model, options),
         only_streamed=_only_streamed(model, options),
         pieces=isinstance(model, BaseChatModel),
+        **(engine_on(model.engine) if ours else {}),
     )
 
 

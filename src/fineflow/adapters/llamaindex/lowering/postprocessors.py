@@ -8,6 +8,7 @@ from typing import Any
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, nodes_in, query_in
@@ -44,7 +45,7 @@ def _lower(processor: Any, value: Symbol, b: IndexBuilder) -> Leaf:
         return b.left_to_stock(processor, args, why, DOCUMENTS)
     held = scorer.engine if scorer is not None else getattr(processor, "engine", None)
     engine = getattr(held, "name", type(processor).__name__)
-    return b.add(Op.RERANK, args, component=processor, engine=engine, kind=DOCUMENTS, by_stock=True)
+    return b.add(Op.RERANK, args, component=processor, engine=engine, kind=DOCUMENTS, by_stock=True, **engine_on(held))
 
 
 def _shadow(processor: Any, site: Site) -> Any:

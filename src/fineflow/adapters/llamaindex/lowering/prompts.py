@@ -16,6 +16,7 @@ from llama_index.core.indices.prompt_helper import DEFAULT_PADDING, PromptHelper
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate, SelectorPromptTemplate
 from llama_index.core.utilities.token_counting import TokenCounter
 
+from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import NotLowered
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import exactly
@@ -169,7 +170,8 @@ def reader_of(llm: Any) -> EngineLLM | Served | None:
 def prefix_cache(llm: Any) -> dict[str, Any]:
     """Returns the metadata with which passes plan prefills: the prefix cache of the model, or why there is none."""
     if type(llm) is EngineLLM:
-        return {"block": llm.engine.block_size, "cache": id(llm.engine)} if llm.engine.can_prefill else {}
+        kept = {"block": llm.engine.block_size, "cache": id(llm.engine)} if llm.engine.can_prefill else {}
+        return {**kept, **engine_on(llm.engine)}
     found = served(llm)
     if found is None:
         return {}

@@ -36,6 +36,7 @@ from fineflow.adapters.llamaindex.methods import as_written, believed_class, met
 from fineflow.adapters.llamaindex.models.llms import in_turn, lane, model_effects, model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import check_store
 from fineflow.ir import Effect, Op, Primitive, Ref
+from fineflow.ir.meta import CORES
 
 ACCUMULATE, TREE, REFINE, SIMPLE = "accumulate", "tree", "refine", "simple"
 _RESPONDING = ("synthesize", "asynthesize", "get_response", "aget_response", "_prepare_response_output")
@@ -95,7 +96,8 @@ def _lower_synthesizer(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf
     texts = b.fed(synthesizer, args, "texts")
     template = selected(getattr(synthesizer, kind.templates[0]), llm)
     cache = _prompt(template, query, texts, llm, engine, effects, known, b)
-    ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known)
+    beside = known.get("device") == CORES  # the answer before is written there: a prefill would only slow it down
+    ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known and not beside)
     made = b.add(
         Op.DECODE,
         {"cache": cache.ref},

@@ -11,6 +11,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import VALUE, Leaf
+from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import NotLowered, believed
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
@@ -46,6 +47,7 @@ def lower_vector(model: Any, query: Leaf, b: IndexBuilder) -> Leaf:
         of="query",
         foreign=not ours and local is None,
         by_sync=b.by_sync,
+        **engine_on(model.engine if ours else getattr(local, "engine", None)),
     )
     b.at(b.shared_leaf(model))
     return made

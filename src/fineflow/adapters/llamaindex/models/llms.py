@@ -12,6 +12,7 @@ from llama_index.core.llms.custom import CustomLLM
 from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
+from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import NotLowered, believed
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
@@ -90,7 +91,8 @@ def lane(llm: Any) -> str:
 def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
     """Appends PREFILL and DECODE for a rendered prompt. effects: from ``model_effects``."""
     ours, engine = type(llm) is EngineLLM, lane(llm)
-    cache = b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects)
+    device = engine_on(llm.engine) if ours else {}
+    cache = b.add(Op.PREFILL, {"prompt": prompt.ref}, component=llm, engine=engine, effects=effects, **device)
     return b.add(
         Op.DECODE,
         {"cache": cache.ref},
@@ -100,6 +102,7 @@ def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
         kind=TEXT,
         foreign=not ours,
         pieces=ours,
+        **device,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Record, Symbol
+from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_promise
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import settings
@@ -59,6 +60,7 @@ def _lower_reranker(compressor: Any, value: Symbol, b: ChainBuilder) -> Symbol:
             engine=embeddings.engine.name,
             of="documents",
             max_batch=size,
+            **engine_on(embeddings.engine),
         )
         args["vectors"] = vectors.ref
     return b.add(
@@ -71,6 +73,7 @@ def _lower_reranker(compressor: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         pairwise=scorer is not None,
         max_batch=getattr(engine, "max_batch", 0),
         foreign=engine is None,
+        **engine_on(engine),
     )
 
 

@@ -15,6 +15,7 @@ from langchain_core.stores import BaseStore
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
+from fineflow.adapters.core.devices import engine_on, store_on
 from fineflow.adapters.core.recognition import NotLowered, OwnClass, Row, believed, held, of_package
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -63,7 +64,13 @@ def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBu
     encoder = encoder_of(query_embeddings(store))
     if encoder is not None:
         vector = b.add(
-            Op.EMBED, {"texts": query.ref}, component=encoder, engine=encoder.engine.name, kind=VALUE, of="query"
+            Op.EMBED,
+            {"texts": query.ref},
+            component=encoder,
+            engine=encoder.engine.name,
+            kind=VALUE,
+            of="query",
+            **engine_on(encoder.engine),
         )
         args["vector"] = vector.ref
     keep_to_connections(store)
@@ -78,6 +85,7 @@ def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBu
         foreign=True,
         same_if=same_if(retriever),
         assumed=b.assume_pure,
+        **store_on(store),
     )
 
 

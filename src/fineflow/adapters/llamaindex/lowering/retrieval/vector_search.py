@@ -14,6 +14,7 @@ from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Leaf, Symbol
+from fineflow.adapters.core.devices import store_on
 from fineflow.adapters.core.recognition import NotLowered, Row, believed
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
@@ -118,6 +119,7 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuild
         kind=DOCUMENTS,
         foreign=True,
         by_sync=b.by_sync,
+        **store_on(store),
         late=b.early,
     )
     return found, vector
