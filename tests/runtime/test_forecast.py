@@ -7,6 +7,7 @@ import pytest
 from fineflow.cost_model.costs import Costs, Line
 from fineflow.cost_model.forecast import predict, remaining
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
+from fineflow.ir.meta import CORES
 from fineflow.ir.text import inside
 
 LINES = {
@@ -206,3 +207,16 @@ def test_what_remains_behind_a_map_counts_its_body() -> None:
     graph = mapped()
     found = remaining(graph, known())
     assert found["expand.map"][0] == pytest.approx(predict(graph, known()).seconds)
+
+
+def test_engines_on_the_cores_of_one_processor_work_one_after_the_other() -> None:
+    """Each alone would be the longest path; a request to the same model is batched with the one that is."""
+    here = {"device": CORES}
+    rank = Primitive("rank.rerank", Op.RERANK, {"documents": Ref("input")}, engine="reranker")
+    apart = Graph((rank, *answer("input")), Ref("answer/llm.decode"))
+    assert predict(apart, known()).seconds == pytest.approx(1.5)
+    shared = apart.with_primitives(p.with_(meta=here) for p in apart)
+    assert predict(shared, known()).seconds == pytest.approx(1.5 + 1.0)
+    other = Primitive("other/llm.decode", Op.DECODE, {"cache": Ref("input")}, engine="llm", meta=here)
+    beside = shared.with_primitives((other, *shared))
+    assert predict(beside, known()).seconds == pytest.approx(1.5 + 1.0)

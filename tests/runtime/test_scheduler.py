@@ -351,7 +351,7 @@ def test_what_one_iteration_of_another_loop_submits_shares_a_batch() -> None:
     queue = batch_queue_of(engine)
 
     async def one(number: int) -> Any:
-        time.sleep(0.01)  # hands the interpreter to the engine's thread
+        time.sleep(0.01)  # noqa: ASYNC251  hands the interpreter to the engine's thread
         return await queue.submit_async(Op.EMBED, [number])
 
     async def main() -> list[Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fineflow.cost_model.costs import Costs, costs, place
 from fineflow.cost_model.serial import order, stock_order
 from fineflow.ir import Effect, Graph, Op, Primitive
+from fineflow.ir.meta import CORES
 from fineflow.ir.spec import bodies
 from fineflow.ir.text import inside
 
 _MODELS = frozenset({Op.DECODE, Op.PARTIAL_DECODE})
+_REQUESTS = _MODELS | {Op.PREFILL, Op.PARTIAL_PREFILL}
 _TOUCHING = {Effect.READ: Op.SEARCH, Effect.WRITE: Op.SEARCH, Effect.EXTERNAL: Op.TOOL}  # stand-ins for user functions
 
 
@@ -51,12 +53,14 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False, written
     in stock's sync methods, a MAP and a step that makes several requests are multiplied by their usual number of
     items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of
     them), and the rest of the primitive that it was split from counts as nothing. Engines are assumed idle. A user
-    function counts as nothing until it is measured, a component of the user's own as a request.
+    function counts as nothing until it is measured, a component of the user's own as a request. What several engines do
+    on the cores of one processor takes at least as long as one after the other.
 
     written: the p-graph of an e-graph. What stock runs itself starts when stock gets there.
     """
     found = _Path(known, serial)
     seconds, names = found.of(graph, "", None if written is None else stock_order(written))
+    seconds = max(seconds, found.on_cores(names))
     asked = found.asked
     return Forecast(
         seconds,
@@ -98,6 +102,7 @@ class _Path:
         self.known = known
         self.serial = serial
         self.each: dict[str, float] = {}
+        self.cores: dict[str, Op] = {}  # those of them that work on this machine's processor
         self.asked: list[tuple[Primitive, Op]] = []  # primitives that take time, with the operation they were costed as
         self.foreign: set[str] = set()  # places of models that handle a whole request in one call
         self.guessed: set[str] = set()
@@ -120,9 +125,20 @@ class _Path:
             seconds, within = self._primitive(p, prefix, begun)
             if seconds:
                 self.each[prefix + p.name] = seconds
+                if p.meta.get("device") == CORES:
+                    self.cores[prefix + p.name] = p.op
                 path = (*path, prefix + p.name, *within)
             best[p.name] = (start + seconds, path)
         return max(best.values(), key=lambda found: found[0], default=(0.0, ()))
+
+    def on_cores(self, names: Collection[str]) -> float:
+        """Returns the seconds that engines work on this machine's processor. names: the longest path.
+
+        Requests to LLMs that are not on it count as nothing, as they are batched, and neither do bodies, of which one
+        may be chosen.
+        """
+        counted = (name for name, op in self.cores.items() if op not in _REQUESTS and " > " not in name)
+        return sum(self.each[name] for name in {*counted, *(name for name in names if name in self.cores)})
 
     def _primitive(self, p: Primitive, prefix: str, begun: Mapping[str, Primitive]) -> tuple[float, tuple[str, ...]]:
         arms = [(heading, *self.of(body, prefix + inside(p.name, heading))) for heading, body in bodies(p)]
