@@ -105,7 +105,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
-    "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits"),
+    "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits", "adapters.core.contexts"),
     "langchain": ("_lazy", "adapters.langchain", "watching"),
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (
