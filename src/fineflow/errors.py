@@ -13,6 +13,7 @@ __all__ = [
     "Overloaded",
     "PlanningError",
     "RequestError",
+    "SemanticError",
     "UsageError",
 ]
 
@@ -39,6 +40,10 @@ class RequestError(BackendError):
 
 class Overloaded(FineflowError):
     """A ``Runtime`` has reached its bound of concurrent or waiting calls. The call has not run; it may be retried."""
+
+
+class SemanticError(FineflowError):
+    """A request or transform that a semantic variable depends on failed, or was cancelled. Names it; chains the cause."""
 
 
 class FineflowWarning(UserWarning):

@@ -28,7 +28,8 @@ class Explanation:
     the user's object, for display. ``entries``: the methods that the plan covers. ``stock``: those of them that run as
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
     gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
-    explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object.
+    explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object. ``program``: of
+    semantic functions, which no framework runs.
     """
 
     p_graph: Graph | None = None
@@ -45,6 +46,7 @@ class Explanation:
     verified: str = ""
     parts: tuple[Explanation, ...] = ()
     taken: bool = True
+    program: bool = False
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -64,6 +66,8 @@ class Explanation:
             return ("There is no plan: everything runs as stock, through your own object.",)
         gains = (*self._seconds(), *self.gains)
         own = () if self.parts else _own(graph)
+        if self.program:
+            return (*(gains or (_IN_ORDER,)), _SAME_VALUES)
         nothing = _NOT_YET if self.advice else _NOTHING
         verified = filter(None, [self.verified])
         return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock), *verified)
@@ -167,6 +171,8 @@ class Explanation:
 
 _NOT_YET = "As it is, nothing starts earlier than in stock."
 _NOTHING = "Every step needs the one before, so nothing can start earlier than in stock."
+_IN_ORDER = "Every request needs the one before, and starts in the runtime as soon as that has ended."
+_SAME_VALUES = "The values are those of the same requests, made one after the other; only the timing changes."
 _SAME = "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
 
 
