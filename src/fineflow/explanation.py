@@ -13,7 +13,7 @@ from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
-from fineflow.observe.plan_page import Section, calls, opaque, sections, stays, works
+from fineflow.observe.plan_page import STOCK, Section, calls, opaque, sections, stays, works
 from fineflow.runtime.call.trace import Trace
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
@@ -95,7 +95,7 @@ class Explanation:
             f"{self._title}\n{'=' * len(self._title)}",
             "\n".join(line for s in self.summary for line in wrap("", [s], hang="    ", width=width)),
         ]
-        of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
+        of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback, order=self._order)
         parts += [_table(heading, columns, rows, width) for heading, columns, rows in (*self.timing, *of_graph)]
         parts += [format_graph(graph, title=title, marks=mark, width=width) for title, graph, mark in self._graphs()]
         parts += [part.to_text(width) for part in self.parts]
@@ -115,6 +115,10 @@ class Explanation:
         written = marks(self.forecasts.written) if self.forecasts is not None else NO_MARKS
         run = marks(self.forecasts.run) if self.forecasts is not None else NO_MARKS
         return written, run if self.trace is None else measured_marks(self.trace)
+
+    @property
+    def _order(self) -> str:
+        return "program order" if self.program else STOCK
 
     @property
     def _title(self) -> str:
@@ -147,6 +151,7 @@ class Explanation:
             fallback=reason,
             tables=self.timing,
             marks=self._marks,
+            order=self._order,
             critical=f"heavy frame: on the critical path, {how}" if any(m.critical for m in self._marks) else "",
         )
         return page.replace("</body>", "".join(part._repr_html_() for part in self.parts) + "</body>")

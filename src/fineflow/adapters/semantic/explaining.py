@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fineflow.adapters.semantic.calls import Variable
 from fineflow.adapters.semantic.lowering import Shape, planned
-from fineflow.adapters.semantic.variables import SemanticVariable
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
 
 
-def explained(variable: SemanticVariable, *, last_run: bool) -> Explanation:
+def explained(variable: Variable, *, last_run: bool) -> Explanation:
     """Returns the plan of the program of a variable: submitted, or of what was called so far. Submits nothing.
 
     Raises: ValueError with ``last_run`` for a program that has not begun.
@@ -17,11 +17,11 @@ def explained(variable: SemanticVariable, *, last_run: bool) -> Explanation:
     summary = None if program is None else program.summary()
     if last_run and summary is None:
         raise ValueError(
-            f"explain(..., last_run=True) expects a variable whose program has run; get {variable.name} first"
+            f"explain(..., last_run=True) expects a variable whose program has run; get {variable._name} first"
         )
     plan = planned(Shape.of(variable._step.pending.steps())) if program is None else program.plan
     return Explanation(
-        name=f"the program of {variable.name}",
+        name=f"the program of {variable._name}",
         p_graph=plan.p_graph,
         e_graph=plan.e_graph,
         notes=plan.e_graph.notes,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from fineflow.adapters.core.decoding import checked
-from fineflow.adapters.semantic.program import pending
-from fineflow.adapters.semantic.prompts import INPUT, OUTPUT, Segment, segments_of
-from fineflow.adapters.semantic.variables import SemanticVariable, Step
+from fineflow.adapters.semantic.calls import Step, pending
+from fineflow.adapters.semantic.prompts import INPUT, OUTPUT, Prompt, segments_of
+from fineflow.adapters.semantic.variables import SemanticVariable
 from fineflow.protocols import LLMEngine, Sampling
 
 _default: LLMEngine | None = None
@@ -46,7 +46,7 @@ class SemanticFunction:
         self.__name__ = name = function.__name__
         self.__qualname__, self.__module__ = function.__qualname__, function.__module__
         self.__signature__ = signature = inspect.signature(function)
-        self.segments: tuple[Segment, ...] = segments_of(function.__doc__, name)
+        self.segments = segments_of(function.__doc__, name)
         self.outputs = [each.text for each in self.segments if each.kind == OUTPUT]
         self.chat = chat
         read = {each.text for each in self.segments if each.kind == INPUT}
@@ -63,7 +63,7 @@ class SemanticFunction:
         self._sampling, self._of_outputs = sampling, dict(outputs)
         several: Any = namedtuple  # its name is not known before
         self._several = several(f"{name}_outputs", self.outputs, rename=True) if len(self.outputs) > 1 else None
-        self._placed: SemanticFunction | None = None  # itself on the default engine
+        self._prompt: Prompt | None = None  # on the engine that it was called on last
 
     def __repr__(self) -> str:
         return f"<semantic function {self.__name__}{self.__signature__} -> {', '.join(self.outputs)}>"
@@ -79,21 +79,17 @@ class SemanticFunction:
             )
         return found
 
-    def sampling(self, output: str) -> Sampling:
-        """Returns the decoding parameters of an output."""
-        return self._of_outputs.get(output, self._sampling)
-
     def on(self, engine: LLMEngine) -> SemanticFunction:
         """Returns the same function on another engine. Raises: ValueError for an engine that does not decode."""
         return SemanticFunction(self.__wrapped__, checked(engine), self._sampling, self._of_outputs, self.chat)
 
-    def _on_its_engine(self) -> SemanticFunction:
-        """Returns the function with an engine that stays the same, and the same object as long as it does."""
-        if self._engine is not None:
-            return self
-        if self._placed is None or self._placed._engine is not self.engine:
-            self._placed = self.on(self.engine)
-        return self._placed
+    def prompt(self) -> Prompt:
+        """Returns the prompt on the function's engine: the same object as long as the engine is the same."""
+        engine, found = self.engine, self._prompt
+        if found is None or found.engine is not engine:
+            how = {output: self._of_outputs.get(output, self._sampling) for output in self.outputs}
+            found = self._prompt = Prompt(self.__name__, self.segments, engine, how, self.chat)
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the variable of its output; of several outputs a named tuple of variables.
@@ -106,10 +102,10 @@ class SemanticFunction:
         except TypeError as error:
             raise TypeError(f"{self.__name__}{signature}: {error}") from None
         bound.apply_defaults()
-        step = Step(self._on_its_engine(), dict(bound.arguments))
+        step = Step(self.prompt(), dict(bound.arguments), pending())
         made = [SemanticVariable(f"{self.__name__}.{output}", step) for output in self.outputs]
         step.variables = tuple(map(weakref.ref, made))
-        pending().add(step)
+        step.pending.add(step)
         return made[0] if self._several is None else self._several(*made)
 
 

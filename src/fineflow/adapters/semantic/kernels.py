@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from contextlib import aclosing
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from os.path import commonprefix
 from typing import Any
 
 from fineflow.adapters.core.decoding import adecode, awarm
 from fineflow.adapters.core.prefills import UnderWay, prefilled, set_done, sharing, too_late
+from fineflow.adapters.semantic.calls import failed
 from fineflow.adapters.semantic.prompts import MARK, Written
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution, Kernel
@@ -74,7 +75,8 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
     if p.component.quick:
-        return p.component(_plain(args["text"]))
+        with _named(p):
+            return p.component(_plain(args["text"]))
     return _working(p, run, in_thread(lambda: p.component(_plain(args["text"]))))
 
 
@@ -86,13 +88,23 @@ def record(p: Primitive, args: Args, run: Execution) -> None:
     """Waits for all values; each was handed over when it was there."""
 
 
+@contextmanager
+def _named(p: Primitive) -> Iterator[None]:
+    """Names the request or transform in the error that it raises."""
+    try:
+        yield
+    except Exception as error:
+        raise failed(p.name.removesuffix(".decode"), error) from error
+
+
 def _working(p: Primitive, run: Execution, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
     """Starts the work of a primitive; a program that no longer needs it can end that."""
     running: dict[str, asyncio.Future[Any]] = run.call.facts.running
 
     async def guarded() -> Any:
         try:
-            return await work
+            with _named(p):
+                return await work
         except asyncio.CancelledError:
             run.call.facts.check(p.name)  # cancelled alone: what depends on it fails, and the rest goes on
             raise

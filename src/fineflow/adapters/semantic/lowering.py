@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineflow.adapters.semantic.functions import SemanticFunction
-from fineflow.adapters.semantic.prompts import INPUT, OUTPUT, TEXT, Segment, Template
+from fineflow.adapters.semantic.calls import Step, Variable
+from fineflow.adapters.semantic.prompts import INPUT, TEXT, Prompt, Segment, Template
 from fineflow.adapters.semantic.transforms import Transform
-from fineflow.adapters.semantic.variables import SemanticVariable, Step
 from fineflow.ir import PURE, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import fresh
 from fineflow.passes import PASSES, rewrite
@@ -44,12 +43,13 @@ class Shape:
     """A program without its values: programs of one shape have one plan.
 
     steps: what each does, and the origins of what it reads, by parameter. given: values that are known. late: variables
-    of earlier programs.
+    of earlier programs. read: variables of earlier programs, also those whose values are known.
     """
 
     steps: list[tuple[Any, tuple[tuple[str, Origin], ...]]] = field(default_factory=list)
     given: list[Any] = field(default_factory=list)
-    late: list[SemanticVariable] = field(default_factory=list)
+    late: list[Variable] = field(default_factory=list)
+    read: list[Variable] = field(default_factory=list)
     _known: dict[Any, Origin] = field(default_factory=dict)
 
     @classmethod
@@ -66,10 +66,11 @@ class Shape:
     def _origin(self, value: Any) -> Origin:
         if isinstance(value, list | tuple) and _holds_variables(value):
             return ("list", *(self._origin(each) for each in value))
-        if not isinstance(value, SemanticVariable):
+        if not isinstance(value, Variable):
             return self._given(value)
         if id(value) in self._known:
             return self._known[id(value)]
+        self.read.append(value)
         outcome = value._outcome
         if outcome.done() and outcome.exception() is None:
             return self._given(outcome.result())
@@ -94,7 +95,7 @@ class Shape:
 
 
 def _holds_variables(value: Sequence[Any]) -> bool:
-    return any(isinstance(each, SemanticVariable) for each in value)
+    return any(isinstance(each, Variable) for each in value)
 
 
 _plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -136,7 +137,7 @@ class _Lowering:
         self.given = [self._names.get(("given", i), "") for i in range(len(shape.given))]
         self.late = [self._names.get(("late", i), "") for i in range(len(shape.late))]
         for does, origins in shape.steps:
-            if isinstance(does, SemanticFunction):
+            if isinstance(does, Prompt):
                 self._call(does, dict(origins))
             else:
                 self._transform(does, dict(origins)["value"])
@@ -165,8 +166,8 @@ class _Lowering:
         self._primitives.append(Primitive(name, op, args, after=after, **more))
         return name
 
-    def _call(self, function: SemanticFunction, origins: Mapping[str, Origin]) -> None:
-        leaf, engine = self._fresh(function.__name__), function.engine
+    def _call(self, function: Prompt, origins: Mapping[str, Origin]) -> None:
+        leaf, engine = self._fresh(function.name), function.engine
         args: dict[str, Ref] = {}
         before: list[Segment] = []
         places: list[str] = []
@@ -176,7 +177,7 @@ class _Lowering:
             elif segment.kind == INPUT:
                 before += self._inserted(segment.text, origins[segment.text], args)
             else:
-                how = function.sampling(segment.text)
+                how = function.sampling[segment.text]
                 template = Template(tuple(before), engine, function.chat)
                 places.append(self._request(f"{leaf}.{segment.text}", leaf, template, dict(args), how))
                 before.append(segment)
@@ -216,6 +217,3 @@ class _Lowering:
 
 def _prefix_cache(engine: LLMEngine) -> dict[str, Any]:
     return {"block": engine.block_size, "cache": id(engine)} if engine.can_prefill else {}
-
-
-__all__ = ["OUTPUT", "Plan", "Shape", "planned"]

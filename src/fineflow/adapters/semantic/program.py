@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fineflow.adapters.semantic.variables import SemanticVariable, Step
+from fineflow.adapters.semantic.calls import Pending, Variable, cancelled, failed, lock
+from fineflow.adapters.semantic.kernels import KERNELS
+from fineflow.adapters.semantic.lowering import Shape, planned
 from fineflow.errors import SemanticError
 from fineflow.ir import Graph, Op
 from fineflow.ir.objectives import LATENCY, THROUGHPUT, TPOT, TTFT
@@ -29,93 +30,32 @@ from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop
 from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.queues.request_context import query, started
 
-if TYPE_CHECKING:
-    from fineflow.adapters.semantic.lowering import Plan, Shape
-
 _numbers = itertools.count(1)
-_lock = threading.RLock()  # of everything that is not submitted yet
 _STRICTEST = (THROUGHPUT, LATENCY, TTFT, TPOT)  # a request that several variables need is for the last of these
 
 
-class Pending:
-    """Calls of one thread or task that have not been submitted. Those whose variables nobody refers to are dropped."""
-
-    def __init__(self) -> None:
-        self._steps: list[weakref.ref[Step]] = []
-
-    def add(self, step: Step) -> None:
-        """Adds a call; its inputs were made before it."""
-        step.pending = self
-        with _lock:
-            self._steps = [each for each in self._steps if each() is not None]
-            self._steps.append(weakref.ref(step))
-
-    def steps(self) -> list[Step]:
-        """Returns the calls that are still wanted, in program order, after those of other threads that they read."""
-        with _lock:
-            found = [step for each in self._steps if (step := each()) is not None and step.wanted]
-            return list(dict.fromkeys(each for step in found for each in _unsubmitted(step)))
-
-    def clear(self) -> None:
-        """Forgets the calls: they are submitted."""
-        self._steps = []
-
-
-def _unsubmitted(step: Step) -> Iterator[Step]:
-    """Yields the calls that a call reads and that are not submitted, then itself."""
-    if step.program is None:
-        for variable in _variables(step.reads.values()):
-            yield from _unsubmitted(variable._step)
-        yield step
-
-
-def _variables(values: Iterable[Any]) -> Iterator[SemanticVariable]:
-    for value in values:
-        if isinstance(value, SemanticVariable):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _variables(value)
-
-
-class _Local(threading.local):
-    def __init__(self) -> None:
-        self.pending = Pending()
-
-
-_of_thread = _Local()
-_of_task: weakref.WeakKeyDictionary[asyncio.Task[Any], Pending] = weakref.WeakKeyDictionary()
-
-
-def pending() -> Pending:
-    """Returns the pending calls of the current task, or of the thread if no event loop runs in it."""
-    task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-    return _of_thread.pending if task is None else _of_task.setdefault(task, Pending())
-
-
-def ask(variable: SemanticVariable, objective: str | None) -> None:
+def ask(variable: Variable, objective: str | None) -> None:
     """Submits the program of a variable unless that was done; sets what the variable is wanted for."""
-    with _lock:
+    with lock:
         variable._objective = objective or variable._objective
         program = variable._step.program
+        if variable._outcome.done():
+            return
         if program is None:
             SemanticProgram(variable._step.pending).start()
         elif objective is not None:
             program.post(program.deduce)
 
 
-def cancel(variable: SemanticVariable) -> None:
-    """Cancels what only this variable needs."""
-    with _lock:
-        program = variable._step.program
-        if program is None:
-            if not variable.done():
-                variable._outcome.set_exception(_cancelled(variable.name))
-        else:
-            program.post(partial(program.give_up, variable))
-
-
-def _cancelled(name: str) -> SemanticError:
-    return SemanticError(f"{name} was cancelled: whoever waited for it has stopped, and nothing else needs it")
+def cancel(variable: Variable, *, waited: bool = True) -> None:
+    """Cancels what only this variable needs. waited: also if callers wait for it."""
+    with lock:
+        step = variable._step
+        if step.program is not None:
+            step.program.post(partial(step.program.give_up, variable, waited))
+        elif not variable._outcome.done():
+            variable._outcome.set_exception(cancelled(variable._name))
+            step.reads = step.reads if step.wanted else {}
 
 
 class SemanticProgram:
@@ -123,30 +63,28 @@ class SemanticProgram:
 
     def __init__(self, pending: Pending) -> None:
         """Submits nothing yet; takes the pending calls. Raises what lowering raises, and leaves them pending."""
-        from fineflow.adapters.semantic.lowering import Shape, planned
-
         steps = pending.steps()
-        self.shape: Shape = Shape.of(steps)
-        self.plan: Plan = planned(self.shape)
+        self.shape = Shape.of(steps)
+        self.plan = planned(self.shape)
         self.label, self.began = f"program-{next(_numbers)}", events.now()
         self.objectives: dict[str, str] = {}  # of decodes
         self.skipped: set[str] = set()  # primitives that nothing needs any more
         self.running: dict[str, asyncio.Future[Any]] = {}  # primitives that work
         self._call: Call | None = None
         self._summary: Summary | None = None
-        self._variables: dict[str, tuple[weakref.ref[SemanticVariable], Future[Any]]] = {}
+        self._variables: dict[str, tuple[weakref.ref[Variable], Future[Any]]] = {}
         self._given_up: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._execution: Execution | None = None
         for step, places in zip(steps, self.plan.places, strict=True):
-            step.program = self
+            step.program, step.reads = self, {}  # so only their users refer to the variables from now on
             for place, each in zip(places, step.variables, strict=True):
                 if (variable := each()) is not None:
                     self._variables[place] = each, variable._outcome
         pending.clear()
         for variable in self.shape.late:
-            variable._count(1)
+            variable._count(readers=1)
 
     def __repr__(self) -> str:
         return f"<SemanticProgram {self.label}: {len(self._variables)} variables>"
@@ -163,8 +101,10 @@ class SemanticProgram:
     def start(self) -> None:
         """Starts the program on the loop of the engines, in a copy of the current context."""
         context = contextvars.copy_context()
-        if earlier := next((each for each in self._read() if each.label), None):  # one application, one query
-            self.label, self.began = earlier.label, earlier.began
+        for variable in self.shape.read:  # one application, one query
+            if (earlier := variable._step.program) is not None:
+                self.label, self.began = earlier.label, earlier.began
+                break
         context.run(self._mark)
         if on_engine_loop():
             self._loop = loop = asyncio.get_running_loop()
@@ -177,12 +117,6 @@ class SemanticProgram:
             work = RuntimeSubmission(self._run, context)
             work.outcome.add_done_callback(lambda done: self._over(done.exception()))
             work.start()
-
-    def _read(self) -> Iterator[SemanticProgram]:
-        """Yields the earlier programs whose variables this one reads."""
-        for variable in self.shape.late:
-            if (program := variable._step.program) is not None:
-                yield program
 
     def _mark(self) -> None:
         if not query.get():
@@ -208,9 +142,7 @@ class SemanticProgram:
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
         context.run(admission.apply)
-        call = Call(
-            loop=loop, kernels=_kernels(), entry="get", sync=False, context=context, label=self.label, facts=self
-        )
+        call = Call(loop=loop, kernels=KERNELS, entry="get", sync=False, context=context, label=self.label, facts=self)
         over: asyncio.Future[Any] = loop.create_future()
         plan, shape = self.plan, self.shape
         given = {name: value for name, value in zip(plan.given, shape.given, strict=True) if name}
@@ -256,27 +188,28 @@ class SemanticProgram:
             outcome.set_result(str(value) if isinstance(value, str) else value)
 
     def _error(self, place: str, error: BaseException) -> SemanticError:
-        if isinstance(error, SemanticError):  # of another variable, or of a program before
-            made = SemanticError(str(error))
-            made.__cause__ = error.__cause__
-            return made
         name = self._name(place)
-        made = SemanticError(f"{name} failed: {type(error).__name__}: {error}")
-        made.__cause__ = error
+        if not isinstance(error, SemanticError):
+            return failed(name, error)
+        if error.name == name:
+            return error
+        made = SemanticError(name, error.reason)
+        made.__cause__ = error.__cause__
         return made
 
-    def _name(self, place: str) -> str:
+    @staticmethod
+    def _name(place: str) -> str:
         return place.removesuffix(".decode")
 
     def _over(self, error: BaseException | None) -> None:
         """Ends the program, however it ended: no variable waits for ever."""
         for variable in self.shape.late:
-            variable._count(-1)
+            variable._count(readers=-1)
         for place, (_, outcome) in self._variables.items():
             if not outcome.done():
                 with suppress(Exception):  # it was set meanwhile
                     if error is None or isinstance(error, asyncio.CancelledError):
-                        outcome.set_exception(_cancelled(self._name(place)))
+                        outcome.set_exception(cancelled(self._name(place)))
                     else:
                         outcome.set_exception(self._error(place, error))
 
@@ -298,9 +231,12 @@ class SemanticProgram:
                     needed[ref.name] = _stricter(needed.get(ref.name), needed[p.name])
         self.objectives.update(needed)
 
-    def give_up(self, variable: SemanticVariable) -> None:
-        """Cancels the work that only this variable needs. Does nothing while a caller waits for it."""
-        if variable._outcome.done() or variable._waits:
+    def give_up(self, variable: Variable, waited: bool) -> None:
+        """Cancels the work that only this variable needs. waited: also if callers wait for it.
+
+        Does nothing while a later program reads it.
+        """
+        if variable._outcome.done() or variable._readers or (variable._waits and not waited):
             return
         self._given_up.update(place for place, (ref, _) in self._variables.items() if ref() is variable)
         wanted = {place for place, (ref, _) in self._variables.items() if ref() is not None} - self._given_up
@@ -317,9 +253,9 @@ class SemanticProgram:
                 asyncio.get_running_loop().call_soon(work.cancel)  # after its first step, which can then tell
 
     def check(self, name: str) -> None:
-        """Raises SemanticError if nothing needs a primitive any more."""
+        """Raises SemanticError if nothing needs the primitive ``name`` any more."""
         if name in self.skipped:
-            raise _cancelled(self._name(name))
+            raise cancelled(self._name(name))
 
 
 def _stricter(one: str | None, other: str) -> str:
@@ -327,9 +263,3 @@ def _stricter(one: str | None, other: str) -> str:
 
 
 _tasks: set[asyncio.Task[Any]] = set()  # on loops in virtual time, which hold their tasks weakly
-
-
-def _kernels() -> Any:
-    from fineflow.adapters.semantic.kernels import KERNELS
-
-    return KERNELS

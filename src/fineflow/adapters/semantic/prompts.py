@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, NamedTuple
 
-from fineflow.protocols import LLMEngine, Message
+from fineflow.protocols import LLMEngine, Message, Sampling
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w*)\s*:\s*(\w*)\s*\}\}")
 MARK = "\x02late\x03"  # stands for values that are not there yet; neither a tokenizer nor a keyboard produces it
@@ -60,6 +60,17 @@ def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
         )
     last = max(i for i, each in enumerate(found) if each.kind == OUTPUT)
     return tuple(each for each in found[: last + 1] if each.text)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prompt:
+    """The prompt of a semantic function on an engine. sampling: decoding parameters of each output."""
+
+    name: str
+    segments: Sequence[Segment]
+    engine: LLMEngine
+    sampling: Mapping[str, Sampling]
+    chat: bool
 
 
 class Written(str):

@@ -157,7 +157,7 @@ class Parsed:
 
 def parsed(parser: Any) -> Parsed:
     """Returns the transform. Raises: TypeError for an object that parses nothing."""
-    model = isinstance(parser, type) and hasattr(parser, "model_validate")
+    model = isinstance(parser, type) and hasattr(parser, "model_validate") and not hasattr(parser, "parse")
     if not model and (isinstance(parser, type) or not callable(getattr(parser, "parse", None))):
         raise TypeError(f"expected an object with parse(text), or a pydantic model class, got {parser!r}")
     return Parsed(parser)

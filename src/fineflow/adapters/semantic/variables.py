@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fineflow.adapters.semantic import transforms
+from fineflow.adapters.semantic.calls import Step, Variable, pending
+from fineflow.adapters.semantic.explaining import explained
+from fineflow.adapters.semantic.program import ask, cancel
+from fineflow.explanation import Explanation
 from fineflow.ir.objectives import wrong_objective
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.runtime_loop import refuse_blocking
 from fineflow.runtime.loop.submission import POLL_SECONDS, set_done
 
-if TYPE_CHECKING:
-    from fineflow.adapters.semantic.functions import SemanticFunction
-    from fineflow.adapters.semantic.program import SemanticProgram
-    from fineflow.explanation import Explanation
 
-
-_counting = threading.Lock()
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class Step:
-    """What writes variables: a call of a semantic function, or a transform of a value.
-
-    does: the function or the transform. reads: values, variables, and lists of both, by parameter. program: what it was
-    submitted with; None: it waits for that. variables: of its outputs, in order, as far as somebody refers to them.
-    """
-
-    does: SemanticFunction | transforms.Transform
-    reads: Mapping[str, Any]
-    variables: Sequence[weakref.ref[SemanticVariable]] = ()
-    program: SemanticProgram | None = None
-    pending: Any = field(default=None, repr=False)
-
-    @property
-    def wanted(self) -> bool:
-        """True while somebody refers to one of its variables."""
-        return any(each() is not None for each in self.variables)
-
-
-class SemanticVariable:
+class SemanticVariable(Variable):
     """A value that is going to be there: an output of a semantic function, or a transform of one.
 
     Pass it to other semantic functions, which then wait for it in the runtime rather than here; ``get`` it, or await
@@ -57,13 +30,6 @@ class SemanticVariable:
     ``start`` is called); then every call that was made so far in this thread or task, and whose variables somebody
     still refers to, starts as soon as its inputs are there. Thread-safe.
     """
-
-    def __init__(self, name: str, step: Step) -> None:
-        self._name = name
-        self._step = step
-        self._outcome: Future[Any] = Future()
-        self._objective: str | None = None
-        self._waits = 0  # callers, and calls of other programs, that wait for it
 
     def __repr__(self) -> str:
         if not self._outcome.done():
@@ -105,14 +71,16 @@ class SemanticVariable:
         scopes.check()
         self._asked(objective)
         until = None if timeout is None else monotonic() + timeout
-        with silent_at_exit, self._waiting(), scopes.on_stop(self.cancel):
+        with silent_at_exit, self._waiting():
             while not self._outcome.done():
+                scopes.check()
                 left = POLL_SECONDS if until is None else min(until - monotonic(), POLL_SECONDS)
                 if left <= 0:
                     raise self._late(timeout)
                 with suppress(TimeoutError):
                     self._outcome.exception(left)
-        return self._value()
+            scopes.check()
+        return self._outcome.result()
 
     async def aget(self, *, objective: str | None = None, timeout: float | None = None) -> Any:
         """``get`` for coroutines, on any event loop. ``await variable`` does the same.
@@ -129,21 +97,19 @@ class SemanticVariable:
                 loop.call_soon_threadsafe(set_done, done)
 
         self._outcome.add_done_callback(wake)
-        with self._waiting(), scopes.on_stop(self.cancel):
+        with self._waiting():
             try:
                 async with asyncio.timeout(timeout):
                     await done
             except TimeoutError:
                 raise self._late(timeout) from None
-        return self._value()
+        return self._outcome.result()
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.aget().__await__()
 
     def cancel(self) -> None:
         """Cancels the requests that this value needs and no other variable does. Does not wait for their end."""
-        from fineflow.adapters.semantic.program import cancel
-
         cancel(self)
 
     # Transforms.
@@ -181,12 +147,10 @@ class SemanticVariable:
         return self._through(transforms.Function(function))
 
     def _through(self, transform: transforms.Transform) -> SemanticVariable:
-        from fineflow.adapters.semantic.program import pending
-
-        step = Step(transform, {"value": self})
+        step = Step(transform, {"value": self}, pending())
         made = SemanticVariable(f"{self._name}.{transform.name}", step)
         step.variables = (weakref.ref(made),)
-        pending().add(step)
+        step.pending.add(step)
         return made
 
     # Waiting.
@@ -194,34 +158,30 @@ class SemanticVariable:
     def _asked(self, objective: str | None) -> None:
         if wrong := wrong_objective(objective):
             raise ValueError(f"{self._name}.get(objective=...) is {wrong}")
-        from fineflow.adapters.semantic.program import ask
-
         ask(self, objective)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Counts a caller that waits. One that leaves early cancels what nobody else needs."""
-        self._count(1)
-        try:
-            yield
-        finally:
-            self._count(-1)
-            if not self._outcome.done() and not self._waits:
-                self.cancel()
+        """Counts a caller that waits. One that leaves early, or is stopped, cancels what nobody else needs."""
+        stays = [self]
 
-    def _count(self, more: int) -> None:
-        with _counting:
-            self._waits += more
+        def leave() -> None:
+            with suppress(IndexError):
+                stays.pop()._count(waits=-1)
+                if not self._outcome.done():
+                    cancel(self, waited=False)
+
+        self._count(waits=1)
+        try:
+            with scopes.on_stop(leave):
+                yield
+        finally:
+            leave()
 
     def _late(self, timeout: float | None) -> TimeoutError:
         return TimeoutError(
             f"{self._name} was not there within {timeout:g} s; requests that nothing else needs were cancelled"
         )
 
-    def _value(self) -> Any:
-        return self._outcome.result()
-
     def __fineflow_explain__(self, last_run: bool) -> Explanation:
-        from fineflow.adapters.semantic.explaining import explained
-
         return explained(self, last_run=last_run)
