@@ -37,7 +37,8 @@ def llm(asked: list[str]) -> Iterator[EmulatedLLM]:
 def greet(name: str, city: str = "Velmar") -> None:
     """Write a greeting
       for {{input:name}} in {{ input:city }}.
-    Greeting: {{output:greeting}} This is not sent."""
+    Greeting: {{output:greeting}} This is not sent.
+    """
 
 
 def test_a_call_returns_a_variable_and_the_model_continues_the_prompt(llm: EmulatedLLM, asked: list[str]) -> None:
@@ -82,7 +83,8 @@ def test_chat_sends_messages_by_the_engine_s_template(llm: EmulatedLLM, asked: l
     @fineflow.semantic_function(chat=True)
     def both(topic: str) -> None:
         """About {{input:topic}}.
-        {{output:pro}} And against it? {{output:con}}"""
+        {{output:pro}} And against it? {{output:con}}
+        """
 
     assert both("bridges").con.get() == "answer 2"
     first = llm.render_chat([fineflow.protocols.Message("user", "About bridges.")])

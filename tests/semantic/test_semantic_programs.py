@@ -207,30 +207,39 @@ def test_objectives_reach_every_request_that_a_value_needs(
         summarize("a").get(objective="speed")
 
 
-def test_what_a_prompt_begins_with_is_prefilled_while_the_rest_is_written() -> None:
-    llm = engine(lambda prompt: "w " * 20)
+@pytest.mark.parametrize("same", [True, False])
+def test_a_beginning_is_prefilled_while_another_engine_writes_the_rest(same: bool) -> None:
+    """On the engine that writes the rest it would slow that, and pay nothing."""
+    writer = engine(lambda prompt: "w " * 20)
+    judging = writer if same else engine(lambda prompt: "fine", name="judge")
     guide = "g " * 640
 
-    @fineflow.semantic_function(engine=llm)
+    @fineflow.semantic_function(engine=writer)
     def write(topic: str) -> None:
         """Write about {{input:topic}}: {{output:text}}"""
 
-    @fineflow.semantic_function(engine=llm)
+    @fineflow.semantic_function(engine=judging)
     def judge(guide: str, text: Any) -> None:
         """Judge by {{input:guide}} this text: {{input:text}} Verdict: {{output:verdict}}"""
 
-    async def main() -> None:
+    async def main() -> str:
         verdict = judge(guide, write("bridges"))
-        assert "what comes before {text} is prefilled at once" in str(fineflow.explain(verdict))
+        told = str(fineflow.explain(verdict))
         await verdict
+        return told
 
-    prefills = list[events.Interval]()
-    events.listen(prefills.append)
+    seen = list[events.Interval]()
+    events.listen(seen.append)
     try:
-        timed(main())
+        told = timed(main()).value
     finally:
-        events.unlisten(prefills.append)
-    by_label = {each.label: each for each in prefills}
+        events.unlisten(seen.append)
+    by_label = {each.label: each for each in seen}
+    if same:
+        assert "emulated-llm itself writes what it waits for, and would be slowed by as much" in " ".join(told.split())
+        assert _STEPS[0] not in by_label
+        return
+    assert "what comes before {text} is prefilled at once" in " ".join(told.split())
     ahead, written, judged = (by_label[name] for name in _STEPS)
     assert ahead.tokens is not None and ahead.tokens.prompt == 640
     assert ahead.end < written.end - 10  # while the other request was decoding
@@ -238,6 +247,29 @@ def test_what_a_prompt_begins_with_is_prefilled_while_the_rest_is_written() -> N
 
 
 _STEPS = ("judge.verdict.partial_prefill", "write.text.decode", "judge.verdict.decode")
+
+
+def test_what_readers_of_one_text_share_is_computed_once_when_the_text_is_there() -> None:
+    llm = engine(lambda prompt: "ok")
+
+    @fineflow.semantic_function(engine=llm)
+    def write(topic: str) -> None:
+        """Write about {{input:topic}}: {{output:text}}"""
+
+    @fineflow.semantic_function(engine=llm)
+    def judge(guide: str, text: Any, aspect: str) -> None:
+        """Judge by {{input:guide}} this text: {{input:text}} Its {{input:aspect}} is {{output:verdict}}"""
+
+    async def main() -> list[Op]:
+        text = write("bridges")
+        verdicts = [judge("g " * 640, text, f"aspect {i}") for i in range(8)]
+        plan = fineflow.explain(text).e_graph or ()
+        assert await asyncio.gather(*verdicts) == ["ok"] * 8
+        return [p.op for p in plan if p.op in (Op.DECODE, Op.PARTIAL_PREFILL)]
+
+    ran = timed(main())
+    assert ran.value == [Op.DECODE, Op.PARTIAL_PREFILL, *[Op.DECODE] * 8]  # not before the text, which it would slow
+    assert ran.seconds < 1 + 1 + 6.4 + 1 + 0.01 * 8 * 24
 
 
 def test_a_beginning_that_requests_share_is_computed_once() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from fineflow.adapters.semantic.calls import Step, Variable
 from fineflow.adapters.semantic.prompts import INPUT, TEXT, Prompt, Segment, Template
+from fineflow.adapters.semantic.spare_prefills import spare_prefills
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.ir import PURE, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import fresh
-from fineflow.passes import PASSES, rewrite
+from fineflow.passes import PASSES, bind, prefill
 from fineflow.protocols import LLMEngine
 
 _KEPT = 128  # plans
@@ -89,6 +90,11 @@ class Shape:
             self._known[key] = found
         return found
 
+    def clear(self) -> None:
+        """Drops the values."""
+        for each in (self.given, self.late, self.read, self._known):
+            each.clear()
+
     @property
     def key(self) -> Any:
         return tuple(self.steps)
@@ -118,8 +124,12 @@ def planned(shape: Shape) -> Plan:
 
 def _plan(shape: Shape) -> Plan:
     lowered = _Lowering(shape)
-    e_graph = rewrite(lowered.graph, PASSES, answer=True)
-    return Plan(lowered.graph, e_graph, lowered.places, lowered.given, lowered.late)
+    graph = lowered.graph
+    for each in PASSES:
+        graph = each(graph)
+        if each is prefill:
+            graph = spare_prefills(graph)
+    return Plan(lowered.graph, bind(graph, answer=True), lowered.places, lowered.given, lowered.late)
 
 
 class _Lowering:

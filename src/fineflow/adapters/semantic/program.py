@@ -212,6 +212,8 @@ class SemanticProgram:
                         outcome.set_exception(cancelled(self._name(place)))
                     else:
                         outcome.set_exception(self._error(place, error))
+        self._variables.clear()  # a variable that somebody keeps must not keep the values of the others
+        self.shape.clear()
 
     # Objectives and cancellation: what each variable needs is in the graph.
 
