@@ -69,6 +69,11 @@ OURS: dict[str, tuple[str, ...]] = {
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
+    # No framework: it plans and explains programs itself.
+    "adapters.semantic": (
+        *("ir", "protocols", "runtime", "passes", "explanation", "observe"),
+        *("adapters.core", *LEAVES),
+    ),
     "observe": ("_lazy", "ir", "runtime", "cost_model", *LEAVES),
     "explanation": ("ir", "observe", "cost_model.serial", "runtime.call.trace", *LEAVES),
     # No framework by name: the registry finds them.

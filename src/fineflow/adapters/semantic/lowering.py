@@ -126,9 +126,7 @@ def _plan(shape: Shape) -> Plan:
     lowered = _Lowering(shape)
     graph = lowered.graph
     for each in PASSES:
-        graph = each(graph)
-        if each is prefill:
-            graph = spare_prefills(graph)
+        graph = spare_prefills(graph) if each is prefill else each(graph)
     return Plan(lowered.graph, bind(graph, answer=True), lowered.places, lowered.given, lowered.late)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the early prefills of a program that pay: those during which their engine would have nothing else to do for it.
+"""Prefills ahead only where an engine would have nothing else to do for the program.
 
 While an engine writes one text, prefilling the beginning of another prompt slows the writing by about as much as it
 saves later, and the blocks may be evicted before they are used. A program consists of little else than such waits, so
@@ -7,46 +7,26 @@ only what waits for another engine, or for the user's functions, is prefilled ah
 
 from __future__ import annotations
 
-from fineflow.ir import Graph, Op, Primitive
-from fineflow.ir.editor import GraphEditor
-from fineflow.passes.beginnings import Ready
-
-_SOURCES = ("prefill", "fanout")
+from fineflow.ir import Graph, Op
+from fineflow.passes import prefill
+from fineflow.passes.beginnings import Prompt, Ready, prompts_of
 
 
 def spare_prefills(graph: Graph) -> Graph:
-    """Removes each PARTIAL_PREFILL that waits for nothing but texts of its own engine; notes why."""
-    edit, ready = GraphEditor(graph, "prefill"), Ready(graph)
-    gone = {p.name: p for p in graph if p.op is Op.PARTIAL_PREFILL and _competes(p, graph, ready)}
-    if not gone:
-        return graph
-    for p in graph:  # what several of them would have shared
-        sharing = [each.name for each in graph if each.params.get("shares") == p.name]
-        if p.op is Op.PARTIAL_PREFILL and sharing and gone.keys() >= set(sharing):
-            gone[p.name] = p
-    kept = {_place(p) for p in graph if p.op is Op.PARTIAL_PREFILL and p.name not in gone}
-    places = [place for place in dict.fromkeys(map(_place, gone.values())) if place not in kept]
-    untrue = {*gone, *(f"{place}.prefill" for place in places)}
-    edit.retract([note for note in edit.earlier if note.done and note.source in _SOURCES and note.where in untrue])
-    for name in gone:
-        edit.remove(name)
-    for p in edit:
-        params = {key: value for key, value in p.params.items() if key != "shares" or value not in gone}
-        after = tuple(name for name in p.after if name not in gone)
-        if params != p.params or after != p.after:
-            edit.change(p.name, params=params, after=after)
-    for place in places:
-        engine = graph[f"{place}.prefill"].engine
-        edit.refused(f"{place}.prefill", f"{engine} itself writes what it waits for, and would be slowed by as much")
-    return edit.graph()
+    """Runs the pass ``prefill`` without the prompts all of whose late variables their own engine writes."""
+    ready = Ready(graph)
+    busy = {prompt.prefill.name: prompt.prefill for prompt in prompts_of(graph) if _competes(prompt, graph, ready)}
+    hidden = graph.with_primitives(
+        p.with_(meta={"whole_prompts": _why(p.engine)}) if p.name in busy else p for p in graph
+    )
+    return (done := prefill(hidden)).with_primitives(busy.get(p.name, p) for p in done)
 
 
-def _place(p: Primitive) -> str:
-    return p.name.partition(".partial_prefill")[0].partition(".shared_prefill")[0]
+def _why(engine: str | None) -> str:
+    return f"{engine} itself writes what it waits for, and would be slowed by as much"
 
 
-def _competes(p: Primitive, graph: Graph, ready: Ready) -> bool:
-    until = p.meta.get("until", "")
-    known = ready.waits(*(ref.name for ref in p.args.values()), *p.after)
-    late = ready.waits(until) - known if until in graph else frozenset()
-    return bool(late) and all(graph[name].engine == p.engine and graph[name].op is Op.DECODE for name in late)
+def _competes(prompt: Prompt, graph: Graph, ready: Ready) -> bool:
+    """Returns True if a prompt waits, and for nothing but texts of its own engine."""
+    late = ready.waits(prompt.rendered.name)
+    return bool(late) and all(graph[n].op is Op.DECODE and graph[n].engine == prompt.prefill.engine for n in late)
