@@ -36,14 +36,16 @@ def plan(task: str) -> None:
 @fineflow.semantic_function(max_tokens=200)
 def write(task: str, files: Any, name: Any) -> None:
     """You write one file of {{input:task}}. All files: {{input:files}}
-    Write {{input:name}}.py: {{output:code}}"""
+    Write {{input:name}}.py: {{output:code}}
+    """
 
 
 @fineflow.semantic_function(max_tokens=50)
 def review(code: Any) -> None:
     """You review code.
     {{input:code}}
-    Your verdict: {{output:verdict}}"""
+    Your verdict: {{output:verdict}}
+    """
 
 
 def program(task: str) -> Any:

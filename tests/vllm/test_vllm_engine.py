@@ -300,4 +300,26 @@ async def test_forks_of_a_context_continue_from_its_blocks(engine: VLLMEngine) -
     await turns(lambda: engine.shared.host.llm.get_num_unfinished_requests() == 0)
     for end, (said, prompt, _) in zip(ends, answers, strict=True):
         whole = await collect(engine, engine.encode(beginning + end), max_tokens=8)
-        assert (said, prompt) == (whole.text, whole.prompt_tokens)
+        assert (said, prompt) == (whole.text, len(engine.encode(beginning + end)))
+
+
+def test_semantic_functions_say_what_single_requests_say(engine: VLLMEngine) -> None:
+    """In plain threads; the one that reads two texts gets them in the process of vLLM's client."""
+
+    @fineflow.semantic_function(engine=engine, chat=True, max_tokens=24)
+    def answer(question: str) -> None:
+        """{{input:question}} {{output:text}}"""
+
+    @fineflow.semantic_function(engine=engine, max_tokens=8)
+    def combine(texts: list[Any]) -> None:
+        """Texts: {{input:texts}} In short: {{output:text}}"""
+
+    texts = [answer(question) for question in QUESTIONS[:2]]
+    whole = combine(texts).get(timeout=60)
+
+    async def alone() -> tuple[list[str], str]:
+        found = [(await collect(engine, chat(engine, each), max_tokens=24)).text.strip() for each in QUESTIONS[:2]]
+        prompt = f"Texts: {found[0]}\n\n{found[1]} In short:"
+        return found, (await collect(engine, engine.encode(prompt), max_tokens=8)).text.strip()
+
+    assert ([text.get() for text in texts], whole) == asyncio.run(run_async(alone))

@@ -143,8 +143,6 @@ async def test_freeing_a_context_ends_the_session_that_keeps_it(folder: Path) ->
     try:
         async with Context(own) as context:
             await context.fill(LONG * 40)
-            filled = context.cached()
-            assert filled > 300
             host = own.shared.host
             assert host is not None
             assert host.llm.get_num_unfinished_requests() == 1

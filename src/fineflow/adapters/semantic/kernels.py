@@ -14,6 +14,7 @@ from fineflow.adapters.semantic.calls import failed
 from fineflow.adapters.semantic.prompts import MARK, Written
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution, Kernel
+from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues import request_context
 
@@ -53,6 +54,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 def decode(p: Primitive, args: Args, run: Execution) -> Any:
     shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
     prompt, objectives = args["cache"], run.call.facts.objectives
+    stream: Stream[str] = run.call.facts.streams.setdefault(p.name, Stream())
 
     async def answer() -> Written:
         try:
@@ -63,6 +65,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
             async with aclosing(adecode(p.component, lambda: prompt, p.meta["options"])) as deltas:
                 async for delta in deltas:
                     said.append(delta.text)
+                    stream.put(delta.text)
                     if first is not None:
                         set_done(first)
             return Written("".join(said))

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 from fineflow.adapters.semantic.calls import Pending, Variable, cancelled, failed, lock
 from fineflow.adapters.semantic.kernels import KERNELS
 from fineflow.adapters.semantic.lowering import Shape, planned
+from fineflow.adapters.semantic.prompts import Written, as_text
 from fineflow.errors import SemanticError
 from fineflow.ir import Graph, Op
 from fineflow.ir.objectives import LATENCY, THROUGHPUT, TPOT, TTFT
@@ -26,6 +27,7 @@ from fineflow.runtime import events, recording
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution, Failed
 from fineflow.runtime.call.lifecycle import Admission
+from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop
 from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.queues.request_context import query, started
@@ -34,17 +36,22 @@ _numbers = itertools.count(1)
 _STRICTEST = (THROUGHPUT, LATENCY, TTFT, TPOT)  # a request that several variables need is for the last of these
 
 
-def ask(variable: Variable, objective: str | None) -> None:
-    """Submits the program of a variable unless that was done; sets what the variable is wanted for."""
+def ask(variable: Variable, objective: str | None) -> SemanticProgram | None:
+    """Submits the program of a variable unless that was done; sets what the variable is wanted for.
+
+    Returns the program; None for a variable that was cancelled before.
+    """
     with lock:
         variable._objective = objective or variable._objective
-        program = variable._step.program
+        program: SemanticProgram | None = variable._step.program
         if variable._outcome.done():
-            return
+            return program
         if program is None:
-            SemanticProgram(variable._step.pending).start()
+            program = SemanticProgram(variable._step.pending)
+            program.start()
         elif objective is not None:
             program.post(program.deduce)
+        return program
 
 
 def cancel(variable: Variable, *, waited: bool = True) -> None:
@@ -73,6 +80,7 @@ class SemanticProgram:
         self._call: Call | None = None
         self._summary: Summary | None = None
         self._variables: dict[str, tuple[weakref.ref[Variable], Future[Any]]] = {}
+        self.streams: dict[str, Stream[str]] = {}  # what each variable's request has written so far
         self._given_up: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -182,10 +190,32 @@ class SemanticProgram:
         value, outcome = self._execution.values[place], self._variables[place][1]
         if outcome.done():
             return
+        stream = self.streams.get(place)
         if isinstance(value, Failed):
-            outcome.set_exception(self._error(place, value.error))
-        else:
-            outcome.set_result(str(value) if isinstance(value, str) else value)
+            error = self._error(place, value.error)
+            outcome.set_exception(error)
+            if stream is not None:
+                stream.close(error)
+            return
+        outcome.set_result(str(value) if isinstance(value, str) else value)
+        if stream is not None:
+            if not isinstance(value, Written):  # which it has written piece by piece
+                stream.put(as_text(value))
+            stream.close()
+
+    async def pieces(self, variable: Variable) -> AsyncGenerator[str, None]:
+        """Yields the text of a variable while it is written, without white space around it."""
+        place = next((place for place, (ref, _) in self._variables.items() if ref() is variable), None)
+        if place is None or variable._outcome.done():
+            yield as_text(variable._outcome.result())
+            return
+        held = None  # white space that is only part of the value if text follows
+        async for piece in self.streams.setdefault(place, Stream()).read():
+            text = piece.lstrip() if held is None else held + piece
+            found = text.rstrip()
+            held = text[len(found) :] if held is not None or found else None
+            if found:
+                yield found
 
     def _error(self, place: str, error: BaseException) -> SemanticError:
         name = self._name(place)
@@ -212,6 +242,9 @@ class SemanticProgram:
                         outcome.set_exception(cancelled(self._name(place)))
                     else:
                         outcome.set_exception(self._error(place, error))
+        for stream in self.streams.values():
+            stream.close(cancelled("it"))  # does nothing to those that are closed
+        self.streams.clear()
         self._variables.clear()  # a variable that somebody keeps must not keep the values of the others
         self.shape.clear()
 

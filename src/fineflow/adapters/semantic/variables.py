@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import weakref
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from fineflow.adapters.semantic import transforms
 from fineflow.adapters.semantic.calls import Step, Variable, pending
 from fineflow.adapters.semantic.explaining import explained
-from fineflow.adapters.semantic.program import ask, cancel
+from fineflow.adapters.semantic.program import SemanticProgram, ask, cancel
 from fineflow.explanation import Explanation
 from fineflow.ir.objectives import wrong_objective
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
+from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.runtime_loop import refuse_blocking
 from fineflow.runtime.loop.submission import POLL_SECONDS, set_done
 
@@ -105,6 +106,32 @@ class SemanticVariable(Variable):
                 raise self._late(timeout) from None
         return self._outcome.result()
 
+    def stream(self, *, objective: str | None = None) -> Iterator[str]:
+        """Yields the text while it is written; together the pieces are the value. What is no text comes as a whole.
+
+        Closing it early cancels requests that nothing else needs. Raises what ``get`` raises.
+        """
+        refuse_blocking("SemanticVariable.stream", "SemanticVariable.astream")
+        scopes.check()
+        program = self._asked(objective)
+        with self._waiting():
+            if program is None:
+                self._outcome.result()
+            else:
+                yield from iterate_sync(lambda: program.pieces(self))
+
+    async def astream(self, *, objective: str | None = None) -> AsyncGenerator[str, None]:
+        """``stream`` for coroutines, on any event loop."""
+        scopes.check()
+        program = self._asked(objective)
+        with self._waiting():
+            if program is None:
+                self._outcome.result()
+                return
+            async with aclosing(cast(Any, iterate_async(lambda: program.pieces(self)))) as pieces:
+                async for piece in pieces:
+                    yield piece
+
     def __await__(self) -> Generator[Any, None, Any]:
         return self.aget().__await__()
 
@@ -155,10 +182,10 @@ class SemanticVariable(Variable):
 
     # Waiting.
 
-    def _asked(self, objective: str | None) -> None:
+    def _asked(self, objective: str | None) -> SemanticProgram | None:
         if wrong := wrong_objective(objective):
             raise ValueError(f"{self._name}.get(objective=...) is {wrong}")
-        ask(self, objective)
+        return ask(self, objective)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
