@@ -100,6 +100,18 @@ def test_streaming_and_callbacks(tmp_path: Path) -> None:
     assert "chain: RunnableAssign<answer>  mine seq:step:3" in said
 
 
+def test_semantic_functions(tmp_path: Path) -> None:
+    said = run("semantic_functions", tmp_path)
+    text = " ".join(said.split())
+    assert "write~2.code.decode does not wait for write.code.decode, whose result it does not use" in text
+    assert "fanout write.code.shared_prefill" in text
+    assert "equal: True" in said
+    assert "verdict: 72 lines, well done; <Recorder: 0 calls of stock, 1 of fineflow>" in said
+    # Three files of 72 tokens are written at once instead of one after the other.
+    assert figure(r"as a program ([\d.]+) s", said) < 0.8 * figure(r"one at a time ([\d.]+) s", said)
+    assert "error: plan.files.json failed: ValueError: expected an object with 'folders' at $" in said
+
+
 def test_every_example_is_here_and_in_the_list() -> None:
     listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     tests = Path(__file__).read_text(encoding="utf-8")

@@ -69,6 +69,11 @@ OURS: dict[str, tuple[str, ...]] = {
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
         *LEAVES,
     ),
+    # No framework: it plans and explains programs itself.
+    "adapters.semantic": (
+        *("ir", "protocols", "runtime", "passes", "explanation", "observe"),
+        *("adapters.core", *LEAVES),
+    ),
     "observe": ("_lazy", "ir", "runtime", "cost_model", *LEAVES),
     "explanation": ("ir", "observe", "cost_model.serial", "runtime.call.trace", *LEAVES),
     # No framework by name: the registry finds them.
@@ -105,7 +110,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
-    "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits"),
+    "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits", "adapters.core.contexts"),
     "langchain": ("_lazy", "adapters.langchain", "watching"),
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (

@@ -11,7 +11,15 @@ from fineflow._lazy import Lazy, lazily
 from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
 from fineflow.declare import effects, external, pure
-from fineflow.errors import BackendError, FineflowError, FineflowWarning, GraphError, Overloaded, PlanningError
+from fineflow.errors import (
+    BackendError,
+    FineflowError,
+    FineflowWarning,
+    GraphError,
+    Overloaded,
+    PlanningError,
+    SemanticError,
+)
 from fineflow.options import Options
 from fineflow.passes import PASSES
 from fineflow.runtime.call.identity import identity
@@ -23,6 +31,8 @@ from fineflow.verification.settings import Difference, Verify
 
 if TYPE_CHECKING:  # imported on first use, see below
     from fineflow import telemetry as telemetry
+    from fineflow.adapters.semantic.functions import semantic_engine, semantic_function
+    from fineflow.adapters.semantic.variables import SemanticVariable
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
 
@@ -39,6 +49,8 @@ __all__ = [
     "Overloaded",
     "PlanningError",
     "Runtime",
+    "SemanticError",
+    "SemanticVariable",
     "Statistics",
     "VerificationStatistics",
     "Verify",
@@ -53,6 +65,8 @@ __all__ = [
     "paused",
     "pure",
     "record",
+    "semantic_engine",
+    "semantic_function",
     "shutdown",
     "statistics",
     "status",
@@ -60,14 +74,17 @@ __all__ = [
     "verified",
 ]
 
-# What most programs do not use: routing, telemetry, and recording with what it shows itself with.
+# What most programs do not use: routing, telemetry, recording with what it shows itself with, semantic functions.
 _ROUTING = Lazy("fineflow.instrumentation.instrument")
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "instrument": _ROUTING,
         "paused": _ROUTING,
+        "SemanticVariable": Lazy("fineflow.adapters.semantic.variables"),
         "record": Lazy("fineflow.recording.recorder"),
+        "semantic_engine": Lazy("fineflow.adapters.semantic.functions"),
+        "semantic_function": Lazy("fineflow.adapters.semantic.functions"),
         "status": _ROUTING,
         "telemetry": Lazy("fineflow.telemetry"),
         "uninstrument": _ROUTING,

@@ -115,6 +115,7 @@ def explain(
 
     Seconds are predictions, marked as such, from what this process has measured of its engines (``fineflow.costs``).
 
+    obj: as for ``optimize``, or a semantic variable: the program that it is part of.
     input: an example input of a runnable; needed only if calls get neither text nor a dict of texts.
     last_run: include the timings of the last call of an optimized object: each step, and the critical path.
 
@@ -122,6 +123,8 @@ def explain(
     graph; with ``last_run``, ValueError if the object is not optimized or no call of it ran ahead.
     """
     options = Options(passes, assume_pure=assume_pure, trust=trust)
+    if (explained := getattr(type(obj), "__fineflow_explain__", None)) is not None:  # a semantic variable
+        return cast(Explanation, explained(obj, last_run))
     optimized = is_optimized(obj)
     if last_run and not optimized:
         raise ValueError(f"{_EXPECTED}; got {type(obj).__name__}, which is not optimized")

@@ -1,7 +1,8 @@
 """Engines: ``from fineflow.engines import TransformersEngine, SentenceTransformerEngine``.
 
 ``instances`` combines several engines into one, ``set_policy`` sets the order in which an engine serves its queue, and
-``limit`` bounds the concurrent calls of a component that is not an engine.
+``limit`` bounds the concurrent calls of a component that is not an engine. A ``Context`` is a prompt that grows on an
+LLM engine, and forks.
 
 The components that put engines into pipelines are in ``fineflow.langchain`` and ``fineflow.llamaindex``. A name raises
 ImportError, with an install hint, when its library is missing.
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 
 if TYPE_CHECKING:
+    from fineflow.adapters.core.contexts import Context
     from fineflow.adapters.limits import limit, set_policy
     from fineflow.backends.emulated import (
         BatchProfile,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from fineflow.runtime.queues.instances import instances
 
 __all__ = [
+    "Context",
     "CrossEncoderEngine",
     "EmbeddingSimilarityEngine",
     "EmulatedEmbedding",
@@ -63,6 +66,7 @@ _TEXT = Lazy("fineflow.backends.sentence_transformers", "sentence-transformers",
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Context": Lazy("fineflow.adapters.core.contexts"),
         "CrossEncoderEngine": _TEXT,
         "EmbeddingSimilarityEngine": Lazy("fineflow.backends.similarity"),
         "EmulatedEmbedding": _EMULATED,

@@ -13,6 +13,7 @@ __all__ = [
     "Overloaded",
     "PlanningError",
     "RequestError",
+    "SemanticError",
     "UsageError",
 ]
 
@@ -39,6 +40,21 @@ class RequestError(BackendError):
 
 class Overloaded(FineflowError):
     """A ``Runtime`` has reached its bound of concurrent or waiting calls. The call has not run; it may be retried."""
+
+
+class SemanticError(FineflowError):
+    """A request or transform that a semantic variable depends on failed, or was cancelled. Chains the cause.
+
+    name: of the variable that has no value. reason: what failed, and why.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        own = reason.startswith((f"{name} failed", f"{name} was cancelled"))
+        super().__init__(reason if own else f"{name} has no value: {reason}")
+        self.name, self.reason = name, reason
+
+    def __reduce__(self) -> tuple[type[SemanticError], tuple[str, str]]:
+        return type(self), (self.name, self.reason)
 
 
 class FineflowWarning(UserWarning):

@@ -13,7 +13,7 @@ from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
-from fineflow.observe.plan_page import Section, calls, opaque, sections, stays, works
+from fineflow.observe.plan_page import STOCK, Section, calls, opaque, sections, stays, works
 from fineflow.runtime.call.trace import Trace
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
@@ -28,7 +28,8 @@ class Explanation:
     the user's object, for display. ``entries``: the methods that the plan covers. ``stock``: those of them that run as
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
     gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
-    explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object.
+    explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object. ``program``: of
+    semantic functions, which no framework runs.
     """
 
     p_graph: Graph | None = None
@@ -45,6 +46,7 @@ class Explanation:
     verified: str = ""
     parts: tuple[Explanation, ...] = ()
     taken: bool = True
+    program: bool = False
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -64,6 +66,8 @@ class Explanation:
             return ("There is no plan: everything runs as stock, through your own object.",)
         gains = (*self._seconds(), *self.gains)
         own = () if self.parts else _own(graph)
+        if self.program:
+            return (*(gains or (_IN_ORDER,)), _SAME_VALUES)
         nothing = _NOT_YET if self.advice else _NOTHING
         verified = filter(None, [self.verified])
         return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock), *verified)
@@ -91,7 +95,7 @@ class Explanation:
             f"{self._title}\n{'=' * len(self._title)}",
             "\n".join(line for s in self.summary for line in wrap("", [s], hang="    ", width=width)),
         ]
-        of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)
+        of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback, order=self._order)
         parts += [_table(heading, columns, rows, width) for heading, columns, rows in (*self.timing, *of_graph)]
         parts += [format_graph(graph, title=title, marks=mark, width=width) for title, graph, mark in self._graphs()]
         parts += [part.to_text(width) for part in self.parts]
@@ -111,6 +115,10 @@ class Explanation:
         written = marks(self.forecasts.written) if self.forecasts is not None else NO_MARKS
         run = marks(self.forecasts.run) if self.forecasts is not None else NO_MARKS
         return written, run if self.trace is None else measured_marks(self.trace)
+
+    @property
+    def _order(self) -> str:
+        return "program order" if self.program else STOCK
 
     @property
     def _title(self) -> str:
@@ -143,6 +151,7 @@ class Explanation:
             fallback=reason,
             tables=self.timing,
             marks=self._marks,
+            order=self._order,
             critical=f"heavy frame: on the critical path, {how}" if any(m.critical for m in self._marks) else "",
         )
         return page.replace("</body>", "".join(part._repr_html_() for part in self.parts) + "</body>")
@@ -167,6 +176,8 @@ class Explanation:
 
 _NOT_YET = "As it is, nothing starts earlier than in stock."
 _NOTHING = "Every step needs the one before, so nothing can start earlier than in stock."
+_IN_ORDER = "Every request needs the one before, and starts in the runtime as soon as that has ended."
+_SAME_VALUES = "The values are those of the same requests, made one after the other; only the timing changes."
 _SAME = "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
 
 

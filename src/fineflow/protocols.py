@@ -290,6 +290,15 @@ class Measured(Protocol):
 
 
 @runtime_checkable
+class Releases(Protocol):
+    """An ``LLMEngine`` that keeps some prefilled prefixes from being evicted until a request continues them."""
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        """Stops keeping the prefix that ``prefill(tokens)`` computed; does nothing if it is not kept."""
+        ...
+
+
+@runtime_checkable
 class Shares(Protocol):
     """An engine object that delegates to another one, as others may. Their requests share one queue.
 

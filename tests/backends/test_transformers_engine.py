@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tiny_transformers import QUESTIONS, chat, collect, engine, folder, torch  # noqa: F401
 
+from fineflow.adapters.core.contexts import Context
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError
 from fineflow.ir import Op
-from fineflow.protocols import Delta, LLMEngine, Sampling
+from fineflow.protocols import Delta, LLMEngine, Message, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.call.trace import Stamp
 from fineflow.runtime.queues.llm_queue import LLMQueue
@@ -408,3 +409,29 @@ async def test_intervals_say_with_which_step_of_the_model_a_request_began(engine
     one, other = sorted(intervals, key=lambda i: i.start)
     assert one.batch >= 0 and other.batch == one.batch + 1
     assert one.start <= other.queued <= other.start
+
+
+async def test_forks_of_a_context_continue_from_its_blocks(engine: TransformersEngine) -> None:
+    await engine.reset_prefix_cache()
+    question = [Message("user", LONG + QUESTIONS[2])]
+    beginning = engine.render_chat(question, add_generation_prompt=False)
+    ends = [engine.render_chat(question)[len(beginning) :], "\nAnswer: ", "\nSo "]
+    before = engine.stats()
+    async with Context(engine) as context:
+        await context.fill(beginning)
+        filled = context.cached()
+        assert filled == (len(engine.encode(beginning)) - 4) // engine.block_size * engine.block_size
+
+        async def ask(end: str) -> tuple[str, int]:
+            fork = await context.fork().fill(end)
+            deltas = [delta async for delta in fork.stream(max_tokens=24)]
+            assert fork.text == beginning + end + "".join(delta.text for delta in deltas)
+            await fork.free()
+            return "".join(delta.text for delta in deltas), deltas[-1].cached_tokens
+
+        answers = await asyncio.gather(*map(ask, ends))
+    assert all(cached >= filled for _, cached in answers)  # computed for the parent, and for no fork again
+    assert engine.stats().requests == before.requests == 0
+    await engine.reset_prefix_cache()
+    for end, (said, _) in zip(ends, answers, strict=True):
+        assert said == (await collect(engine, engine.encode(beginning + end), max_tokens=24)).text

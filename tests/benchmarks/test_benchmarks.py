@@ -35,6 +35,17 @@ def test_objectives_keep_chats_quick_beside_jobs(tmp_path: Path) -> None:
     assert mine["chat"] <= 0.85 * full["chat"] and mine["job"] <= 0.75 * quick["job"], shown
 
 
+def test_semantic_functions_are_ahead_of_single_requests(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    shown, figures = run("semantic", "--runs", "1", "--documents", "10", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    job = figures["map-reduce"]
+    assert job["client, one at a time"] >= 3.5 * job["semantic"], shown
+    assert job["client, gathered"] >= 1.7 * job["semantic"], shown
+    chains = figures["10 chains at once, mean"]
+    assert chains["client, one at a time"] >= 1.2 * chains["semantic"], shown
+
+
 def test_the_assistant_is_near_its_critical_path(tmp_path: Path) -> None:
     """Best of three, because the machine may be busy with something else; the bounds are those of the benchmark."""
     shown, figures = run("assistant", "--runs", "3", "--scale", "0.5", tmp_path=tmp_path)

@@ -16,6 +16,7 @@ pytest.importorskip("psutil")
 from helpers_vllm import LONG, QUERIES, QUESTIONS, SEATS, SETTINGS, busy, chat, collect, processes, turns
 
 import fineflow
+from fineflow.adapters.core.contexts import Context
 from fineflow.backends.vllm import VLLMEngine
 from fineflow.cost_model.costs import costs
 from fineflow.errors import RequestError
@@ -276,3 +277,49 @@ def test_any_event_loop_will_do(engine: VLLMEngine) -> None:
     fineflow.shutdown()
     texts.add(chat_model.invoke(QUERIES).content)
     assert len(texts) == 1
+
+
+async def test_forks_of_a_context_continue_from_its_blocks(engine: VLLMEngine) -> None:
+    beginning = f"{LONG * 12} Forks of one context. "
+    ends = ["Who founded Velmar Systems?", "What is Torstad known for?", "Where is Kelmora Bridge?"]
+    async with Context(engine) as context:
+        await context.fill(beginning)
+        filled = (len(engine.encode(beginning)) - 4) // engine.block_size * engine.block_size
+        assert filled >= 3 * engine.block_size
+        assert context.cached() == filled
+
+        async def ask(end: str) -> tuple[str, int, int]:
+            fork = context.fork()
+            await fork.fill(end)
+            deltas = [delta async for delta in fork.stream(max_tokens=8)]
+            await fork.free()
+            return "".join(delta.text for delta in deltas), deltas[-1].prompt_tokens, deltas[-1].cached_tokens
+
+        answers = await asyncio.gather(*map(ask, ends))
+    assert all(cached >= filled for _, _, cached in answers)  # vLLM's own figure: no fork computes it again
+    await turns(lambda: engine.shared.host.llm.get_num_unfinished_requests() == 0)
+    for end, (said, prompt, _) in zip(ends, answers, strict=True):
+        whole = await collect(engine, engine.encode(beginning + end), max_tokens=8)
+        assert (said, prompt) == (whole.text, len(engine.encode(beginning + end)))
+
+
+def test_semantic_functions_say_what_single_requests_say(engine: VLLMEngine) -> None:
+    """In plain threads; the one that reads two texts gets them in the process of vLLM's client."""
+
+    @fineflow.semantic_function(engine=engine, chat=True, max_tokens=24)
+    def answer(question: str) -> None:
+        """{{input:question}} {{output:text}}"""
+
+    @fineflow.semantic_function(engine=engine, max_tokens=8)
+    def combine(texts: list[Any]) -> None:
+        """Texts: {{input:texts}} In short: {{output:text}}"""
+
+    texts = [answer(question) for question in QUESTIONS[:2]]
+    whole = combine(texts).get(timeout=60)
+
+    async def alone() -> tuple[list[str], str]:
+        found = [(await collect(engine, chat(engine, each), max_tokens=24)).text.strip() for each in QUESTIONS[:2]]
+        prompt = f"Texts: {found[0]}\n\n{found[1]} In short:"
+        return found, (await collect(engine, engine.encode(prompt), max_tokens=8)).text.strip()
+
+    assert ([text.get() for text in texts], whole) == asyncio.run(run_async(alone))

@@ -14,6 +14,7 @@ psutil = pytest.importorskip("psutil")
 
 from helpers_vllm import LONG, QUERIES, SETTINGS, busy, chat, collect, processes, turns, until  # noqa: E402
 
+from fineflow.adapters.core.contexts import Context  # noqa: E402
 from fineflow.backends.vllm import VLLMEngine  # noqa: E402
 from fineflow.errors import BackendError, RequestError  # noqa: E402
 
@@ -133,5 +134,18 @@ async def test_sessions_say_the_same(folder: Path) -> None:
         for start in range(10, 13):  # the last one stays
             await own.prefill([start, *prompt[:640]])
         await turns(lambda: host.llm.get_num_unfinished_requests() == 1)
+    finally:
+        await own.aclose()
+
+
+async def test_freeing_a_context_ends_the_session_that_keeps_it(folder: Path) -> None:
+    own = VLLMEngine(folder, name="contexts", sessions=4, **OWN)
+    try:
+        async with Context(own) as context:
+            await context.fill(LONG * 40)
+            host = own.shared.host
+            assert host is not None
+            assert host.llm.get_num_unfinished_requests() == 1
+        await turns(lambda: host.llm.get_num_unfinished_requests() == 0)
     finally:
         await own.aclose()

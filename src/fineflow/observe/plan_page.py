@@ -44,7 +44,7 @@ _STYLE = (
     "@media(max-width:900px){#both:checked~.views{grid-template-columns:minmax(0,1fr)}.e{order:-1}}"
 )
 _BESIDE = 60  # maximum primitives in both graphs together to show them side by side initially
-AS_WRITTEN = ("As written", "p-graph: the order of the stock framework")
+STOCK = "stock"
 AS_RUN = ("As run", "e-graph: each step starts as soon as its inputs are ready")
 
 
@@ -59,11 +59,12 @@ def to_html(
     tables: Sequence[Section] = (),
     marks: tuple[Marks, Marks] = (NO_MARKS, NO_MARKS),
     critical: str = "",
+    order: str = STOCK,
 ) -> str:
     """Renders one self-contained page. ``summary``: sentences to show. ``fallback``: why everything runs as stock.
 
     tables: further ones, after the pictures. marks: timing marks of the two pictures. critical: legend of their heavy
-    frames.
+    frames. order: see ``sections``.
     """
     heading = escape(title or "Plan")
     parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
@@ -72,9 +73,9 @@ def to_html(
     if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
         parts += [
             f'<div class="keys">{"".join(legend(graphs, critical=critical))}</div>',
-            _views(p_graph, e_graph, marks),
+            _views(p_graph, e_graph, marks, order),
         ]
-    more_tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
+    more_tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback, order=order)
     parts += [_table(*section) for section in (*tables, *more_tables)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -83,8 +84,9 @@ def to_html(
     )
 
 
-def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Marks]) -> str:
-    graphs = [("p", AS_WRITTEN, p_graph, marks[0]), ("e", AS_RUN, e_graph, marks[1])]
+def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Marks], order: str) -> str:
+    written = "As written", f"p-graph: {'the order of the stock framework' if order == STOCK else order}"
+    graphs = [("p", written, p_graph, marks[0]), ("e", AS_RUN, e_graph, marks[1])]
     there = [(key, names, graph, mark) for key, names, graph, mark in graphs if graph is not None]
     tabs = [(key, names[0]) for key, names, _, _ in reversed(there)] + [("text", "Text")]
     if len(there) > 1:
@@ -127,10 +129,10 @@ Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
 """A table: heading, columns, rows; the last column holds the longest texts."""
 
 
-def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -> list[Section]:
+def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True, order: str = STOCK) -> list[Section]:
     """Returns the non-empty tables below a plan: heading, columns, rows. States nothing twice.
 
-    gain: True if the plan is used; if not, nothing starts earlier.
+    gain: True if the plan is used; if not, nothing starts earlier. order: whose order the plan is compared with.
     """
     found = [] if graph is None else list(calls(graph))
     held = [p for p in found if stays(p)]
@@ -139,7 +141,7 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
     columns = ("pass", "step", "how")
     tables: list[Section] = [
-        ("What starts earlier than in stock", columns, _note_rows([n for n in notes if n.done and gain])),
+        (f"What starts earlier than in {order}", columns, _note_rows([n for n in notes if n.done and gain])),
         ("What stays as it was, and why", ("pass", "step", "why"), _note_rows([n for n in notes if not n.done])),
         (
             "Run by stock itself, exactly when it always was: your own code, and what is not recognised",

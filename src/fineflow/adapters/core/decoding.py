@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing, suppress
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -77,14 +77,18 @@ async def awarm(engine: LLMEngine, text: str) -> int:
     """
     if not engine.can_prefill:
         return 0
-    tokens = await encode(engine, lambda: text)
-    whole = tokens[: max(len(tokens) - _UNSETTLED, 0) // engine.block_size * engine.block_size]
+    whole = settled(engine, await encode(engine, lambda: text))
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
     if len(whole) - kept < _least(engine):
         return 0
     queue = llm_queue_of(engine)
     await run_async(lambda: queue.prefill(whole))
     return len(whole)
+
+
+def settled(engine: LLMEngine, tokens: Sequence[int]) -> Sequence[int]:
+    """Returns the full KV cache blocks of a beginning of a prompt that no following text can change."""
+    return tokens[: max(len(tokens) - _UNSETTLED, 0) // engine.block_size * engine.block_size]
 
 
 def _least(engine: LLMEngine) -> float:

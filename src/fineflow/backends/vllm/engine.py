@@ -129,6 +129,10 @@ class VLLMEngine:
         """
         await self.shared.prefill(tokens, priority=priority)
 
+    async def release(self, tokens: Sequence[int]) -> None:
+        """Ends the session that keeps a prefix, if there is one; its blocks may then be evicted."""
+        await self._shared.release(tokens)
+
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncGenerator[Delta, None]:
         """Decodes; see ``LLMEngine``. The tokens of the deltas include the end-of-sequence token, their text does not.
 

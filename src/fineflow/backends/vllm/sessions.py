@@ -119,6 +119,13 @@ class Sessions:
         while len(self._waiting) > self.most:
             await self._waiting.pop(next(iter(self._waiting))).aclose()
 
+    async def release(self, prefix: tuple[int, ...]) -> None:
+        """Ends the session of a prefix, if one waits."""
+        session = self._waiting.get(prefix)
+        if session is not None and session.loop is asyncio.get_running_loop():
+            del self._waiting[prefix]
+            await session.aclose()
+
     def take(self, prompt: tuple[int, ...], sampling: Sampling) -> Session | None:
         """Removes and returns the session with the longest prefix of a prompt, if any can continue it."""
         if sampling.stop:

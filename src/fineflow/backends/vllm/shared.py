@@ -122,6 +122,9 @@ class Shared:
         finally:
             self._warming.pop(whole, None)
 
+    async def release(self, tokens: Sequence[int]) -> None:
+        await self._sessions.release(tuple(tokens[: len(tokens) // self.block_size * self.block_size]))
+
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncGenerator[Delta, None]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from fineflow.ir import Op
-from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Sampling
+from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Releases, Sampling
 from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.placement import Instance, in_service
@@ -100,6 +100,12 @@ class LLMInstances(_Instances):
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         """Computes the KV cache of a prompt prefix on one instance; requests that begin with it go there."""
         await llm_queue_of(self).prefill(tokens)
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        """Stops keeping a prefix, on every instance that keeps any."""
+        for instance in in_service(self.instances):
+            if isinstance(instance.engine, Releases):
+                await instance.engine.release(tokens)
 
     def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
         """Decodes on one instance; see ``LLMQueue.generate``, which also sets the priority."""

@@ -13,11 +13,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 
+from fineflow.adapters.core.prefills import prefilled, set_done, sharing
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import priority
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
-from fineflow.adapters.langchain.kernels.prefilling import prefilled, set_done, sharing
 from fineflow.adapters.langchain.lowering.model_shadows import assembled, assembles, call_of, takes_manager
 from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.run_recorder import Recorder
@@ -113,7 +113,7 @@ async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Executi
 
 
 async def _consume(
-    entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot | None, first: asyncio.Future[None] | None = None
+    entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot | None, first: asyncio.Future[object] | None = None
 ) -> list[Any]:
     """Reads a decode and puts its pieces into its stream as they arrive.
 

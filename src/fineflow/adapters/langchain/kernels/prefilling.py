@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Any
 
@@ -11,9 +10,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 
+from fineflow.adapters.core.prefills import UnderWay, sharing, too_late
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain
 from fineflow.adapters.langchain.models.servers import served
-from fineflow.ir import Op, Primitive
+from fineflow.ir import Primitive
 from fineflow.runtime.call.executor import Execution
 
 _MARK = "\x02late\x03"  # placeholder of values that are not ready yet; neither a tokenizer nor a keyboard produces it
@@ -32,10 +32,6 @@ class _Late(str):
 _LATE = _Late(_MARK)
 
 
-class UnderWay(dict[str, "asyncio.Future[Any]"]):
-    """Prefills of one call that others share, by primitive: done when the waiting requests may go on."""
-
-
 def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     """Prefills the text of the prompt before the first late variable; returns 0 if that would be too late.
 
@@ -44,7 +40,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     common beginning.
     """
     items = args.get("items")
-    if _late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
+    if too_late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
         return 0  # nothing to prefill for
     plain(fields(args))
     reader = _reader(p)
@@ -56,7 +52,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
     async def warm() -> Any:
         await shared()
-        return 0 if _late(p, run) else await reader.awarm(known)
+        return 0 if too_late(p, run) else await reader.awarm(known)
 
     # A task of the query that does not count as one of the user's steps: these may be limited, and wait for it.
     run.call.memory(UnderWay)[p.name] = work = run.spawn(warm(), p)
@@ -71,41 +67,6 @@ def _reader(p: Primitive) -> Any:
     if found is None:
         raise LeftToStock("the model uses another server now")
     return found
-
-
-def _late(p: Primitive, run: Execution) -> bool:
-    """Returns True if the request for the whole prompt, which prefills all of it, is already under way."""
-    return p.meta["until"] in run.values
-
-
-def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
-    """Returns the wait of a request for a running one that computes their common beginning.
-
-    That is a running prefill of the common beginning, or the first token of another decode.
-    """
-    name = p.params.get("shares", "")
-    decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
-    found = prefilled(name, run) if decode else run.call.memory(UnderWay).get(name)
-    if decode and found is not None:
-        run.ended(name, lambda: set_done(found))  # also if it never starts, because its prompt failed
-
-    async def ended() -> None:
-        if found is not None:
-            await asyncio.wait([found])  # also returns if it failed
-
-    return ended
-
-
-def prefilled(name: str, run: Execution) -> asyncio.Future[None]:
-    """Returns the future that is done when the decode ``name`` has its first token or has ended; made on first use."""
-    made: asyncio.Future[None] = run.call.memory(UnderWay).setdefault(name, run.call.loop.create_future())
-    return made
-
-
-def set_done(future: asyncio.Future[None]) -> None:
-    """Resolves the future of ``prefilled``."""
-    if not future.done():
-        future.set_result(None)
 
 
 def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,48 @@
+"""Requests of one call that share the beginning of their prompts: they wait for the one that computes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fineflow.ir import Op, Primitive
+from fineflow.runtime.call.executor import Execution
+
+
+class UnderWay(dict[str, "asyncio.Future[object]"]):
+    """Prefills of one call that others share, by primitive: done when the waiting requests may go on."""
+
+
+def too_late(p: Primitive, run: Execution) -> bool:
+    """Returns True if the request for the whole prompt, which prefills all of it, is already under way."""
+    return p.meta["until"] in run.values
+
+
+def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
+    """Returns the wait of a request for a running one that computes their common beginning.
+
+    That is a running prefill of the common beginning, or the first token of another decode.
+    """
+    name = p.params.get("shares", "")
+    decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
+    found = prefilled(name, run) if decode else run.call.memory(UnderWay).get(name)
+    if decode and found is not None:
+        run.ended(name, lambda: set_done(found))  # also if it never starts, because its prompt failed
+
+    async def ended() -> None:
+        if found is not None:
+            await asyncio.wait([found])  # also returns if it failed
+
+    return ended
+
+
+def prefilled(name: str, run: Execution) -> asyncio.Future[object]:
+    """Returns the future that is done when the decode ``name`` has its first token or has ended; made on first use."""
+    made: asyncio.Future[object] = run.call.memory(UnderWay).setdefault(name, run.call.loop.create_future())
+    return made
+
+
+def set_done(future: asyncio.Future[object]) -> None:
+    """Resolves the future of ``prefilled``."""
+    if not future.done():
+        future.set_result(None)
