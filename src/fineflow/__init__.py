@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported on first use, see below
     from fineflow import telemetry as telemetry
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
+    from fineflow.sessions import session
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "paused",
     "pure",
     "record",
+    "session",
     "shutdown",
     "statistics",
     "status",
@@ -68,6 +70,7 @@ __getattr__, __dir__ = lazily(
         "instrument": _ROUTING,
         "paused": _ROUTING,
         "record": Lazy("fineflow.recording.recorder"),
+        "session": Lazy("fineflow.sessions"),
         "status": _ROUTING,
         "telemetry": Lazy("fineflow.telemetry"),
         "uninstrument": _ROUTING,
