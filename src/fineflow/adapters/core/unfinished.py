@@ -251,7 +251,7 @@ def overlaps(plan: Plan) -> bool:
 def _changes(p: Primitive) -> bool:
     if p.by_stock:  # the copy of it that stock runs is made now
         return p.op is Op.INGEST
-    return p.op in (Op.CALL, Op.TOOL) or "kernel" in p.meta
+    return p.op in (Op.CALL, Op.TOOL) or (p.op is Op.SEARCH and "kernel" in p.meta)
 
 
 def _held(obj: Any, deep: int = _DEEP) -> list[Unfinished]:
