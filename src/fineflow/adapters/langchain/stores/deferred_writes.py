@@ -2,26 +2,30 @@
 
 The innermost method that embeds and writes gets a wrapper, once per process, so ``from_documents``, ``add_documents``
 and a ``VectorStoreRetriever``'s ``add_documents`` all reach it. Outside of a session it reads one context variable and
-calls the method. What was given is copied as stock would have read it, and ids are made as stock makes them.
+calls the method. What was given is copied as stock would have read it, and ids are made as stock makes them. An async
+write runs on an event loop of its own, so that code on the caller's loop may wait for it.
 
 Read: langchain-core 1.7.2 (InMemoryVectorStore), langchain-chroma 1.1.0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import sys
 import uuid
 from collections.abc import Callable
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.core.deferred import session_here
-from fineflow.adapters.core.recognition import of_application
+from fineflow.adapters.core.recognition import of_application, same_method
 from fineflow.adapters.core.unfinished import Unfinished
+from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.declare import declared_external
 
 _WRAPPED = "_fineflow_deferred"
@@ -70,6 +74,7 @@ def _chroma(texts: Any, metadatas: Any = None, ids: Any = None, **kwargs: Any) -
 _MEMORY = ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore")
 _WRITES = (
     _Write(*_MEMORY, "add_documents", "embedding", _memory),
+    _Write(*_MEMORY, "aadd_documents", "embedding", _memory),
     _Write("langchain_chroma.vectorstores", "Chroma", "add_texts", "_embedding_function", _chroma),
 )
 
@@ -88,21 +93,36 @@ def defer_writes() -> None:
 def _deferring(kind: Any, own: Callable[..., Any], row: _Write) -> Callable[..., Any]:
     @wraps(own)
     def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-        writes = session_here()
-        if writes is None or type(self) is not kind or not _trusted(vars(self).get(row.attribute)):
-            return own(self, *args, **kwargs)
-        try:
-            given = row.given(*args, **kwargs)
-        except Exception:  # arguments that cannot be copied, or that stock refuses
-            given = None
-        started = Unfinished(f"writing to {kind.__name__}")
-        if given is None or not started.close(self, free=_FREE):
-            return own(self, *args, **kwargs)
-        writes.add(started)
-        started.start(lambda: own(self, *given.args, **given.kwargs))
-        return list(given.ids)
+        ids = _deferred(kind, row, self, args, kwargs, own)
+        return own(self, *args, **kwargs) if ids is None else ids
 
-    return write
+    @wraps(own)
+    async def awrite(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ids = None
+        if _on_any_loop(vars(self).get(row.attribute)):
+            ids = _deferred(kind, row, self, args, kwargs, lambda *given, **named: asyncio.run(own(*given, **named)))
+        return await own(self, *args, **kwargs) if ids is None else ids
+
+    return awrite if iscoroutinefunction(own) else write
+
+
+def _deferred(
+    kind: Any, row: _Write, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any], write: Callable[..., Any]
+) -> list[str] | None:
+    """Starts a write in a thread of its own and returns its ids; None if stock has to do it now."""
+    writes = session_here()
+    if writes is None or type(store) is not kind or not _trusted(vars(store).get(row.attribute)):
+        return None
+    try:
+        given = row.given(*args, **kwargs)
+    except Exception:  # arguments that cannot be copied, or that stock refuses
+        return None
+    started = Unfinished(f"writing to {kind.__name__}")
+    if given is None or not started.close(store, free=_FREE):
+        return None
+    writes.add(started)
+    started.start(lambda: write(store, *given.args, **given.kwargs))
+    return list(given.ids)
 
 
 def _trusted(embeddings: Any) -> bool:
@@ -111,3 +131,10 @@ def _trusted(embeddings: Any) -> bool:
     if not isinstance(embeddings, Embeddings):
         return False
     return not any(of_application(each.__module__) and not declared_external(each) for each in kind.__mro__)
+
+
+def _on_any_loop(embeddings: Any) -> bool:
+    """Returns True for embeddings that have no client of the caller's event loop."""
+    if not isinstance(embeddings, Embeddings):
+        return False
+    return type(embeddings) is EngineEmbeddings or same_method(type(embeddings), Embeddings, "aembed_documents")
