@@ -97,13 +97,16 @@ class Session:
             for write in writes:
                 write.wait()
         except BaseException:
-            if (call := self.drop()) is not None:
-                lifecycle.close(call)
+            self._dropped()
             raise
         self._waits = False
         there = threading.Event()  # searches that have waited start before stock reaches them
         lifecycle.post(loop, lambda: loop.call_soon(there.set))
         there.wait(_HOP_SECONDS)
+
+    def _dropped(self) -> None:
+        if (call := self.drop()) is not None:
+            lifecycle.close(call)
 
     async def abegin_before_writes(self, admission: Admission) -> None:
         """``begin_before_writes`` for coroutines, before ``begin``."""
