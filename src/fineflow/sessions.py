@@ -36,7 +36,9 @@ class Session:
             self._token = in_force.set(self._writes)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._leave()
         _tell(self._writes.ended(), error)
 

@@ -103,7 +103,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             return None
         with unfinished.seen_through() if unfinished.some() else nullcontext():
             plan = self._self_framework.bounded(plan)
-        eager = self._self_eager(invocation) or bool(unfinished.writes(plan))
+        eager = self._self_eager(invocation) or bool(unfinished.writes(plan))  # then there is something to gain
         return plan if plan.follows_for(invocation.entry, eager=eager) else None
 
     def _self_idle(self, entry: str, way: Any) -> bool:

@@ -14,7 +14,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +94,9 @@ class Session:
         try:
             if unfinished.overlaps(self._plan):
                 self._start_early(loop, admission, partial(lifecycle.post, loop))
-            for write in writes:
-                write.wait()
+            with nullcontext() if self._call is None else on_stop(partial(lifecycle.stop, self._call)):
+                for write in writes:
+                    write.wait()
         except BaseException:
             self._dropped()
             raise

@@ -45,9 +45,7 @@ class Unfinished:
     raises; otherwise the first use raises, and later ones find what the failed write has left.
     """
 
-    def __init__(
-        self, what: str, finished: Callable[[Any], None] = lambda value: None, *, lost: bool = False
-    ) -> None:
+    def __init__(self, what: str, finished: Callable[[Any], None] = lambda value: None, *, lost: bool = False) -> None:
         self.what = what
         self._finished, self._lost = finished, lost
         self._outcome: Future[Any] = Future()
@@ -119,10 +117,7 @@ class Unfinished:
         error = self._outcome.exception()
         if error is None:
             return self._outcome.result()
-        with self._lock:
-            self._raised = True
-            if not self._lost:
-                self._open()
+        self._tell()
         raise error
 
     async def ended(self) -> None:
@@ -150,7 +145,16 @@ class Unfinished:
     def untold(self) -> BaseException | None:
         """Waits for the end of the write, and returns its error if nobody has got it yet."""
         error = self._outcome.exception()
-        return None if self._raised else error
+        if error is None or self._raised:
+            return None
+        self._tell()
+        return error
+
+    def _tell(self) -> None:
+        with self._lock:
+            self._raised = True
+            if not self._lost:
+                self._open()
 
 
 def _is_closed(kind: type) -> bool:

@@ -23,6 +23,7 @@ from fineflow.adapters.llamaindex.ingestion.indexing import Building, nodes_made
 from fineflow.adapters.llamaindex.ingestion.transformations import plain_splitter
 from fineflow.adapters.llamaindex.methods import same
 
+
 def deferrable(building: Building, given: dict[str, Any]) -> bool:
     """Returns True if the building of an index may go on while its caller continues.
 

@@ -13,8 +13,8 @@ from fineflow.adapters.core.deferred import session_here
 from fineflow.adapters.core.unfinished import seen_through, unfinished
 from fineflow.adapters.llamaindex.builder import QUERY
 from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
-from fineflow.adapters.llamaindex.ingestion.indexing import Building, built_class
 from fineflow.adapters.llamaindex.ingestion.deferred import build_deferred, deferrable
+from fineflow.adapters.llamaindex.ingestion.indexing import Building, built_class
 from fineflow.adapters.llamaindex.proxy import Optimized
 
 
@@ -41,16 +41,18 @@ def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 class OptimizedIndex(Optimized):
     """Index whose embedding of new nodes runs ahead, and whose retrievers and engines are optimized."""
 
-    def _self_part_call(self, *call: Any) -> Any:
+    def _self_part_call(self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (write := unfinished(self.__wrapped__)) is not None:
             write.wait()
-        return super()._self_part_call(*call)
+        return super()._self_part_call(part, method, query, args, kwargs)
 
-    async def _self_part_acall(self, *call: Any) -> Any:
+    async def _self_part_acall(
+        self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if (write := unfinished(self.__wrapped__)) is not None:
             await write.ended()
             write.wait()
-        return await super()._self_part_acall(*call)
+        return await super()._self_part_acall(part, method, query, args, kwargs)
 
     def insert(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_part_call("insert", "insert", None, args, kwargs)

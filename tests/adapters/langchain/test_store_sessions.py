@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("langchain_core")
 pytest.importorskip("langchain_chroma")
 
+from chroma_client import CLIENT
 from langchain_chroma import Chroma
 from langchain_classic.retrievers import MultiQueryRetriever
 from langchain_core.documents import Document
@@ -68,9 +69,12 @@ _names = iter(range(10_000))
 
 
 def built(kind: Any, embeddings: Any) -> VectorStore:
-    given = {"collection_name": f"session-{next(_names)}"} if kind is Chroma else {}
-    store: VectorStore = kind.from_documents(documents(), embeddings, **given)
+    store: VectorStore = kind.from_documents(documents(), embeddings, **given(kind))
     return store
+
+
+def given(kind: Any) -> dict[str, Any]:
+    return {"collection_name": f"session-{next(_names)}", "client": CLIENT} if kind is Chroma else {}
 
 
 def contents(store: Any) -> list[tuple[str, str, Any]]:
@@ -203,8 +207,7 @@ def test_ids_are_returned_at_once_and_are_those_of_the_store(kind: Any) -> None:
         embeddings_before = store.embeddings
         attribute = "embedding" if kind is InMemoryVectorStore else "_embedding_function"
         setattr(store, attribute, embeddings)
-        given = store.add_documents([Document("One more bridge.", id="mine"), Document("And another.")][:1])
-        assert given == ["mine"]
+        assert store.add_documents([Document("One more bridge.", metadata={"number": 9}, id="mine")]) == ["mine"]
         embeddings.held.open()
         made = store.add_texts(["Without an id."])
     found = {each[0] for each in contents(store)}
@@ -218,11 +221,7 @@ def test_ids_are_returned_at_once_and_are_those_of_the_store(kind: Any) -> None:
 def test_what_was_given_may_be_changed_at_once(kind: Any) -> None:
     def run(embeddings: Any, opened: Callable[[], object]) -> Any:
         docs = documents()
-        store = (
-            kind.from_documents(docs, embeddings)
-            if kind is InMemoryVectorStore
-            else kind.from_documents(docs, embeddings, collection_name=f"session-{next(_names)}")
-        )
+        store = kind.from_documents(docs, embeddings, **given(kind))
         docs[0].page_content = "changed"
         docs.pop()
         if kind is Chroma:  # the other one keeps the dict itself
@@ -279,7 +278,9 @@ def test_the_first_use_raises_what_embedding_raised(kind: Any, entry: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_end_of_the_session_raises_what_nobody_has_got(kind: Any) -> None:
     with pytest.raises(Refused, match="no vectors"), fineflow.session():
-        built(kind, HeldEmbeddings(opened=True, error=Refused("no vectors")))
+        store = built(kind, HeldEmbeddings(opened=True, error=Refused("no vectors")))
+    assert contents(store) == []
+    assert type(store) is kind
 
 
 def test_an_async_session_raises_it_too() -> None:
@@ -528,3 +529,33 @@ def test_seconds(entry: str) -> None:
     assert ours.value == stock.value
     assert stock.seconds >= 5.5
     assert ours.seconds == pytest.approx(4.5)
+
+
+def test_a_deadline_ends_a_call_that_waits() -> None:
+    embeddings = HeldEmbeddings()
+    with fineflow.session():
+        store = built(InMemoryVectorStore, embeddings)
+        chain = fineflow.optimize(chain_over(store, model()), strict=True, timeout=0.05)
+        with pytest.raises(TimeoutError):
+            chain.invoke(QUESTION)
+        embeddings.held.open()
+    assert len(contents(store)) == len(TEXTS)
+
+
+def test_plans_are_the_same_after_a_session() -> None:
+    """The wrappers of writing methods are looked through where these methods are recognised."""
+
+    def shown() -> str:
+        store = built(InMemoryVectorStore, FakeEmbeddings())
+        chain = RunnableLambda(store.add_documents) | RunnableLambda(lambda ids: len(ids))
+        return str(fineflow.explain(chain)) + str(fineflow.explain(chain_over(store, model())))
+
+    with fineflow.session():
+        pass
+    wrapped = InMemoryVectorStore.add_documents
+    after = shown()
+    InMemoryVectorStore.add_documents = wrapped.__wrapped__  # type: ignore[attr-defined, method-assign]
+    try:
+        assert shown() == after
+    finally:
+        InMemoryVectorStore.add_documents = wrapped  # type: ignore[method-assign]
