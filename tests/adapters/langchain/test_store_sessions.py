@@ -26,6 +26,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 import fineflow
 from fineflow.adapters.core import unfinished
+from fineflow.runtime.queues.admission import inside
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings
@@ -135,6 +136,7 @@ def test_queries_are_written_while_documents_are_embedded(kind: Any, entry: str)
         store = built(kind, embeddings)
         chain = fineflow.optimize(chain_over(store, model(embeddings.held.open)), strict=True)
         assert asked(chain, entry) == expected  # stock would wait at the gate for ever
+        assert not inside.get()  # the marks of the call are gone
     assert contents(store) == contents(stock)
     assert type(store) is kind
     assert not settled()

@@ -126,9 +126,7 @@ class Session:
     def _start_early(
         self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
     ) -> None:
-        with admission:
-            ready = self._prepare(loop, admission, post, ahead=True)
-        if ready:
+        if self._prepare(loop, admission, post, ahead=True):
             self._start(post)
 
     @contextmanager

@@ -67,7 +67,7 @@ class Unfinished:
 
         own: methods that it has meanwhile, which see through it. free: attributes that everybody may read.
         """
-        kind = type(obj)
+        kind: Any = type(obj)
         with self._lock:
             if self._outcome.done() or not hasattr(kind, "__dict__") or _is_closed(kind):
                 return False
@@ -164,7 +164,7 @@ def _is_closed(kind: type) -> bool:
 def _read(obj: Any) -> None:
     """Returns when a closed object may be read."""
     write = unfinished(obj)
-    if write is None or getattr(_planning, "depth", 0) or _writing.get() is write:
+    if write is None or seeing() or _writing.get() is write:
         return
     if on_engine_loop() and not write.done():  # that loop may not wait, and reads no component of the user's
         raise LeftToStock(f"{write.what} has not ended")

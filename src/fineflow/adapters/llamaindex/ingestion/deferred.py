@@ -93,7 +93,8 @@ class _Building(Unfinished):
         """Tells the retrievers which nodes there are, before anybody may read them."""
         with self._lock:
             for retriever, settings in self._retrievers:
-                retriever._node_ids.extend(VectorStoreIndex.as_retriever(index, **settings)._node_ids)
+                made: Any = VectorStoreIndex.as_retriever(index, **settings)
+                retriever._node_ids.extend(made._node_ids)
 
 
 def _as_retriever(index: Any, **settings: Any) -> Any:
