@@ -17,7 +17,7 @@ pytest.importorskip("langchain_chroma")
 
 from chroma_client import CLIENT
 from langchain_chroma import Chroma
-from langchain_classic.retrievers import MultiQueryRetriever
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever, MultiQueryRetriever
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -29,7 +29,7 @@ from fineflow.adapters.core import unfinished
 from fineflow.runtime.queues.admission import inside
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate
-from fineflow.testing.langchain import FakeChat, FakeEmbeddings
+from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
 from fineflow.testing.leaks import settled
 
 QUESTION = "Which bridge crosses the river?"
@@ -561,3 +561,69 @@ def test_plans_are_the_same_after_a_session() -> None:
         assert shown() == after
     finally:
         InMemoryVectorStore.add_documents = wrapped  # type: ignore[method-assign]
+
+
+def ensemble(store: Any, llm: Any) -> Any:
+    parts = [store.as_retriever(search_kwargs={"k": 2}), store.as_retriever(search_kwargs={"k": 4})]
+    return EnsembleRetriever(retrievers=parts, weights=[0.5, 0.5]) | RunnableLambda(joined)
+
+
+def compressed(store: Any, llm: Any) -> Any:
+    base = MultiQueryRetriever.from_llm(store.as_retriever(search_kwargs={"k": 3}), llm, include_original=True)
+    return ContextualCompressionRetriever(base_retriever=base, base_compressor=FakeReranker(top_n=2)) | RunnableLambda(
+        joined
+    )
+
+
+def in_a_function(store: Any, llm: Any) -> Any:
+    retriever = store.as_retriever(search_kwargs={"k": 2})
+
+    def both(question: str) -> str:
+        return joined([*retriever.invoke(question), *retriever.invoke(f"{question} and the mill")])
+
+    return RunnableLambda(both)
+
+
+def written_within(store: Any, llm: Any) -> Any:
+    def add(question: str) -> str:
+        store.add_texts([f"About {question}"], ids=["added"])
+        return question
+
+    return RunnableLambda(add) | store.as_retriever(search_kwargs={"k": 8}) | RunnableLambda(joined)
+
+
+def searched(store: Any, llm: Any) -> Any:
+    return RunnableLambda(lambda question: joined(store.similarity_search(question, k=2)))
+
+
+SHAPES = (ensemble, compressed, in_a_function, written_within, searched)
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "batch", "abatch"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_other_chains_over_a_store_that_is_being_written(shape: Any, entry: str) -> None:
+    def run(optimize: Callable[[Any], Any]) -> Any:
+        store = built(InMemoryVectorStore, FakeEmbeddings(per_text=0.01))
+        chain = optimize(shape(store, model()))
+        if not entry.endswith("batch"):
+            return asked(chain, entry), contents(store)
+        given = [QUESTION, "What about the harbour?"][: 1 if shape is written_within else 2]
+        return (asyncio.run(chain.abatch(given)) if entry == "abatch" else chain.batch(given)), contents(store)
+
+    expected = run(lambda chain: chain)
+    with fineflow.session():
+        assert run(lambda chain: fineflow.optimize(chain, strict=True)) == expected
+    assert not settled()
+
+
+def test_a_system_without_threads_writes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    embeddings = HeldEmbeddings(opened=True)
+    with fineflow.session():
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuses)
+            store = built(InMemoryVectorStore, embeddings)
+        assert unfinished.unfinished(store) is None
+        assert len(contents(store)) == len(TEXTS)

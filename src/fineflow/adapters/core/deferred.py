@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.unfinished import Unfinished
+from fineflow.adapters.core.unfinished import Unfinished, writing
 from fineflow.runtime.reruns import repeating
 
 
@@ -39,5 +39,7 @@ in_force: ContextVar[Writes | None] = ContextVar("fineflow_session", default=Non
 def session_here() -> Writes | None:
     """Returns the session in which a write of the user's code may be deferred; None if it has to be done now."""
     found = in_force.get()
+    if found is None or found.over or writing():
+        return None
     inside = under_way.get() is not None or repeating.get()  # an optimized call, whose order of steps is its plan's
-    return None if found is None or found.over or inside else found
+    return None if inside else found

@@ -60,7 +60,10 @@ class Unfinished:
         context = copy_context()
         context.run(_writing.set, self)
         run = lambda: context.run(self._write, write)  # noqa: E731
-        threading.Thread(target=run, name=f"fineflow {self.what}", daemon=True).start()
+        try:
+            threading.Thread(target=run, name=f"fineflow {self.what}", daemon=True).start()
+        except RuntimeError:  # the system has no more threads
+            run()
 
     def close(self, obj: Any, own: Mapping[str, Any] | None = None, free: Iterable[str] = ()) -> bool:
         """Closes an object until the write has ended. Returns False if it has ended, or if the object cannot be closed.
@@ -219,6 +222,11 @@ def unfinished(obj: Any) -> Unfinished | None:
         return None
     found: Unfinished | None = object.__getattribute__(obj, "__dict__").get(_KEY)
     return found if found is not None and found.shut else None
+
+
+def writing() -> bool:
+    """Returns True in what a write runs."""
+    return _writing.get() is not None
 
 
 def seeing() -> bool:

@@ -40,12 +40,10 @@ def deferrable(building: Building, given: dict[str, Any]) -> bool:
 def build_deferred(build: Callable[[], Any], writes: Writes) -> Any:
     """Returns the index that ``build()`` returns, as soon as its nodes are made. Raises what fails until then."""
     write = _Building()
+    writes.add(write)
     write.start(partial(write.built, build))
     write.known.wait()
-    if write.index is None:  # built, or failed, as stock builds it
-        return write.wait()
-    writes.add(write)
-    return write.index
+    return write.index if write.index is not None else write.wait()  # built, or failed, as stock builds it
 
 
 class _Building(Unfinished):
