@@ -112,6 +112,14 @@ def test_semantic_functions(tmp_path: Path) -> None:
     assert "error: plan.files.json failed: ValueError: expected an object with 'folders' at $" in said
 
 
+@pytest.mark.slow
+def test_index_then_ask(tmp_path: Path) -> None:
+    said = run("index_then_ask", tmp_path)
+    assert "equal: True" in said
+    # 0.6 s to embed, 0.4 s to write queries, 0.06 s for their vectors, 0.4 s to answer: 1.46 s, of which 0.4 s overlap
+    assert figure(r"fineflow (\d+) ms", said) < figure(r"stock (\d+) ms", said)
+
+
 def test_every_example_is_here_and_in_the_list() -> None:
     listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     tests = Path(__file__).read_text(encoding="utf-8")

@@ -107,6 +107,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "observe",
         *LEAVES,
     ),
+    "sessions": ("adapters.core", "adapters.registry", *LEAVES),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
     "_lazy": (),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
@@ -115,7 +116,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (
         *("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", "_lazy"),
-        *("instrumentation", "recording", "telemetry", "verification.settings", *LEAVES),
+        *("instrumentation", "recording", "sessions", "telemetry", "verification.settings", *LEAVES),
     ),
     "testing": (
         *("", "ir", "api", "explanation", "protocols", "adapters", "backends", "observe", "passes", "runtime"),

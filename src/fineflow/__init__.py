@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # imported on first use, see below
     from fineflow.adapters.semantic.variables import SemanticVariable
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
+    from fineflow.sessions import session
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ __all__ = [
     "record",
     "semantic_engine",
     "semantic_function",
+    "session",
     "shutdown",
     "statistics",
     "status",
@@ -85,6 +87,7 @@ __getattr__, __dir__ = lazily(
         "record": Lazy("fineflow.recording.recorder"),
         "semantic_engine": Lazy("fineflow.adapters.semantic.functions"),
         "semantic_function": Lazy("fineflow.adapters.semantic.functions"),
+        "session": Lazy("fineflow.sessions"),
         "status": _ROUTING,
         "telemetry": Lazy("fineflow.telemetry"),
         "uninstrument": _ROUTING,

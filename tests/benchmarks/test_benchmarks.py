@@ -106,6 +106,14 @@ def test_taking_documents_in_takes_what_it_must(tmp_path: Path) -> None:
     assert all(figures["checks"].values()), shown
 
 
+def test_an_index_and_the_first_question_overlap_in_a_session(tmp_path: Path) -> None:
+    """In virtual time: the figures are the same in every run."""
+    pytest.importorskip("llama_index.core")
+    shown, figures = run("sessions", tmp_path=tmp_path)
+    assert len(figures["checks"]) == 22
+    assert all(figures["checks"].values()), shown
+
+
 @pytest.mark.parametrize("name", ["overhead", "planning"])
 def test_the_others_run(name: str, tmp_path: Path) -> None:
     shown, figures = run(name, "--runs", "2", tmp_path=tmp_path)

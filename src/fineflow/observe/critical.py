@@ -167,7 +167,7 @@ def _is_shown(step: Step) -> bool:
 
 
 def _fate(step: Step) -> str:
-    counted = Counter(step.taken)
+    counted = Counter(step.taken or step.warmed)
     if len(counted) == 1 and step.times == 1:
-        return step.taken[0]
+        return next(iter(counted))
     return ", ".join(f"{count} {fate}" for fate, count in counted.items())

@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 import fineflow
 from fineflow.ir import Graph
 from fineflow.observe.critical import measured_marks
-from fineflow.runtime.call.trace import CLAIMED, JOINED, LEFT, STOCK, Stamps, Step, Trace, measured_path, steps
+from fineflow.runtime.call.trace import CLAIMED, JOINED, LEFT, STOCK, Stamps, Step, Trace, Warmed, measured_path, steps
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
 from fineflow.testing.virtual import run
@@ -241,3 +241,34 @@ def test_own_code_is_measured_and_then_predicted() -> None:
     assert explained.forecasts is not None
     assert explained.forecasts.run.each["check.call"] == pytest.approx(0.75)
     assert explained.forecasts.run.names[0] == "check.call"
+
+
+def test_prefills_say_what_was_cached_already() -> None:
+    """The second call finds its instructions in the cache: what is new is not worth a request of its own."""
+    from fineflow.engines import EmulatedLLM
+    from fineflow.langchain import ChatEngine
+
+    instructions = " ".join(f"rule {i}" for i in range(200))
+    prompt = ChatPromptTemplate.from_template(f"{instructions} {{question}} {{context}}")
+    found = (lambda x: x["question"]) | FakeVectorStore(latency=0.5).as_retriever() | join
+    chat = ChatEngine(engine=EmulatedLLM(lambda prompt: "It is there."))
+    chain = fineflow.optimize(RunnablePassthrough.assign(context=found) | prompt | chat, strict=True)
+
+    async def asks(question: str) -> str:
+        await chain.ainvoke({"question": question})
+        return str(fineflow.explain(chain, last_run=True))
+
+    async def both() -> tuple[str, str]:
+        return await asks("Where is it?"), await asks("When was it built?")
+
+    first, second = run(both()).value
+    assert "400 of 400 tokens prefilled" in first
+    assert "cached already: 400 of 400 tokens" in second
+    assert "cached already" not in first
+
+
+def test_a_prefill_of_little_says_so() -> None:
+    assert Warmed(320, 400, 80).said == "320 of 400 tokens prefilled"
+    assert Warmed(0, 400, 384).said == "cached already: 384 of 400 tokens"
+    assert Warmed(0, 16, 0).said == "only 16 tokens"
+    assert Warmed(320, 400, 80) == 320

@@ -11,6 +11,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime.call.streams import AHEAD
+from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
@@ -68,7 +69,7 @@ async def encode(engine: LLMEngine, prompt: Callable[[], str]) -> list[int]:
     return tokens
 
 
-async def awarm(engine: LLMEngine, text: str) -> int:
+async def awarm(engine: LLMEngine, text: str) -> Warmed:
     """Prefills the beginning of a prompt that will be decoded from later; returns the number of tokens prefilled.
 
     Leaves out the last few tokens of ``text``, because following text may change them, and a last partial KV cache
@@ -76,14 +77,14 @@ async def awarm(engine: LLMEngine, text: str) -> int:
     computing it with the rest of the prompt is cheaper.
     """
     if not engine.can_prefill:
-        return 0
+        return Warmed(0, 0, 0)
     whole = settled(engine, await encode(engine, lambda: text))
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
     if len(whole) - kept < _least(engine):
-        return 0
+        return Warmed(0, len(whole), kept)
     queue = llm_queue_of(engine)
     await run_async(lambda: queue.prefill(whole))
-    return len(whole)
+    return Warmed(len(whole), len(whole), kept)
 
 
 def settled(engine: LLMEngine, tokens: Sequence[int]) -> Sequence[int]:

@@ -134,6 +134,10 @@ class Framework(ABC):
         """Returns the lane of a component in timelines, as its primitive names it; "" for what is no component."""
         return ""
 
+    def defer_writes(self) -> None:
+        """Lets sessions (``fineflow.session``) defer writes of the framework's stores. Called when one begins."""
+        return None
+
     def bounded(self, plan: Plan) -> Plan:
         """Returns the plan, extended to bound the components that currently have a limit."""
         return plan

@@ -6,13 +6,14 @@ import asyncio
 import copy
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import wrapt
 
+from fineflow.adapters.core import unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
@@ -64,6 +65,9 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_current(self, way: Any) -> Plan | None:
         """Returns the plan for a way of calling the object in its current state."""
+        if unfinished.some() and not unfinished.seeing():
+            with unfinished.seen_through():
+                return self._self_current(way)
         plans = self._self_plans
         plan: Plan | None = plans.get(way, _END)
         if plan is _END:
@@ -97,8 +101,10 @@ class Planned(wrapt.ObjectProxy[Any]):
         plan = self._self_current(invocation.way)
         if plan is None:
             return None
-        plan = self._self_framework.bounded(plan)
-        return plan if plan.follows_for(invocation.entry, eager=self._self_eager(invocation)) else None
+        with unfinished.seen_through() if unfinished.some() else nullcontext():
+            plan = self._self_framework.bounded(plan)
+        eager = self._self_eager(invocation) or bool(unfinished.writes(plan))  # then there is something to gain
+        return plan if plan.follows_for(invocation.entry, eager=eager) else None
 
     def _self_idle(self, entry: str, way: Any) -> bool:
         """Returns True if a call is known to go straight to the user's object, with nothing else to be done for it.
@@ -111,6 +117,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             or plan is None
             or options.eager
             or options.timeout is not None
+            or unfinished.some()
             or limit_changes()
             or limits_in_force()
         ):
@@ -223,7 +230,11 @@ class Planned(wrapt.ObjectProxy[Any]):
             if plan is None:
                 with admission:
                     return invocation.stock(self.__wrapped__)
-            with (session or Session(self, plan, invocation)).in_thread(admission) as runs, admission:
+            if session is None:
+                session = Session(self, plan, invocation)
+                if unfinished.some():
+                    session.begin_before_writes(admission)
+            with session.in_thread(admission) as runs, admission:
                 return invocation.stock(runs)
 
     async def _self_acall(self, invocation: Invocation) -> Any:
@@ -251,8 +262,10 @@ class Planned(wrapt.ObjectProxy[Any]):
                 with admission:
                     value = await invocation.stock(self.__wrapped__)
             else:
-                session = session or Session(self, plan, invocation)
+                new, session = session is None, session or Session(self, plan, invocation)
                 try:
+                    if new and unfinished.some():
+                        await session.abegin_before_writes(admission)
                     runs = session.begin(admission)
                     with admission:
                         value = await invocation.stock(runs)
@@ -289,7 +302,10 @@ class Planned(wrapt.ObjectProxy[Any]):
                     chunks = invocation.stock(self.__wrapped__)
                 yield from _Steps(chunks, admission)
                 return
-            with Session(self, plan, invocation).in_thread(admission) as runs:
+            session = Session(self, plan, invocation)
+            if unfinished.some():
+                session.begin_before_writes(admission)
+            with session.in_thread(admission) as runs:
                 yield from _Steps(AbandonableStream(invocation.stock(runs)), admission)
 
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
@@ -318,6 +334,8 @@ class Planned(wrapt.ObjectProxy[Any]):
             if plan is not None:
                 session = Session(self, plan, invocation)
                 stack.push_async_exit(_Ending(session))
+                if unfinished.some():
+                    await session.abegin_before_writes(admission)
                 with scope.inside():
                     runs = session.begin(admission)
             with admission:

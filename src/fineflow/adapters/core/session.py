@@ -11,21 +11,24 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.core import unfinished
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.ir import Op
 from fineflow.runtime import recording
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import Summary
-from fineflow.runtime.call.executor import Call, Execution
+from fineflow.runtime.call.executor import Call, Execution, Kernel
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from fineflow.adapters.core.proxy import Planned
 
 _numbers = itertools.count(1)
+_HOP_SECONDS = 1.0  # that stock waits at most for a loop that does not respond
 
 
 class Session:
@@ -74,6 +78,56 @@ class Session:
         """Ends a graph that ``start_ahead`` started and whose call stock has not made. Returns the call, if any."""
         call, self._call = self._call, None
         return call
+
+    def begin_before_writes(self, admission: Admission) -> None:
+        """Starts the graph, and waits until stores that it reads are complete; ``in_thread`` follows.
+
+        Raises what one of the writes raised; the call is over then.
+        """
+        writes = unfinished.writes(self._plan)
+        if not writes:
+            return
+        try:
+            loop = engine_loop()
+        except RuntimeError:  # the interpreter is exiting
+            return
+        try:
+            if unfinished.overlaps(self._plan):
+                self._start_early(loop, admission, partial(lifecycle.post, loop))
+            with nullcontext() if self._call is None else on_stop(partial(lifecycle.stop, self._call)):
+                for write in writes:
+                    write.wait()
+        except BaseException:
+            self._dropped()
+            raise
+        self._waits = False
+        there = threading.Event()  # searches that have waited start before stock reaches them
+        lifecycle.post(loop, lambda: loop.call_soon(there.set))
+        there.wait(_HOP_SECONDS)
+
+    def _dropped(self) -> None:
+        if (call := self.drop()) is not None:
+            lifecycle.close(call)
+
+    async def abegin_before_writes(self, admission: Admission) -> None:
+        """``begin_before_writes`` for coroutines, before ``begin``."""
+        writes = unfinished.writes(self._plan)
+        if not writes:
+            return
+        if unfinished.overlaps(self._plan):
+            self._start_early(asyncio.get_running_loop(), admission, lambda start: start())
+        for write in writes:
+            await write.ended()
+            write.wait()
+        self._waits = False
+        for _ in range(2):
+            await asyncio.sleep(0)
+
+    def _start_early(
+        self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        if self._prepare(loop, admission, post, ahead=True):
+            self._start(post)
 
     @contextmanager
     def in_thread(self, admission: Admission) -> Iterator[Any]:
@@ -172,7 +226,7 @@ class Session:
         invocation = self._invocation
         return Call(
             loop=loop,
-            kernels=self._planned._self_framework.kernels,
+            kernels=self._kernels(),
             entry=invocation.entry,
             sync=invocation.sync,
             context=_context(invocation, admission),
@@ -181,6 +235,10 @@ class Session:
             limit=invocation.limit() or self._planned._self_bound(),
             facts=invocation.facts(),
         )
+
+    def _kernels(self) -> Mapping[Op, Kernel]:
+        kernels = self._planned._self_framework.kernels
+        return unfinished.waiting(kernels) if unfinished.some() else kernels
 
     def _built_in(self, claiming: Claiming) -> bool:
         """Builds shadows that serve one call only, and may claim during the build."""
@@ -221,7 +279,9 @@ class Session:
         """Returns the plan's shadows, rebuilt if something that they copied has changed."""
         key = (self._invocation.sync, ahead)
         kept = self._plan.shadows.get(key)
-        if kept is not None and kept.hold(self._planned.__wrapped__):
+        with unfinished.seen_through():
+            holds = kept is not None and kept.hold(self._planned.__wrapped__)
+        if holds:
             return kept
         made = self._built(self._new(ahead))
         if made is not None:
@@ -233,7 +293,8 @@ class Session:
         planned = self._planned
         obj = planned.__wrapped__
         try:
-            return shadows.build(obj)
+            with unfinished.seen_through():
+                return shadows.build(obj)
         except Stale:  # the user has replaced a component: the next call plans again
             planned._self_plans.clear()
             return None

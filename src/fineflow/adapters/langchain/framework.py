@@ -28,6 +28,7 @@ from fineflow.adapters.langchain.models.usage import tokens
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
+from fineflow.adapters.langchain.stores import deferred_writes
 from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
@@ -94,6 +95,9 @@ class LangChain(Framework):
 
     def lane(self, obj: Any) -> str:
         return lane_of(obj)
+
+    def defer_writes(self) -> None:
+        deferred_writes.defer_writes()
 
     def bounded(self, plan: Plan) -> Plan:
         leaves = limited(plan.objects)

@@ -23,7 +23,7 @@ from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.query import Call as Call
 from fineflow.runtime.call.query import LeftToStock, Slot
 from fineflow.runtime.call.streams import Stream
-from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps
+from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps, Warmed
 from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
@@ -163,7 +163,10 @@ class Execution(Values):
             return
         error = future.exception()
         if error is None:
-            self.complete(p, future.result())
+            value = future.result()
+            if isinstance(value, Warmed):
+                self._stamps.prefilled(p.name, value)
+            self.complete(p, value)
         else:
             self.surprise(p, error, ours=False)
 

@@ -22,6 +22,29 @@ from fineflow.runtime.call.own_time import own_seconds
 CLAIMED, JOINED, LEFT, STOCK = "claimed", "stock was first", "not claimed", "run by stock"
 
 
+class Warmed(int):
+    """Tokens that were prefilled ahead: 0 if that was not worth a request.
+
+    of: tokens of the beginning, in whole blocks of the cache. cached: those of them that the engine had already.
+    """
+
+    of: int
+    cached: int
+
+    def __new__(cls, prefilled: int, of: int, cached: int) -> Warmed:
+        made = super().__new__(cls, prefilled)
+        made.of, made.cached = of, cached
+        return made
+
+    @property
+    def said(self) -> str:
+        """What became of the beginning, for people."""
+        new = self.of - self.cached
+        if self:
+            return f"{new} of {self.of} tokens prefilled"
+        return f"cached already: {self.cached} of {self.of} tokens" if self.cached else f"only {new} tokens"
+
+
 class Stamp:
     """Times of one run of one primitive: inputs available (``ready``), work begun on an engine, ended.
 
@@ -96,11 +119,12 @@ class Stamps(Mapping[str, Stamp]):
     collector must visit slow down the whole process.
     """
 
-    __slots__ = ("_bytes", "_places", "errors", "graph")
+    __slots__ = ("_bytes", "_places", "errors", "graph", "warmed")
 
     def __init__(self, places: Mapping[str, int], graph: Graph | None = None) -> None:
         self.graph = graph
         self.errors: Mapping[str, str] = _NONE  # primitive -> class name of the exception that it ended with
+        self.warmed: Mapping[str, Warmed] = _UNWARMED  # primitive -> what its prefill did
         self._places = places  # number of each primitive
         self._bytes = bytearray(_EMPTY * len(places))  # for each: ready, begun, ended, fate
 
@@ -136,6 +160,10 @@ class Stamps(Mapping[str, Stamp]):
         """Notes that the primitive failed by itself, or was cancelled. Keeps the class: messages may quote values."""
         self.errors = {**self.errors, name: type(error).__name__}
 
+    def prefilled(self, name: str, tokens: Warmed) -> None:
+        """Notes what a prefill ahead did."""
+        self.warmed = {**self.warmed, name: tokens}
+
     def __getitem__(self, name: str) -> Stamp:
         if name not in self:
             raise KeyError(name)
@@ -154,6 +182,7 @@ class Stamps(Mapping[str, Stamp]):
 
 _NEVER = math.nan
 _NONE: Mapping[str, str] = MappingProxyType({})
+_UNWARMED: Mapping[str, Warmed] = MappingProxyType({})
 _TAKEN = ("", CLAIMED, JOINED, LEFT, STOCK)
 _DOUBLE = struct.Struct("d")
 _READY, _BEGUN, _ENDED, _FATE = (i * _DOUBLE.size for i in range(4))
@@ -200,7 +229,8 @@ class Step:
     name: prefixed with the primitives that it is inside of. ready: seconds from the start of the call until its inputs
     were first available. waited, ran: seconds, of the longest run; ``ran`` is its own work, without waits for what it
     reads piece by piece or takes from the graph. ended: all runs ended. times: number of runs.
-    taken: fate of the results that stock may claim: claimed, not claimed, stock was first, run by stock.
+    taken: fate of the results that stock may claim: claimed, not claimed, stock was first, run by stock. warmed: what
+    prefills ahead did.
     """
 
     name: str
@@ -211,6 +241,7 @@ class Step:
     ended: bool
     times: int
     taken: tuple[str, ...]
+    warmed: tuple[str, ...] = ()
 
 
 def steps(trace: Trace) -> Iterator[Step]:
@@ -234,9 +265,15 @@ def _steps(trace: Trace, graph: Graph, prefix: str) -> Iterator[Step]:
                 all(stamp.ended is not None for stamp in found),
                 len(found),
                 tuple(stamp.taken for stamp in found if stamp.taken),
+                tuple(said for stamps in runs if (said := _warmed(stamps, p.name))),
             )
         for heading, body in bodies(p):
             yield from _steps(trace, body, prefix + inside(p.name, heading))
+
+
+def _warmed(stamps: Mapping[str, Stamp], name: str) -> str:
+    found = stamps.warmed.get(name) if isinstance(stamps, Stamps) else None
+    return "" if found is None else found.said
 
 
 def measured_path(trace: Trace) -> tuple[tuple[str, float], ...]:

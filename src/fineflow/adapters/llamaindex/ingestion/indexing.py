@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -52,6 +53,10 @@ _PIPELINE = (
 )
 _ADDING = ("add", "async_add")
 _STORING = ("add_documents", "async_add_documents")
+
+
+nodes_made: ContextVar[Callable[[Any], None] | None] = ContextVar("fineflow_nodes_made", default=None)
+"""Called with an index that is being built when its nodes are made, before they are embedded."""
 
 
 @dataclass
@@ -325,7 +330,10 @@ class _Builder:
 
     def _build(self, index: Any, nodes: Any, **kwargs: Any) -> Any:
         del index.__dict__["build_index_from_nodes"]
-        return self._side.index(index).build_index_from_nodes(nodes, **kwargs)
+        runs = self._side.index(index)
+        if (reached := nodes_made.get()) is not None:
+            reached(index)
+        return runs.build_index_from_nodes(nodes, **kwargs)
 
 
 class _Written(wrapt.ObjectProxy[Any]):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 
+from fineflow.adapters.core.deferred import session_here
+from fineflow.adapters.core.unfinished import seen_through, unfinished
 from fineflow.adapters.llamaindex.builder import QUERY
 from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
+from fineflow.adapters.llamaindex.ingestion.deferred import build_deferred, deferrable
 from fineflow.adapters.llamaindex.ingestion.indexing import Building, built_class
 from fineflow.adapters.llamaindex.proxy import Optimized
 
@@ -36,6 +40,19 @@ def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 class OptimizedIndex(Optimized):
     """Index whose embedding of new nodes runs ahead, and whose retrievers and engines are optimized."""
+
+    def _self_part_call(self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (write := unfinished(self.__wrapped__)) is not None:
+            write.wait()
+        return super()._self_part_call(part, method, query, args, kwargs)
+
+    async def _self_part_acall(
+        self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if (write := unfinished(self.__wrapped__)) is not None:
+            await write.ended()
+            write.wait()
+        return await super()._self_part_acall(part, method, query, args, kwargs)
 
     def insert(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_part_call("insert", "insert", None, args, kwargs)
@@ -71,6 +88,13 @@ class OptimizedIndex(Optimized):
         return self._self_optimized(self.__wrapped__.as_chat_engine(*args, **kwargs))
 
 
+class SessionIndex(OptimizedIndex):
+    """Index that was built in a session. Its retrievers are stock's own: they become parts of other objects."""
+
+    def as_retriever(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__.as_retriever(*args, **kwargs)
+
+
 class OptimizedBuilding(Optimized):
     """Index that is being built, with its embedding running ahead."""
 
@@ -103,7 +127,14 @@ class OptimizedIndexClass(Optimized):
             "callback_manager": callback_manager,
             "transformations": transformations,
         }
-        return self._self_building(given).from_documents(documents, **given)
+        building = self._self_building(given)
+        writes = session_here()
+        build = partial(building.from_documents, documents, **given)
+        if writes is None:
+            return build()
+        index = build_deferred(build, writes) if deferrable(building.__wrapped__, given) else build()
+        with seen_through():
+            return SessionIndex(index, *self._self_setup)
 
     def _self_building(self, given: dict[str, Any]) -> OptimizedBuilding:
         return OptimizedBuilding(Building.of(self.__wrapped__, given), *self._self_setup)

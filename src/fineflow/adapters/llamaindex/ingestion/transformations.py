@@ -59,6 +59,11 @@ def tapped(transform: Any, b: IndexBuilder) -> bool:
     return _extractor(transform) is not None and _believed(transform.llm, b)
 
 
+def plain_splitter(transform: Any) -> bool:
+    """Returns True for a splitter of LlamaIndex's that runs no user code."""
+    return _splits(transform) and _own_functions(transform)
+
+
 def known(transform: Any, b: IndexBuilder) -> bool:
     """Returns True if a transformation has no user code, which nothing may overtake."""
     llm = getattr(transform, "llm", None)

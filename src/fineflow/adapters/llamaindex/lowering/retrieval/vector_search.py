@@ -17,6 +17,7 @@ from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Leaf, Symbol
 from fineflow.adapters.core.devices import store_on
 from fineflow.adapters.core.recognition import NotLowered, Row, believed
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.unfinished import unfinished
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, unblocked
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
@@ -86,9 +87,9 @@ def _stock_search(retriever: Any, query: Leaf, b: IndexBuilder) -> Leaf:
 
 
 def _lower_lone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    """Appends a single search: run by stock, unless it has to wait anyway (``IndexBuilder.early``)."""
+    """Appends a single search: run by stock, unless it has to wait anyway: for its index, or for stock's engine."""
     query = query_in(value)
-    if b.early:
+    if b.early or unfinished(retriever) is not None:
         try:
             return lower_search(retriever, query, None, b)[0]
         except NotLowered as why:
