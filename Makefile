@@ -115,7 +115,7 @@ docs: $(DOCS)
 # Charts show figures that the benchmark has just measured, in virtual time.
 pictures: $(READY)
 	@mkdir -p .cache
-	@$(BIN)/python -m benchmarks.apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
+	@$(BIN)/python -m benchmarks.community_apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
 	@$(BIN)/python -m tools.pictures .cache/apps.json
 
 bench: $(READY)

@@ -56,7 +56,7 @@ def test_a_message_that_nobody_says_is_found() -> None:
 
 @pytest.fixture(scope="module")
 def seconds() -> dict[str, dict[str, float]]:
-    """Seconds of ``invoke`` of each app, as ``python -m benchmarks.apps`` measures them."""
+    """Seconds of ``invoke`` of each app, as ``python -m benchmarks.community_apps`` measures them."""
     if not virtual_threads.available:
         pytest.skip("needs /proc/self/task")
     pytest.importorskip("langchain_openai")
