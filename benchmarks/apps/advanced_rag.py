@@ -21,7 +21,7 @@ from benchmarks.harness.world import World
 from fineflow.langchain import SearchIndex
 
 EXPANSIONS, FOUND, KEPT = 3, 16, 3
-QUERY, ANSWER = 16, 48
+QUERY, ANSWER = 16, 32
 EXPANDING = "Write 3 better search queries, one a line. Question: {question}"
 FIRST = "Answer the question. Question: {question} Passage: {passage}"
 BETTER = "Refine the answer by the passage. Question: {question} Passage: {passage} Answer: {answer}"

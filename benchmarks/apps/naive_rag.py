@@ -19,7 +19,7 @@ from benchmarks.harness.world import World, splitter
 from fineflow.langchain import SearchIndex
 
 SIZE, OVERLAP, KEPT, LENGTH = 256, 30, 3, 9000
-LEAF, ANSWER = 48, 64
+LEAF, ANSWER = 24, 32
 LEAVES = "Read the passage and answer. Question: {question} Passage: {passage}"
 COMBINING = "Combine these answers to one. Question: {question} Answers: {answers}"
 CUT = splitter(SIZE, OVERLAP)

@@ -14,7 +14,7 @@ from benchmarks.apps.app import INSTRUCTIONS, App, prose, question, scripted
 from benchmarks.harness.limits import Path, count
 from benchmarks.harness.world import JOINED, World, joined
 
-RESULTS, DRAFT, ANSWER = 4, 48, 96
+RESULTS, DRAFT, ANSWER = 4, 32, 64
 DRAFTING = "Draft an answer, from what you know. Question: {question}"
 JUDGING = "Judge whether the draft needs a search, yes or no. Question: {question} Draft: {draft}"
 ANSWERING = "Answer the question. Question: {question} Results of a search: {context}"

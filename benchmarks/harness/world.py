@@ -67,8 +67,8 @@ class World:
         self.says = says
         self.passages = passages
         self.llms: dict[str, list[CountedLLM]] = {}
-        self.embedder = QuickEmbedding(setting.embedder)
-        self.ranking = EmulatedReranker(setting.reranker)
+        self.embedder: Any = QuickEmbedding(setting.embedder, name="embedder")
+        self.ranking: Any = EmulatedReranker(setting.reranker, name="reranker")
 
     def engine(self, kind: str) -> Any:
         """Returns the engine of an LLM: ``llm`` or ``small``."""
