@@ -1,6 +1,6 @@
-"""Applications: the papers' ones and common ones of the community, each written once in unmodified LangChain.
+"""Applications: the papers' ones and common ones of the community, each written once, in unmodified LangChain, LangGraph or LlamaIndex.
 
-A module describes one ``App``; ``ALL`` finds them by name.
+A module describes one ``App`` or several; ``app`` finds them by name.
 """
 
 from __future__ import annotations
@@ -9,14 +9,31 @@ from importlib import import_module
 
 from benchmarks.apps.app import App
 
-NAMES = ("search_generation", "naive_rag", "advanced_rag")
+_AT = {
+    "search_generation": "search_generation:APP",
+    "naive_rag": "naive_rag:APP",
+    "naive_rag_llamaindex": "naive_rag_llamaindex:APP",
+    "advanced_rag": "advanced_rag:APP",
+    "advanced_rag_llamaindex": "advanced_rag_llamaindex:APP",
+    "contextual_retrieval": "contextual_retrieval:APP",
+    "agent": "agent:APP",
+    "repository_naive": "repository:NAIVE",
+    "repository_advanced": "repository:ADVANCED",
+    "repository_two_steps": "repository:TWO_STEPS",
+    "colocated": "colocated:APP",
+    "conversational_rag": "conversational_rag:APP",
+    "rag_fusion": "rag_fusion:APP",
+    "corrective_rag": "corrective_rag:APP",
+}
+NAMES = tuple(_AT)
 
 
 def app(name: str) -> App:
     """Returns an application. Raises ValueError for an unknown name."""
-    if name not in NAMES:
+    if name not in _AT:
         raise ValueError(f"no application is called {name!r}; there are {', '.join(NAMES)}")
-    found: App = import_module(f"benchmarks.apps.{name}").APP
+    module, _, attribute = _AT[name].partition(":")
+    found: App = getattr(import_module(f"benchmarks.apps.{module}"), attribute)
     return found
 
 

@@ -23,7 +23,7 @@ class App:
 
     stock: builds it as users write it. tuned: the same, as a good engineer writes it with asyncio by hand; it gives the
     same answer. asked: the input of request ``number`` of a ``seed``. says: what the models answer to a prompt. limit:
-    adds the steps that the call for an input cannot do without. passages: contents of the standing store. others: apps
+    adds the steps that the call for an input cannot do without. passages: contents of the standing store. together: apps
     that are co-located, each with an equal share of the requests. published: seconds that the paper's authors report,
     before and after.
     """
@@ -40,6 +40,8 @@ class App:
     together: Sequence[App] = ()
     published: tuple[float, float] | None = None
     streams: bool = True
+    answer: Callable[[Any], Any] = str
+    sync: bool = True
 
     def path(self, setting: Setting, asked: Any) -> Path:
         """Returns the critical path of a call."""

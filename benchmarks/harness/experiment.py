@@ -74,7 +74,7 @@ def measure(given: Experiment) -> dict[str, Any]:
     figures = _of_all(given, runs, spent)
     if rate is not None:
         figures |= {"rate": rate, "throughput": len(paths) / sum(ends)}
-    limit = statistics.mean(path.seconds for path in paths)
+    limit = statistics.mean(path.limit for path in paths)
     figures |= {"limit": limit, "bound": statistics.mean(bounds), "limit_spent": mean_of([p.spent() for p in paths])}
     figures |= {"achieved": figures["bound"] / figures["mean"], "slo": SLO * limit}
     figures["first_token_limit"] = statistics.mean(path.first_token for path in paths)

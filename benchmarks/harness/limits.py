@@ -115,6 +115,11 @@ class Path:
         return self.steps[-1].end
 
     @property
+    def limit(self) -> float:
+        """The least seconds of a call on idle devices: of the path, or of the work that it brings to one engine."""
+        return bound([0.0], [self])
+
+    @property
     def first_token(self) -> float:
         """The same for the first token of the result."""
         return self.steps[-1].first or self.seconds

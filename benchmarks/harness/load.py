@@ -58,25 +58,38 @@ def run(
     inputs = [app.asked(number, seed) for number in range(len(arrivals))]
     warm = [app.asked(_FIRST + number, seed) for number in range(WARM)]
     if scheme.entry == "invoke":
-        work: Callable[[], Run] = lambda: _in_threads(chain, world, warm, inputs, arrivals)  # noqa: E731
+        work: Callable[[], Run] = lambda: _in_threads(app, chain, world, warm, inputs, arrivals)  # noqa: E731
         return work() if real else virtual_threads.run(work).value
-    load = _on_loop(chain, world, warm, inputs, arrivals, stream)
+    load = _on_loop(app, chain, world, warm, inputs, arrivals, stream)
     return asyncio.run(load) if real else virtual.run(load).value
 
 
+async def _acall(chain: Any, given: Any) -> Any:
+    """Calls a runnable, or LlamaIndex's question about documents."""
+    if hasattr(chain, "ainvoke"):
+        return await chain.ainvoke(given)
+    return await chain.aquery(given["documents"], given["question"])
+
+
+def _call(chain: Any, given: Any) -> Any:
+    if hasattr(chain, "invoke"):
+        return chain.invoke(given)
+    return chain.query(given["documents"], given["question"])
+
+
 async def _on_loop(
-    chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float], stream: bool
+    app: App, chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float], stream: bool
 ) -> Run:
     for each in warm:
-        await chain.ainvoke(each)
+        await _acall(chain, each)
     before, loop = world.sent(), asyncio.get_running_loop()
     began = loop.time()
 
     async def one(given: Any, at: float) -> tuple[float, float, Any]:
         await asyncio.sleep(max(0.0, began + at - loop.time()))
         if not stream:
-            answer = await chain.ainvoke(given)
-            return loop.time() - began - at, 0.0, answer
+            answer = await _acall(chain, given)
+            return loop.time() - began - at, 0.0, app.answer(answer)
         first, parts = 0.0, []
         async for part in chain.astream(given):
             first = first or loop.time() - began - at
@@ -88,23 +101,23 @@ async def _on_loop(
 
 
 def _in_threads(
-    chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float]
+    app: App, chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float]
 ) -> Run:
     from fineflow.runtime.events import now
 
     for each in warm:
-        chain.invoke(each)
+        _call(chain, each)
     before, began = world.sent(), now()
     ended: list[Any] = [None] * len(inputs)
 
     def one(place: int) -> None:
         time.sleep(max(0.0, began + arrivals[place] - now()))
         try:
-            answer = chain.invoke(inputs[place])
+            answer = _call(chain, inputs[place])
         except Exception as error:
             ended[place] = error
         else:
-            ended[place] = (now() - began - arrivals[place], 0.0, answer)
+            ended[place] = (now() - began - arrivals[place], 0.0, app.answer(answer))
 
     threads = [threading.Thread(target=one, args=(place,)) for place in range(len(inputs))]
     for thread in threads:

@@ -60,6 +60,9 @@ def planned(given: argparse.Namespace) -> list[Experiment]:
         app(name)
         for rate in given.rates:
             for each in given.scheme:
+                if scheme(each).entry == "invoke" and not app(name).sync:
+                    print(f"{name} has no sync methods: it is not run by {each}", file=sys.stderr)
+                    continue
                 stream = given.stream and scheme(each).entry == "ainvoke" and app(name).streams
                 requests, seeds = given.requests, range(given.seed, given.seed + given.repeats)
                 if rate == ALONE:

@@ -7,6 +7,7 @@ fineflow-without-PASS, fineflow-POLICY. Without fineflow, engines serve their qu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +33,27 @@ class Scheme:
         """Returns the application as this scheme runs it."""
         if self.policy:
             world.policy(self.policy)
+        if app.together:
+            return Together([self.build(part, world) for part in app.together])
         if self.optimized:
             return fineflow.optimize(app.stock(world), passes=self.passes, strict=True)
         return (app.tuned if self.by_hand else app.stock)(world)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Applications on the same engines; the input says at which place is the one that is asked."""
+
+    parts: Sequence[Any]
+
+    def invoke(self, given: dict[str, Any]) -> Any:
+        return self.parts[given["place"]].invoke(given)
+
+    async def ainvoke(self, given: dict[str, Any]) -> Any:
+        return await self.parts[given["place"]].ainvoke(given)
+
+    def astream(self, given: dict[str, Any]) -> Any:
+        return self.parts[given["place"]].astream(given)
 
 
 def scheme(name: str) -> Scheme:

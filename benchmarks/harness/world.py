@@ -92,6 +92,23 @@ class World:
     def reranker(self, top_n: int) -> EngineReranker:
         return EngineReranker(engine=self.ranking, top_n=top_n)
 
+    def index_llm(self, **settings: Any) -> Any:
+        """Returns LlamaIndex's LLM on the same engine."""
+        from fineflow.llamaindex import EngineLLM
+
+        return EngineLLM(engine=self.llm.engine, **settings)
+
+    @cached_property
+    def index_embedding(self) -> Any:
+        from fineflow.llamaindex import EngineEmbedding
+
+        return EngineEmbedding(self.embedder)
+
+    def index_reranker(self, top_n: int) -> Any:
+        from fineflow.llamaindex import EngineReranker as IndexReranker
+
+        return IndexReranker(engine=self.ranking, top_n=top_n)
+
     def store(self) -> FakeVectorStore:
         """Returns a standing store with the passages: a search takes the setting's time, after the vector."""
         made = FakeVectorStore(self.embeddings, latency=self.setting.search)
