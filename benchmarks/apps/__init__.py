@@ -1,6 +1,6 @@
-"""Applications: the papers' ones and common ones of the community, each written once, in unmodified LangChain, LangGraph or LlamaIndex.
+"""Applications: the papers' ones and common ones of the community, each written once.
 
-A module describes one ``App`` or several; ``app`` finds them by name.
+In unmodified LangChain, LangGraph or LlamaIndex. A module describes one ``App`` or several; ``app`` finds them by name.
 """
 
 from __future__ import annotations

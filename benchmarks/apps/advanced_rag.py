@@ -1,7 +1,7 @@
 """Document QA with advanced RAG (Ayo, Figure 2d): a document comes with each question.
 
-The core LLM expands the question into 3 queries; each finds 16 chunks; the reranker keeps the top 3 of all; refine mode:
-an answer from the first chunk, refined by each other one.
+The core LLM expands the question into 3 queries; each finds 16 chunks; the reranker keeps the top 3 of all. Refine
+mode: an answer from the first chunk, refined by each other one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
-from benchmarks.apps.app import INSTRUCTIONS, App, document, prose, question, scripted
-from benchmarks.apps.naive_rag import CUT, LENGTH, chunks
+from benchmarks.apps.app import INSTRUCTIONS, App, about, document, fresh, prose, question, scripted
+from benchmarks.apps.naive_rag import CUT, LENGTH
 from benchmarks.harness.limits import Path, count
 from benchmarks.harness.world import World
 from fineflow.langchain import SearchIndex
@@ -31,11 +31,7 @@ def build(world: World) -> Runnable[Any, Any]:
     from langchain_classic.retrievers.multi_query import LineListOutputParser
 
     expand = ChatPromptTemplate.from_messages([("system", INSTRUCTIONS), ("human", EXPANDING)])
-    reranker = world.reranker(KEPT)
     search = RunnableLambda(searches) | SearchIndex(search_kwargs={"k": FOUND}).map() | RunnableLambda(merged)
-
-    async def reranked(x: dict[str, Any]) -> list[str]:
-        return texts(await reranker.acompress_documents(x["found"], x["question"]))
 
     first = RunnablePassthrough.assign(passage=RunnableLambda(part0)) | world.ask(FIRST, system=INSTRUCTIONS)
     refine = world.ask(BETTER, system=INSTRUCTIONS)
@@ -43,7 +39,7 @@ def build(world: World) -> Runnable[Any, Any]:
         RunnablePassthrough.assign(index=itemgetter("documents") | world.indexing(CUT))
         | RunnablePassthrough.assign(queries=expand | world.llm | LineListOutputParser())
         | RunnablePassthrough.assign(found=search)
-        | RunnablePassthrough.assign(kept=RunnableLambda(reranked))
+        | RunnablePassthrough.assign(kept=world.reranking(KEPT, texts))
         | RunnablePassthrough.assign(answer=first)
         | RunnablePassthrough.assign(passage=RunnableLambda(part1))
         | RunnablePassthrough.assign(answer=refine)
@@ -103,18 +99,19 @@ def part2(x: dict[str, Any]) -> str:
 
 
 def expanded(prompt: str) -> str:
-    return "\n".join(prose(f"{prompt} {i}", QUERY) for i in range(EXPANSIONS))
+    return "\n".join(prose(f"{about(prompt)} {i}", QUERY) for i in range(EXPANSIONS))
 
 
 def limit(path: Path, x: dict[str, Any]) -> None:
     asked, system = count(x["question"]), count(INSTRUCTIONS) + 4
-    sizes = chunks(x["documents"])
-    chunk = sum(sizes) // len(sizes)
+    pieces = [doc.page_content for doc in CUT.split_documents(x["documents"])]
+    chunk = sum(map(count, pieces)) // len(pieces)
+    queries = expanded(x["question"]).split("\n")
     prompt = [(system + asked + 11, None)]
     lines = path.write("queries", prompt, QUERY * EXPANSIONS, cached=system, items=[QUERY] * EXPANSIONS)
-    parts = [(len(sizes), None), *((1, line) for line in lines.items)]
+    parts = [(len(pieces), None), *((1, line) for line in lines.items)]
     vectors = path.batch("vectors of chunks and queries", "embedder", parts)
-    scores = path.batch("scores", "reranker", [(FOUND, each) for each in vectors.items[1:]])
+    scores = path.batch("scores", "reranker", list(zip(fresh(pieces, queries, FOUND), vectors.items[1:], strict=True)))
     known = (system + asked + 9, None)
     answer = path.write("answer", [known, (chunk, scores)], ANSWER, cached=system)
     for i in range(1, KEPT):

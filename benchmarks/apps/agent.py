@@ -71,7 +71,9 @@ def limit(path: Path, x: dict[str, Any]) -> None:
     second = calls("draft_mail", [{"text": prose("mail", MAIL)}])
     tools = 130  # tokens of the system message and of the tools
     known = (tools + asked, None)
-    written = path.write("calls of searches", [known], count(first), cached=tools, items=[count(first) // SEARCHES] * SEARCHES)
+    written = path.write(
+        "calls of searches", [known], count(first), cached=tools, items=[count(first) // SEARCHES] * SEARCHES
+    )
     found = [path.wait(f"search {i}", path.setting.web, item) for i, item in enumerate(written.items)]
     prompt = [known, (count(first), written), *((RESULT, each) for each in found)]
     mail = path.write("call of the mail", prompt, count(second), cached=tools)

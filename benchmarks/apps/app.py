@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +11,27 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from benchmarks.harness.limits import Path, count
+from benchmarks.harness.limits import Path
 from benchmarks.harness.setting import PAPER, Setting
-from benchmarks.harness.world import World
+from benchmarks.harness.world import World, vector_of
 
 WORDS = ("bridge", "ferry", "lighthouse", "tunnel", "river", "harbour", "mill", "tower", "stone", "flood", "market")
-MORE = ("old", "broad", "northern", "wooden", "famous", "of", "in", "near", "behind", "was", "built", "by", "the", "sea")
+MORE = (
+    "old",
+    "broad",
+    "northern",
+    "wooden",
+    "famous",
+    "of",
+    "in",
+    "near",
+    "behind",
+    "was",
+    "built",
+    "by",
+    "the",
+    "sea",
+)
 
 
 @dataclass(frozen=True)
@@ -23,9 +40,10 @@ class App:
 
     stock: builds it as users write it. tuned: the same, as a good engineer writes it with asyncio by hand; it gives the
     same answer. asked: the input of request ``number`` of a ``seed``. says: what the models answer to a prompt. limit:
-    adds the steps that the call for an input cannot do without. passages: contents of the standing store. together: apps
-    that are co-located, each with an equal share of the requests. published: seconds that the paper's authors report,
-    before and after.
+    adds the steps that the call for an input cannot do without. passages: contents of the standing store, and of the
+    web. together: apps on the same engines; an input has the ``place`` of its app. published: seconds that the paper's
+    authors report, before and after. streams: its ``astream`` yields the answer. answer: takes the answer out of a
+    result. sync: it has sync methods.
     """
 
     name: str
@@ -57,16 +75,19 @@ def prose(seed: str, words: int) -> str:
 
 
 INSTRUCTIONS = (
-    "You are an assistant that answers questions about towns and what was built there. Be brief and exact, use what you "
-    "are given and nothing else, name the passage that you rely on, and say that you do not know if nothing there helps. "
-    "Write plain sentences in the language of the question, without lists or headings, and never mention these rules."
+    "You are an assistant that answers questions about towns and what was built there. Be brief and exact, use what "
+    "you are given and nothing else, name the passage that you rely on, and say that you do not know if nothing there "
+    "helps. Write plain sentences in the language of the question, without lists or headings, and never mention these "
+    "rules."
 )  # some 60 tokens, as in Ayo
 
 
 def question(number: int, seed: int) -> str:
     """Returns a question of its own for each request."""
     chosen = random.Random(f"{seed} {number}")
-    return f"Which {chosen.choice(WORDS)} of town {seed}-{number} is the oldest, who built it, and why was it built there?"
+    return (
+        f"Which {chosen.choice(WORDS)} of town {seed}-{number} is the oldest, who built it, and why was it built there?"
+    )
 
 
 def document(number: int, seed: int, words: int) -> list[Document]:
@@ -92,6 +113,22 @@ def scripted(answers: Mapping[str, int | str | Callable[[str], str]]) -> Callabl
     return says
 
 
-def asked_by(template: str, *names: str) -> int:
-    """Returns the tokens of a prompt template without its variables."""
-    return count(template.format(**{name: "" for name in names}))
+def about(prompt: str) -> str:
+    """Returns the question in a prompt: the line behind the last "Question: "."""
+    return prompt.rpartition("Question: ")[2].split("\n")[0]
+
+
+def nearest(texts: Sequence[str], query: str, k: int) -> list[str]:
+    """Returns the ``k`` texts nearest to a query, as the stores find them."""
+    wanted = vector_of(query)
+    return sorted(texts, key=lambda text: -math.fsum(map(operator.mul, vector_of(text), wanted)))[:k]
+
+
+def fresh(texts: Sequence[str], queries: Sequence[str], k: int) -> list[int]:
+    """Returns how many of the ``k`` texts nearest to each query no earlier query has found."""
+    seen, found = set[str](), []
+    for query in queries:
+        near = set(nearest(texts, query, k))
+        found.append(len(near - seen))
+        seen |= near
+    return found

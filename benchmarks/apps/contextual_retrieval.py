@@ -1,11 +1,13 @@
 """Contextual retrieval (Ayo, Figure 2e): a light LLM says of each chunk, seen with its 4 neighbours, where it belongs.
 
-Its sentence goes before the chunk, which is then indexed; 32 chunks are found, reranked to 3, and answered from at once.
+Its sentence goes before the chunk, which is then indexed. 32 chunks are found and reranked to 3, from which the core
+LLM answers in one request.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.documents import Document
@@ -16,7 +18,6 @@ from benchmarks.apps.naive_rag import CUT
 from benchmarks.harness.limits import Path, count
 from benchmarks.harness.setting import PAPER, lighter
 from benchmarks.harness.world import World, joined
-from dataclasses import replace
 from fineflow.langchain import SearchIndex
 
 LENGTH, NEIGHBOURS, FOUND, KEPT = 6000, 4, 32, 3
@@ -26,18 +27,13 @@ ANSWERING = "Answer the question. Question: {question} Passages: {context}"
 
 
 def build(world: World) -> Runnable[Any, Any]:
-    reranker = world.reranker(KEPT)
-
-    async def reranked(x: dict[str, Any]) -> str:
-        return joined(list(await reranker.acompress_documents(x["found"], x["question"])))
-
     contexts = RunnableLambda(seen) | world.ask(SITUATING, system=INSTRUCTIONS, small=True).map()
     return (
         RunnablePassthrough.assign(chunks=RunnableLambda(cut))
         | RunnablePassthrough.assign(contexts=contexts)
         | RunnablePassthrough.assign(index=RunnableLambda(situated) | world.indexing())
         | RunnablePassthrough.assign(found=SearchIndex(search_kwargs={"k": FOUND}))
-        | RunnablePassthrough.assign(context=RunnableLambda(reranked))
+        | RunnablePassthrough.assign(context=world.reranking(KEPT))
         | world.ask(ANSWERING, system=INSTRUCTIONS)
     )
 

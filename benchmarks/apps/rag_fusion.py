@@ -7,13 +7,13 @@ from operator import itemgetter
 from typing import Any
 
 from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from benchmarks.apps.app import INSTRUCTIONS, App, prose, question, scripted
 from benchmarks.harness.limits import Path, count
 from benchmarks.harness.world import World
-from langchain_core.output_parsers import StrOutputParser
 
 QUERIES, FOUND, KEPT = 4, 8, 4
 QUERY, ANSWER = 14, 48

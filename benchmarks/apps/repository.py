@@ -17,10 +17,10 @@ from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
-from benchmarks.apps.app import INSTRUCTIONS, App, prose, question, scripted
+from benchmarks.apps.app import INSTRUCTIONS, App, about, fresh, prose, question, scripted
 from benchmarks.harness.limits import Path, count
 from benchmarks.harness.setting import PAPER
-from benchmarks.harness.world import World, joined
+from benchmarks.harness.world import World
 from fineflow.engines import BatchProfile
 from fineflow.langchain import SearchIndex
 
@@ -46,7 +46,7 @@ def build(world: World) -> Runnable[Any, Any]:
         RunnablePassthrough.assign(index=itemgetter("documents") | world.indexing())
         | RunnablePassthrough.assign(queries=queries | JsonOutputParser())
         | RunnablePassthrough.assign(found=search)
-        | RunnablePassthrough.assign(context=RunnableLambda(reranking(world)))
+        | RunnablePassthrough.assign(context=world.reranking(KEPT))
         | world.ask(ANSWERING, system=INSTRUCTIONS)
     )
 
@@ -54,7 +54,7 @@ def build(world: World) -> Runnable[Any, Any]:
 def tuned(world: World) -> Runnable[Any, Any]:
     prompt = ChatPromptTemplate.from_messages([("system", INSTRUCTIONS), ("human", EXPANDING)])
     queries, index = prompt | world.llm | JsonOutputParser(), world.indexing()
-    answer, reranked = world.ask(ANSWERING, system=INSTRUCTIONS), reranking(world)
+    answer, reranked = world.ask(ANSWERING, system=INSTRUCTIONS), world.reranking(KEPT)
 
     async def vectors(x: dict[str, Any]) -> list[list[float]]:
         return await asyncio.gather(*map(world.embeddings.aembed_query, await queries.ainvoke(x)))
@@ -62,7 +62,7 @@ def tuned(world: World) -> Runnable[Any, Any]:
     async def run(x: dict[str, Any]) -> str:
         store, found = await asyncio.gather(index.ainvoke(x["documents"]), vectors(x))
         docs = await asyncio.gather(*(store.asimilarity_search_by_vector(each, FOUND) for each in found))
-        context = await reranked({**x, "found": merged(docs)})
+        context = await reranked.ainvoke({**x, "found": merged(docs)})
         return await answer.ainvoke({**x, "context": context})
 
     return RunnableLambda(run)
@@ -72,19 +72,19 @@ def build_naive(world: World) -> Runnable[Any, Any]:
     return (
         RunnablePassthrough.assign(index=itemgetter("documents") | world.indexing())
         | RunnablePassthrough.assign(found=SearchIndex(search_kwargs={"k": FOUND}))
-        | RunnablePassthrough.assign(context=RunnableLambda(reranking(world)))
+        | RunnablePassthrough.assign(context=world.reranking(KEPT))
         | world.ask(ANSWERING, system=INSTRUCTIONS)
     )
 
 
 def tuned_naive(world: World) -> Runnable[Any, Any]:
-    index, answer, reranked = world.indexing(), world.ask(ANSWERING, system=INSTRUCTIONS), reranking(world)
+    index, answer, reranked = world.indexing(), world.ask(ANSWERING, system=INSTRUCTIONS), world.reranking(KEPT)
 
     async def run(x: dict[str, Any]) -> str:
         vector = world.embeddings.aembed_query(x["question"])
         store, found = await asyncio.gather(index.ainvoke(x["documents"]), vector)
         docs = await store.asimilarity_search_by_vector(found, FOUND)
-        return await answer.ainvoke({**x, "context": await reranked({**x, "found": docs})})
+        return await answer.ainvoke({**x, "context": await reranked.ainvoke({**x, "found": docs})})
 
     return RunnableLambda(run)
 
@@ -93,15 +93,6 @@ def build_two_steps(world: World) -> Runnable[Any, Any]:
     first = world.ask("Please answer the following question: {question}")
     second = world.ask("Original question: {question} Initial answer: {answer} Please enrich and expand it.")
     return RunnablePassthrough.assign(answer=first) | second
-
-
-def reranking(world: World) -> Any:
-    reranker = world.reranker(KEPT)
-
-    async def reranked(x: dict[str, Any]) -> str:
-        return joined(list(await reranker.acompress_documents(x["found"], x["question"])))
-
-    return reranked
 
 
 def searches(x: dict[str, Any]) -> list[dict[str, Any]]:
@@ -120,16 +111,17 @@ def asked(number: int, seed: int) -> dict[str, Any]:
 
 
 def expanded(prompt: str) -> str:
-    return json.dumps([prose(f"{prompt} {i}", QUERY) for i in range(QUERIES)])
+    return json.dumps([prose(f"{about(prompt)} {i}", QUERY) for i in range(QUERIES)])
 
 
 def limit(path: Path, x: dict[str, Any]) -> None:
     size, system = count(x["question"]), count(INSTRUCTIONS) + 4
     prompt = [(system + size + 14, None)]
     lines = path.write("queries", prompt, QUERY * QUERIES, cached=system, items=[QUERY] * QUERIES)
+    found = fresh([doc.page_content for doc in x["documents"]], json.loads(expanded(x["question"])), FOUND)
     parts = [(PASSAGES, None), *((1, line) for line in lines.items)]
     vectors = path.batch("vectors of passages and queries", "embedder", parts)
-    scores = path.batch("scores", "reranker", [(FOUND, each) for each in vectors.items[1:]])
+    scores = path.batch("scores", "reranker", list(zip(found, vectors.items[1:], strict=True)))
     context = KEPT * (WORDS + 2)
     path.write("answer", [(system + size + 8, None), (context, scores)], ANSWER, cached=system)
 
@@ -148,9 +140,7 @@ def limit_two_steps(path: Path, x: dict[str, Any]) -> None:
     path.write("enriched answer", [(size + 6, None), (512, answer), (7, answer)], 1024)
 
 
-_SAYS = scripted(
-    {"Revise the": expanded, "Initial answer": 1024, "Please answer": 512, "Answer the": ANSWER}
-)
+_SAYS = scripted({"Revise the": expanded, "Initial answer": 1024, "Please answer": 512, "Answer the": ANSWER})
 
 ADVANCED = App(
     "repository_advanced",

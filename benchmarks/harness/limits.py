@@ -30,22 +30,22 @@ def count(text: str) -> int:
 class Step:
     """One step of a call.
 
-    begins: seconds from the call's start to the first part of its input. end: to its result. own: least seconds from
-    any part of the input to the result. work: seconds that the step keeps one device busy, at least. first: end of its
-    first token. items: for a text with parts, each part as a step of its own. tokens: length of the text.
+    begins: seconds from the call's start to the first part of its input. end: to its result. work: seconds that the
+    step keeps one device busy, at least. after: the steps that it needs, each with the least seconds from that step's
+    end to the result. first: end of its first token. items: its parts that are of use before its end, each as a step.
+    tokens: length of the text. pace: seconds between two tokens.
     """
 
     name: str
     engine: str
     begins: float
     end: float
-    own: float
     work: float
-    after: tuple[Step, ...]
+    after: tuple[tuple[Step, float], ...]
     first: float = 0.0
     items: tuple[Step, ...] = ()
     tokens: int = 0
-    pace: float = 0.0  # seconds between two tokens
+    pace: float = 0.0
 
 
 Part = tuple[int, Step | None]
@@ -60,7 +60,14 @@ class Path:
     steps: list[Step] = field(default_factory=list)
 
     def write(
-        self, name: str, prompt: Sequence[Part], out: int, *, cached: int = 0, on: str = "llm", items: Sequence[int] = ()
+        self,
+        name: str,
+        prompt: Sequence[Part],
+        out: int,
+        *,
+        cached: int = 0,
+        on: str = "llm",
+        items: Sequence[int] = (),
     ) -> Step:
         """An LLM request.
 
@@ -74,17 +81,17 @@ class Path:
         end = known + max(out - 1, 0) * pace
         size = sum(tokens for tokens, _ in parts) + out
         together = max(1.0, min(model.sequences, model.blocks * BLOCK / size))
-        work = sum(n for n, _ in parts) * model.prefill_token + out * (model.decode_sequence + model.iteration / together)
-        after = _after(prompt)
+        work = sum(n for n, _ in parts) * model.prefill_token + out * (
+            model.decode_sequence + model.iteration / together
+        )
         made, total = [], 0
         for length in items:
             total += length
             at = known + (total - 1) * pace
-            least = model.seconds(1, 0) + (total - 1) * pace
-            made.append(Step(f"{name}, part", on, 0.0, at, least, 0.0, after))
+            made.append(Step(f"{name}, part", on, 0.0, at, 0.0, _least(model, prompt, (total - 1) * pace)))
         begins = min(at for _, at in parts)
-        least = model.seconds(1, 0) + max(out - 1, 0) * pace
-        return self._add(Step(name, on, begins, end, least, work, after, known, tuple(made), out, pace))
+        after = _least(model, prompt, end - known)
+        return self._add(Step(name, on, begins, end, work, after, known, tuple(made), out, pace))
 
     def batch(self, name: str, engine: str, items: Sequence[Part]) -> Step:
         """Items for a batch engine: ``embedder`` or ``reranker``.
@@ -95,15 +102,16 @@ class Path:
         parts = sorted(((0.0 if step is None else step.end, n) for n, step in items if n), key=lambda part: part[0])
         total = sum(n for _, n in parts)
         work = total * (model.item + model.call / model.max_batch)
-        after, own, begins = _after(items), model.seconds(1), parts[0][0]
+        begins, after = parts[0][0], _served(model, items)
         ends = [_batched(model, parts[: k + 1]) for k in range(len(parts))]
-        made = tuple(Step(f"{name}, part", engine, begins, at, own, 0.0, after) for at in ends)
-        return self._add(Step(name, engine, begins, ends[-1], own, work, after, items=made))
+        made = tuple(Step(f"{name}, part", engine, begins, at, 0.0, after) for at in ends)
+        return self._add(Step(name, engine, begins, ends[-1], work, after, items=made))
 
     def wait(self, name: str, seconds: float, *after: Step) -> Step:
         """Something that takes so long whatever else happens, such as a search."""
         begins = max((step.end for step in after), default=0.0)
-        return self._add(Step(name, "search", begins, begins + seconds, seconds, 0.0, after))
+        needed = tuple((step, seconds) for step in after)
+        return self._add(Step(name, "search", begins, begins + seconds, 0.0, needed))
 
     def _add(self, step: Step) -> Step:
         self.steps.append(step)
@@ -129,7 +137,7 @@ class Path:
         found: dict[str, float] = {}
         step: Step | None = self.steps[-1]
         while step is not None:
-            last = max(step.after, key=lambda each: each.end, default=None)
+            last = max((each for each, _ in step.after), key=lambda each: each.end, default=None)
             found[step.engine] = found.get(step.engine, 0.0) + step.end - (last.end if last else 0.0)
             step = last
         return found
@@ -152,16 +160,36 @@ class Path:
         rest: dict[int, float] = {}
         for step in reversed(self.steps):
             ways = [
-                each.own + rest[id(each)]
+                least + rest[id(each)]
                 for each in self.steps
-                if id(each) in rest and any(step is before or before in step.items for before in each.after)
+                if id(each) in rest
+                for before, least in each.after
+                if step is before or any(before is item for item in step.items)
             ]
             rest[id(step)] = max(ways, default=0.0)
         return min(rest[id(step)] for step in self.steps if step.engine == engine and step.work)
 
 
-def _after(parts: Sequence[Part]) -> tuple[Step, ...]:
-    return tuple(step for _, step in parts if step is not None)
+def _least(model: LLMProfile, prompt: Sequence[Part], decoding: float) -> tuple[tuple[Step, float], ...]:
+    """Returns for each step in a prompt the seconds from its end to the end of ``decoding``.
+
+    What comes behind its text in the prompt is prefilled after it; of a text that is being written, the last token is.
+    """
+    found = []
+    for place, (tokens, step) in enumerate(prompt):
+        if step is not None:
+            behind = sum(n for n, _ in prompt[place + 1 :]) + (1 if step.pace else tokens)
+            found.append((step, _prefilled(model, [(max(behind, 1), 0.0)]) + decoding))
+    return tuple(found)
+
+
+def _served(model: BatchProfile, items: Sequence[Part]) -> tuple[tuple[Step, float], ...]:
+    """Returns for each step the seconds for which a batch engine needs its items alone."""
+    sizes: dict[int, int] = {}
+    steps = {id(step): step for _, step in items if step is not None}
+    for n, step in items:
+        sizes[id(step)] = sizes.get(id(step), 0) + n
+    return tuple((step, _batched(model, [(0.0, sizes[key])]) if sizes[key] else 0.0) for key, step in steps.items())
 
 
 def _in_order(prompt: Sequence[Part], cached: int) -> list[tuple[int, float]]:
@@ -201,9 +229,7 @@ def _batched(model: BatchProfile, parts: Sequence[tuple[float, int]]) -> float:
     best = [0.0]
     for j in range(1, len(arrivals) + 1):
         first = max(0, j - model.max_batch)
-        best.append(
-            min(max(best[i], arrivals[j - 1]) + model.call + (j - i) * model.item for i in range(first, j))
-        )
+        best.append(min(max(best[i], arrivals[j - 1]) + model.call + (j - i) * model.item for i in range(first, j)))
     return best[-1]
 
 

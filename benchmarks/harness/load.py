@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.apps.app import App
 from benchmarks.harness.schemes import Scheme
 from benchmarks.harness.world import World
 from fineflow.cost_model.costs import costs
+from fineflow.runtime.events import now
 from fineflow.testing import virtual, virtual_threads
 
 WARM = 2  # requests before those that count: caches, threads, and what fineflow learns
@@ -58,7 +60,7 @@ def run(
     inputs = [app.asked(number, seed) for number in range(len(arrivals))]
     warm = [app.asked(_FIRST + number, seed) for number in range(WARM)]
     if scheme.entry == "invoke":
-        work: Callable[[], Run] = lambda: _in_threads(app, chain, world, warm, inputs, arrivals)  # noqa: E731
+        work = functools.partial(_in_threads, app, chain, world, warm, inputs, arrivals)
         return work() if real else virtual_threads.run(work).value
     load = _on_loop(app, chain, world, warm, inputs, arrivals, stream)
     return asyncio.run(load) if real else virtual.run(load).value
@@ -78,7 +80,13 @@ def _call(chain: Any, given: Any) -> Any:
 
 
 async def _on_loop(
-    app: App, chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float], stream: bool
+    app: App,
+    chain: Any,
+    world: World,
+    warm: Sequence[Any],
+    inputs: Sequence[Any],
+    arrivals: Sequence[float],
+    stream: bool,
 ) -> Run:
     for each in warm:
         await _acall(chain, each)
@@ -103,8 +111,6 @@ async def _on_loop(
 def _in_threads(
     app: App, chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float]
 ) -> Run:
-    from fineflow.runtime.events import now
-
     for each in warm:
         _call(chain, each)
     before, began = world.sent(), now()

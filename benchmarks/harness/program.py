@@ -79,7 +79,9 @@ def main(given: argparse.Namespace, command: Sequence[str]) -> int:
         print(f"python -m benchmarks run: {error}", file=sys.stderr)
         return 2
     began = time.time()
-    print(f"{len(plan)} experiments on {given.device}, {'real' if plan[0].real else 'virtual'} seconds.\n{hardware()}\n")
+    print(
+        f"{len(plan)} experiments on {given.device}, {'real' if plan[0].real else 'virtual'} seconds.\n{hardware()}\n"
+    )
     results = list(_measured(plan, 1 if plan[0].real else given.jobs))
     differing = _shown(results, real=plan[0].device.kind != "emulated")
     if given.json:
@@ -119,7 +121,20 @@ def _shown(results: Sequence[dict[str, Any]], *, real: bool) -> list[str]:
     for (name, load), found in groups.items():
         first = found[0]
         title = f"{name}, {load}" + (f" ({first['rate']:.2f}/s)" if "rate" in first else "")
-        rows = [(title, "mean", "95 %", "p50", "p95", "p99", f"{first['scheme']} / this", "limit / this", "tokens", *_more(first))]
+        rows = [
+            (
+                title,
+                "mean",
+                "95 %",
+                "p50",
+                "p95",
+                "p99",
+                f"{first['scheme']} / this",
+                "limit / this",
+                "tokens",
+                *_more(first),
+            )
+        ]
         rows += [_row(each, first) for each in found]
         print(table(rows))
         if not real:
@@ -140,7 +155,7 @@ def _row(each: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
     return (
         each["scheme"],
         f"{each['mean']:.3f}",
-        f"{low:.2f}–{high:.2f}",
+        f"{low:.2f} to {high:.2f}",
         *(f"{each[name]:.3f}" for name in ("p50", "p95", "p99")),
         f"{first['mean'] / each['mean']:.2f}",
         f"{each['achieved']:.3f}" if "achieved" in each else "-",
@@ -151,7 +166,9 @@ def _row(each: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
 
 def _limit_line(each: dict[str, Any]) -> str:
     parts = ", ".join(f"{engine} {seconds:.2f}" for engine, seconds in each["limit_spent"].items())
-    text = f"limit {each['limit']:.3f} s ({parts}); no scheme can be faster than {each['mean'] / each['bound']:.2f} times"
+    text = (
+        f"limit {each['limit']:.3f} s ({parts}); no scheme can be faster than {each['mean'] / each['bound']:.2f} times"
+    )
     if each["bound"] > each["limit"] * 1.0001:
         text += f" (work bound of this load {each['bound']:.3f} s)"
     return f"{text} {each['scheme']}"

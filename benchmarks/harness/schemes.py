@@ -1,7 +1,7 @@
-"""Schemes: who runs an application. All of them use the same engines, with batching, prefix caching and chunked prefill.
+"""Schemes: who runs an application, on the same engines, with batching, prefix caching and chunked prefill.
 
-stock: the application as users write it, by its async methods. stock-sync: by its sync ones. tuned: written by hand with
-asyncio, all that can run concurrently does. fineflow: ``fineflow.optimize`` of what users write; fineflow-sync,
+stock: the application as users write it, by its async methods. stock-sync: by its sync ones. tuned: written by hand
+with asyncio, all that can run concurrently does. fineflow: ``fineflow.optimize`` of what users write; fineflow-sync,
 fineflow-without-PASS, fineflow-POLICY. Without fineflow, engines serve their queues in the order of arrival.
 """
 

@@ -16,6 +16,7 @@ from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 from benchmarks.harness.limits import count
 from benchmarks.harness.setting import Setting
+from fineflow.backends.emulated import word_vector
 from fineflow.engines import EmulatedEmbedding, EmulatedLLM, EmulatedReranker, instances
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker, IndexDocuments
 from fineflow.runtime import events
@@ -45,15 +46,16 @@ class CountedLLM(EmulatedLLM):
 
 
 @functools.lru_cache(maxsize=100_000)
-def _vector(engine: type[EmulatedEmbedding], text: str, dimensions: int) -> tuple[float, ...]:
-    return tuple(engine.compute(EmulatedEmbedding(dimensions=dimensions), ("", text)))
+def vector_of(text: str, dimensions: int = 32) -> tuple[float, ...]:
+    """Returns the vector that the emulated embedding model gives a text."""
+    return tuple(word_vector(text, dimensions))
 
 
 class QuickEmbedding(EmulatedEmbedding):
     """Emulated embedding model that really computes each vector once in a process: every scheme needs the same ones."""
 
     def compute(self, item: tuple[str, str]) -> list[float]:
-        return list(_vector(EmulatedEmbedding, item[1], self.dimensions))
+        return list(vector_of(item[1], self.dimensions))
 
 
 class World:
@@ -92,6 +94,18 @@ class World:
     def reranker(self, top_n: int) -> EngineReranker:
         return EngineReranker(engine=self.ranking, top_n=top_n)
 
+    def reranking(self, top_n: int, then: Callable[[Sequence[Document]], Any] | None = None) -> Runnable[Any, Any]:
+        """Returns a step that reranks the documents ``found``, as a function of the user's. then: of the best ones."""
+        reranker, shaped = self.reranker(top_n), then or joined
+
+        def rerank(x: dict[str, Any]) -> Any:
+            return shaped(reranker.compress_documents(x["found"], x["question"]))
+
+        async def arerank(x: dict[str, Any]) -> Any:
+            return shaped(await reranker.acompress_documents(x["found"], x["question"]))
+
+        return RunnableLambda(rerank, afunc=arerank)
+
     def index_llm(self, **settings: Any) -> Any:
         """Returns LlamaIndex's LLM on the same engine."""
         from fineflow.llamaindex import EngineLLM
@@ -112,7 +126,7 @@ class World:
     def store(self) -> FakeVectorStore:
         """Returns a standing store with the passages: a search takes the setting's time, after the vector."""
         made = FakeVectorStore(self.embeddings, latency=self.setting.search)
-        vectors = (list(_vector(EmulatedEmbedding, text, self.embedder.dimensions)) for text in self.passages)
+        vectors = (list(vector_of(text)) for text in self.passages)
         made._rows = [
             (vector, Document(page_content=text, id=str(i)))
             for i, (vector, text) in enumerate(zip(vectors, self.passages, strict=True))
