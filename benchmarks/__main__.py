@@ -7,7 +7,7 @@ import ast
 import sys
 from pathlib import Path
 
-from benchmarks.harness import program
+from benchmarks.harness import plots, program
 
 FOLDER = Path(__file__).parent
 
@@ -33,7 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command")
     running = commands.add_parser("run", help="applications under schemes and loads", description=program.__doc__)
     program.add_arguments(running)
+    drawing = commands.add_parser("report", help="pictures of what run has measured", description=plots.__doc__)
+    plots.add_arguments(drawing)
     given = parser.parse_args(argv)
+    if given.command == "report":
+        return plots.main(given)
     if given.command == "run":
         return program.main(given, ["python -m benchmarks", *(sys.argv[1:] if argv is None else argv)])
     print(listed())

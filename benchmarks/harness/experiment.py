@@ -14,9 +14,9 @@ from benchmarks.apps.app import App
 from benchmarks.harness.figures import FIGURES, goodput, interval
 from benchmarks.harness.limits import Path, bound
 from benchmarks.harness.load import Run, poisson, run
+from benchmarks.harness.real_world import world_on
 from benchmarks.harness.schemes import scheme as scheme_of
 from benchmarks.harness.setting import Device, Setting
-from benchmarks.harness.world import World
 
 ALONE = "alone"
 SLO = 2.0  # a request is in time if it takes at most so many times its limit
@@ -61,25 +61,31 @@ def measure(given: Experiment) -> dict[str, Any]:
     for seed in given.seeds:
         apart = 0.0 if given.real else APART
         arrivals = [apart * n for n in range(given.requests)] if rate is None else poisson(given.requests, rate, seed)
-        world = World(setting, app.says, app.passages)
+        world = world_on(given.device, app, setting)
         with fineflow.record(calls=given.requests) as recorder:
             found = run(app, scheme, world, arrivals, seed=seed, real=given.real, stream=given.stream)
         runs.append(found)
         spent += map(critical_seconds, recorder.timeline().tracks)
         ends.append(max(at + took for at, took in zip(arrivals, found.latencies, strict=True)))
+        if given.device.kind != "emulated":
+            continue  # of these no profile is known, so no limit either
         mine = [app.path(setting, app.asked(number, seed)) for number in range(given.requests)]
         paths += mine
         bounds.append(bound(arrivals, mine))
-    latencies = [found.latencies for found in runs]
     figures = _of_all(given, runs, spent)
     if rate is not None:
-        figures |= {"rate": rate, "throughput": len(paths) / sum(ends)}
-    limit = statistics.mean(path.limit for path in paths)
-    figures |= {"limit": limit, "bound": statistics.mean(bounds), "limit_spent": mean_of([p.spent() for p in paths])}
-    figures |= {"achieved": figures["bound"] / figures["mean"], "slo": SLO * limit}
-    figures["first_token_limit"] = statistics.mean(path.first_token for path in paths)
-    if rate is not None:
-        figures["goodput"] = goodput(latencies, ends, SLO * limit)
+        figures |= {"rate": rate, "throughput": given.requests * len(runs) / sum(ends)}
+    if paths:
+        limit = statistics.mean(path.limit for path in paths)
+        figures |= {
+            "limit": limit,
+            "bound": statistics.mean(bounds),
+            "limit_spent": mean_of([p.spent() for p in paths]),
+        }
+        figures |= {"achieved": figures["bound"] / figures["mean"], "slo": SLO * limit}
+        figures["first_token_limit"] = statistics.mean(path.first_token for path in paths)
+        if rate is not None:
+            figures["goodput"] = goodput([found.latencies for found in runs], ends, SLO * limit)
     return figures
 
 

@@ -201,9 +201,11 @@ def _in_order(prompt: Sequence[Part], cached: int) -> list[tuple[int, float]]:
         cached -= skipped
         tokens -= skipped
         if step is not None and step.pace and step.tokens >= tokens > 1:
-            # A text that is being written may be prefilled but for its last token.
-            found.append((tokens - 1, at := max(at, step.end - step.pace)))
-            tokens = 1
+            # A text that is being written is prefilled meanwhile. A few divisions are enough to leave a token or two.
+            for left in (256, 64, 16, 4, 1):
+                if tokens > left:
+                    found.append((tokens - left, at := max(at, step.end - left * step.pace)))
+                    tokens = left
         at = max(at, step.end if step is not None else 0.0)
         found.append((tokens, at))
     return [part for part in found if part[0]] or [(1, at)]
