@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tools.pictures.__main__ import FOLDER, drawings
 
-from benchmarks import apps
+from benchmarks import community_apps as apps
 from docs_kit import PAGES, ROOT
 from fineflow.testing import virtual_threads
 

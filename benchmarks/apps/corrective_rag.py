@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.runnables import Runnable, RunnablePick
+from langchain_core.runnables import Runnable
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
@@ -94,6 +94,10 @@ def tuned(world: World) -> Runnable[Any, Any]:
     return graph(world, concurrently=True)
 
 
+def final(state: State) -> str:
+    return state["answer"]
+
+
 def graded(prompt: str) -> str:
     document = prompt.rpartition("Document: ")[2].split("\n")[0]
     return "no" if sum(map(ord, document)) % 3 == 0 else "yes"
@@ -128,6 +132,6 @@ APP = App(
     limit,
     passages=PASSAGES,
     streams=False,
-    answer=RunnablePick("answer").invoke,
+    answer=final,
     sync=False,
 )
