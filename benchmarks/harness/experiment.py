@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from benchmarks.harness.setting import Device, Setting
 
 ALONE = "alone"
 SLO = 2.0  # a request is in time if it takes at most so many times its limit
+ENGINES = ("llm", "small", "embedder", "reranker")
 APART = 1000.0  # virtual seconds between requests that are alone
 
 
@@ -82,6 +83,7 @@ def measure(given: Experiment) -> dict[str, Any]:
             "bound": statistics.mean(bounds),
             "limit_spent": mean_of([p.spent() for p in paths]),
         }
+        figures["rest"] = rest_of(figures["spent"], figures["limit_spent"])
         figures |= {"achieved": figures["bound"] / figures["mean"], "slo": SLO * limit}
         figures["first_token_limit"] = statistics.mean(path.first_token for path in paths)
         if rate is not None:
@@ -112,15 +114,26 @@ def _of_all(given: Experiment, runs: Sequence[Run], spent: Sequence[dict[str, fl
 def critical_seconds(track: Any) -> dict[str, float]:
     """Returns the seconds of a recorded call's critical path by engine, waiting for it included.
 
-    "" is what no engine explains: the framework, and functions.
+    search: of stores (which embed the query) and tools, too. "" is what nothing explains: the framework, and functions.
     """
     found: dict[str, float] = {"": track.total}
     for segment in track.critical:
-        lane = track.intervals[segment.at].lane.split("[")[0]
+        interval = track.intervals[segment.at]
+        lane = interval.lane.split("[")[0]
+        if lane not in ENGINES:
+            lane = "search"
         seconds = segment.end - segment.start
         found[lane] = found.get(lane, 0.0) + seconds
         found[""] -= seconds
     return found
+
+
+def rest_of(spent: Mapping[str, float], limit: Mapping[str, float]) -> dict[str, float]:
+    """Returns what more than the limit was spent on, by engine; the vector of a query counts as part of its search."""
+    found = {name: spent.get(name, 0.0) - limit.get(name, 0.0) for name in dict.fromkeys((*spent, *limit))}
+    if found.get("embedder", 0.0) < 0:
+        found["search"] = found.get("search", 0.0) + found.pop("embedder")
+    return {name: seconds for name, seconds in found.items() if abs(seconds) >= 0.001}
 
 
 def mean_of(found: Sequence[dict[str, float]]) -> dict[str, float]:

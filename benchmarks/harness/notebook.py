@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tools.pictures.svg import LIGHT, Drawing
+
 from benchmarks.harness.experiment import ALONE, Experiment, measure
 from benchmarks.harness.setting import device
 from fineflow.testing import virtual
-from tools.pictures.svg import LIGHT, Drawing
 
 T = TypeVar("T")
 

@@ -186,17 +186,11 @@ def breakdown(results: Results, palette: Palette) -> str:
 
 
 def _parts(spent: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Returns the seconds of each engine; what is none of them is other."""
+    """Returns the seconds of each engine that has some."""
     found = dict.fromkeys(ENGINES, 0.0)
     for name, seconds in spent.items():
-        found[_engine(name)] += max(seconds, 0.0)
+        found[name] += max(seconds, 0.0)
     return [(name, seconds) for name, seconds in found.items() if seconds > 0.0005]
-
-
-def _engine(lane: str) -> str:
-    if lane in ENGINES:
-        return lane
-    return "search" if any(word in lane.lower() for word in ("store", "retriever", "look_up", "search")) else ""
 
 
 CHARTS = {"achieved": achieved, "loads": loads, "passes": ablation, "policies": policies, "breakdown": breakdown}

@@ -138,7 +138,7 @@ def _shown(results: Sequence[dict[str, Any]], *, real: bool) -> list[str]:
         rows += [_row(each, first) for each in found]
         print(table(rows))
         if not real:
-            print(_limit_line(first) + "\n", flush=True)
+            print(_limit_line(first), *map(_rest_line, found), "", sep="\n", flush=True)
             if len({each["answers"] for each in found}) > 1:
                 differing.append(f"{name}, {load}: the schemes gave different answers")
     return differing
@@ -172,6 +172,11 @@ def _limit_line(each: dict[str, Any]) -> str:
     if each["bound"] > each["limit"] * 1.0001:
         text += f" (work bound of this load {each['bound']:.3f} s)"
     return f"{text} {each['scheme']}"
+
+
+def _rest_line(each: dict[str, Any]) -> str:
+    parts = ", ".join(f"{engine or 'other'} {seconds:+.3f}" for engine, seconds in each["rest"].items())
+    return f"  {each['scheme']}, critical path against the limit's: {parts or 'the same'}"
 
 
 def _about(given: argparse.Namespace, command: Sequence[str], began: float) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class World:
     def engine(self, kind: str) -> Any:
         """Returns the engine of an LLM: ``llm`` or ``small``."""
         profile = getattr(self.setting, kind)
-        made = [CountedLLM(self.says, profile, name=f"{kind}-{i}") for i in range(self.setting.llms)]
+        names = [f"{kind}-{i}" for i in range(self.setting.llms)] if self.setting.llms > 1 else [kind]
+        made = [CountedLLM(self.says, profile, name=name) for name in names]
         self.llms[kind] = made
         return instances(made, name=kind) if len(made) > 1 else made[0]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tools import notebooks
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +53,12 @@ def test_all_notebooks_are_known() -> None:
 async def test_cells_share_names_and_show_what_jupyter_shows() -> None:
     drawn = "class Drawn:\n    def _repr_svg_(self):\n        return '<svg/>'\n"
     found = await notebooks.executed(
-        notebook(f"{drawn}\nprint('one')\nx = 1", "x + 1", "import asyncio\nawait asyncio.sleep(0, 'two')", "display(Drawn())")
+        notebook(
+            f"{drawn}\nprint('one')\nx = 1",
+            "x + 1",
+            "import asyncio\nawait asyncio.sleep(0, 'two')",
+            "display(Drawn())",
+        )
     )
     outputs = [cell["outputs"] for cell in found["cells"]]
     assert outputs[0] == [{"output_type": "stream", "name": "stdout", "text": ["one\n"]}]
