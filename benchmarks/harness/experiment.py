@@ -66,7 +66,9 @@ def measure(given: Experiment) -> dict[str, Any]:
         with fineflow.record(calls=given.requests) as recorder:
             found = run(app, scheme, world, arrivals, seed=seed, real=given.real, stream=given.stream)
         runs.append(found)
-        spent += map(critical_seconds, recorder.timeline().tracks)
+        tracks = recorder.timeline().tracks
+        if _whole(tracks, found.latencies):
+            spent += map(critical_seconds, tracks)
         ends.append(max(at + took for at, took in zip(arrivals, found.latencies, strict=True)))
         if given.device.kind != "emulated":
             continue  # of these no profile is known, so no limit either
@@ -83,7 +85,8 @@ def measure(given: Experiment) -> dict[str, Any]:
             "bound": statistics.mean(bounds),
             "limit_spent": mean_of([p.spent() for p in paths]),
         }
-        figures["rest"] = rest_of(figures["spent"], figures["limit_spent"])
+        if figures["spent"]:
+            figures["rest"] = rest_of(figures["spent"], figures["limit_spent"])
         figures |= {"achieved": figures["bound"] / figures["mean"], "slo": SLO * limit}
         figures["first_token_limit"] = statistics.mean(path.first_token for path in paths)
         if rate is not None:
@@ -109,6 +112,14 @@ def _of_all(given: Experiment, runs: Sequence[Run], spent: Sequence[dict[str, fl
     if given.stream:
         figures["first_token"] = statistics.mean(value for found in runs for value in found.first)
     return figures
+
+
+def _whole(tracks: Sequence[Any], latencies: Sequence[float]) -> bool:
+    """Returns True if what was recorded are the requests; of code by hand, its parts may be calls of their own."""
+    totals = sorted(track.total for track in tracks)
+    return len(totals) == len(latencies) and all(
+        abs(one - other) < 0.01 * other for one, other in zip(totals, sorted(latencies), strict=True)
+    )
 
 
 def critical_seconds(track: Any) -> dict[str, float]:

@@ -171,7 +171,10 @@ def breakdown(results: Results, palette: Palette) -> str:
     for place, app in enumerate(apps):
         rows = [(each["limit_spent"], each["limit"]) for each in at(alone, app=app, scheme="fineflow")]
         rows += [
-            (each["spent"], each["mean"]) for name in ("fineflow", "stock") for each in at(alone, app=app, scheme=name)
+            (each["spent"], each["mean"])
+            for name in ("fineflow", "stock")
+            for each in at(alone, app=app, scheme=name)
+            if each["spent"]
         ]
         most = max((seconds for _, seconds in rows), default=1.0)
         y = TOP + place * ROW

@@ -102,13 +102,14 @@ def _measured(plan: Sequence[Experiment], jobs: int) -> Any:
 
 
 def _told(figures: dict[str, Any], place: int, plan: Sequence[Experiment]) -> dict[str, Any]:
+    each, width = plan[place], 24
+    text = f"{place + 1}/{len(plan)} {each.app} {each.load} {each.scheme}"
     if sys.stderr.isatty():
-        each, width = plan[place], 24
         done = width * (place + 1) // len(plan)
-        bar = "█" * done + "░" * (width - done)
         end = "\n" if place + 1 == len(plan) else ""
-        text = f"{bar} {place + 1}/{len(plan)} {each.app} {each.load} {each.scheme}"
-        print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
+        print(f"\r\033[K{'█' * done}{'░' * (width - done)} {text}", end=end, file=sys.stderr, flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
     return figures
 
 
@@ -138,7 +139,7 @@ def _shown(results: Sequence[dict[str, Any]], *, real: bool) -> list[str]:
         rows += [_row(each, first) for each in found]
         print(table(rows))
         if not real:
-            print(_limit_line(first), *map(_rest_line, found), "", sep="\n", flush=True)
+            print(_limit_line(first), *(_rest_line(each) for each in found if "rest" in each), "", sep="\n", flush=True)
             if len({each["answers"] for each in found}) > 1:
                 differing.append(f"{name}, {load}: the schemes gave different answers")
     return differing

@@ -71,6 +71,16 @@ def test_sync_methods_are_run_in_virtual_time() -> None:
     assert ours["mean"] == pytest.approx(figures("rag_fusion", "fineflow")["mean"], rel=0.02)
 
 
+def test_the_page_shows_what_is_measured() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = {cells[1].strip(" `"): cells for line in page.splitlines() if len(cells := line.split("|")) == 11}
+    assert set(NAMES) <= rows.keys()
+    for name in ("rag_fusion", "conversational_rag", "repository_advanced"):
+        found = [figures(name, each, requests=3) for each in ("stock", "fineflow")]
+        shown = [float(rows[name][place]) for place in (3, 5, 6)]
+        assert shown == pytest.approx([*(each["mean"] for each in found), found[0]["limit"]], abs=0.0051), name
+
+
 def test_every_pass_and_policy_is_a_scheme() -> None:
     names = [each.name for each in schemes()]
     assert {f"fineflow-without-{each.__name__}" for each in PASSES} <= set(names)
