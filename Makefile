@@ -6,8 +6,11 @@
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
 # make pictures    draws what the README and the documentation show; screenshots need chromium on the path
+# make bench   the applications on emulated engines, in minutes, and the pictures of docs/benchmarks.md; ARGS for run
+# make bench-scripts   the benchmarks of one thing each; make bench-real runs applications on the engine of transformers
+# make notebooks   runs the notebooks and keeps their outputs; make notebook opens one: NOTEBOOK=langchain
 # make package sets up .venv, builds the wheel and the sdist, and tries each in an environment of its own
-# make lint | types | docs | bench | clean
+# make lint | types | docs | clean
 #
 # TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
@@ -25,6 +28,7 @@ FRAMEWORK ?= langchain
 ARGS   ?=
 EXAMPLES ?= 5000
 SECONDS ?= 120
+NOTEBOOK ?= langchain
 WORKERS ?= logical
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
@@ -41,7 +45,7 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak
-.PHONY: lint format types docs pictures bench clean
+.PHONY: lint format types docs pictures bench bench-scripts bench-real notebooks notebook clean
 .DEFAULT_GOAL := help
 
 help:
@@ -115,10 +119,34 @@ docs: $(DOCS)
 # Charts show figures that the benchmark has just measured, in virtual time.
 pictures: $(READY)
 	@mkdir -p .cache
-	@$(BIN)/python -m benchmarks.apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
+	@$(BIN)/python -m benchmarks.community_apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
 	@$(BIN)/python -m tools.pictures .cache/apps.json
 
+# Every application alone and under load, each pass off, and each policy.
+PASSES = $(shell $(BIN)/python -c "from fineflow.passes import PASSES; print(*('fineflow-without-' + p.__name__ for p in PASSES))")
+POLICIES = $(shell $(BIN)/python -c "from fineflow.runtime.queues.policy import POLICIES; print(*('fineflow-' + p for p in POLICIES))")
+
 bench: $(READY)
+	@mkdir -p .cache
+	@$(BIN)/python -m benchmarks run --rates alone --scheme stock stock-sync tuned fineflow fineflow-sync $(ARGS) --json .cache/alone.json
+	@$(BIN)/python -m benchmarks run --rates 40% 80% --requests 16 --repeats 2 $(ARGS) --json .cache/loads.json
+	@$(BIN)/python -m benchmarks run --rates alone --requests 1 --scheme fineflow $(PASSES) $(ARGS) --json .cache/passes.json \
+		--app advanced_rag advanced_rag_llamaindex conversational_rag rag_fusion search_generation contextual_retrieval
+	@$(BIN)/python -m benchmarks run --rates 80% --requests 16 --repeats 1 --scheme fineflow $(POLICIES) $(ARGS) \
+		--json .cache/policies.json --app advanced_rag colocated
+	@$(BIN)/python -m benchmarks report .cache/alone.json .cache/loads.json .cache/passes.json .cache/policies.json
+
+bench-real: $(READY)
+	@$(BIN)/python -m benchmarks run --device transformers --rates alone --app search_generation rag_fusion corrective_rag $(ARGS)
+
+notebooks: $(READY)
+	@$(BIN)/python -m tools.notebooks benchmarks/notebooks/*.ipynb
+
+notebook: $(READY)
+	@$(BIN)/jupyter --version >/dev/null 2>&1 || $(INSTALL) "[1/1] JupyterLab" $(VENV)/install-jupyter.log jupyterlab
+	@$(BIN)/jupyter lab benchmarks/notebooks/$(NOTEBOOK).ipynb
+
+bench-scripts: $(READY)
 	@for b in overhead planning first_calls passes scheduling under_load objectives semantic user_code llamaindex llamaindex_apps langgraph_apps ingestion sessions assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 

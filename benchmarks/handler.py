@@ -24,7 +24,7 @@ from typing import Any
 from llama_index.core.instrumentation import get_dispatcher
 
 import fineflow
-from benchmarks import apps
+from benchmarks import community_apps as apps
 from benchmarks.classic_apps import CLASSIC_APPS
 from benchmarks.llamaindex_apps import APPS as INDEX_APPS
 from benchmarks.llamaindex_kit import App as IndexApp

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import apps
+from benchmarks import community_apps as apps
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import ALL, assert_same
 

@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 import pytest
-from benchmarks.apps import PATHS
+from benchmarks.community_apps import PATHS
 from benchmarks.handler import CLOSE, example, predicted
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate

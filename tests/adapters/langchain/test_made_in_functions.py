@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pydantic import BaseModel, Field
 
 import fineflow
-from benchmarks import apps
+from benchmarks import community_apps as apps
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same

@@ -1,0 +1,48 @@
+"""``python -m benchmarks``: what there is, and the commands ``run`` and ``report``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from pathlib import Path
+
+from benchmarks.harness import plots, program
+
+FOLDER = Path(__file__).parent
+
+
+def listed() -> str:
+    """Returns the applications, the schemes, and the benchmarks that are scripts of their own."""
+    from benchmarks.apps import apps
+    from benchmarks.harness.schemes import schemes
+
+    lines = ["Applications:", *(f"  {name:24} {app.about}" for name, app in apps().items())]
+    lines += ["", "Schemes:", *(f"  {each.name}" for each in schemes())]
+    lines += ["", "Benchmarks of one thing each, python -m benchmarks.NAME:"]
+    for path in sorted(FOLDER.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8"):
+            lines.append(f"  {path.stem:24} {(ast.get_docstring(tree) or '').splitlines()[0]}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command; without one, lists what there is."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    running = commands.add_parser("run", help="applications under schemes and loads", description=program.__doc__)
+    program.add_arguments(running)
+    drawing = commands.add_parser("report", help="pictures of what run has measured", description=plots.__doc__)
+    plots.add_arguments(drawing)
+    given = parser.parse_args(argv)
+    if given.command == "report":
+        return plots.main(given)
+    if given.command == "run":
+        return program.main(given, ["python -m benchmarks", *(sys.argv[1:] if argv is None else argv)])
+    print(listed())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The harness: applications of ``benchmarks.apps`` under several schemes, on the same engines, with their limits."""
