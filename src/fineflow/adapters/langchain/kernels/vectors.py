@@ -26,10 +26,11 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
         if is_text(args["texts"]) and any(run.graph[n].after for n in run.graph.users.get(p.name, ())):
             vector.begin()  # the search waits for other steps, too: embed meanwhile
         return vector
-    if p.meta.get("claimed"):
-        return _vectors_to_write(p, texts_of(args["texts"]), run)
-    vectors = DocumentVectors(p, args["texts"], run)
-    return run.spawn(vectors.get(), p) if p.params.get("stage") else vectors
+    stage = p.params.get("stage")
+    given = [args["texts"]] if stage == "one" else args["texts"]
+    if stage:
+        return run.spawn(_vectors(p, texts_of(given), run), p)
+    return _vectors_to_write(p, texts_of(given), run) if p.meta.get("claimed") else DocumentVectors(p, given, run)
 
 
 class Direct:
@@ -119,11 +120,14 @@ class DocumentVectors:
 
     async def get(self) -> dict[str, list[float]]:
         """Returns the vectors. Raises what the component raises."""
-        p, run = self._p, self._run
-        table = run.call.memory(TextVectors)[id(p.component)]
-        texts = [doc.page_content for doc in self._docs]
-        vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
-        return vectors
+        return await _vectors(self._p, [doc.page_content for doc in self._docs], self._run)
+
+
+async def _vectors(p: Primitive, texts: Sequence[str], run: Execution) -> dict[str, list[float]]:
+    """Returns the vectors of documents by text; a text is embedded once per call."""
+    table = run.call.memory(TextVectors)[id(p.component)]
+    vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
+    return vectors
 
 
 def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
@@ -133,8 +137,7 @@ def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
         entry.running()
         if p.params["of"] == "call":
             return await run.spawn(p.component.aembed_documents(texts), p, in_slot=True)
-        table: dict[Any, Any] = {}
-        found = await once_each(table, texts, p.component.aembed_documents, p, run)
+        found = await _vectors(p, texts, run)
         return [found[text] for text in texts]
 
     return Work(run.work(p, Arguments(texts), start, in_slot=False), list)
