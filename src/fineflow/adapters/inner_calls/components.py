@@ -11,6 +11,10 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 
 
+QUEUED = "on_engine"
+"""Class attribute of components whose calls go through the queue of an engine: True."""
+
+
 class Components(Protocol):
     """A framework's side: its components, and their methods that may run ahead."""
 

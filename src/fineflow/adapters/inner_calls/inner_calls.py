@@ -29,7 +29,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
-from fineflow.adapters.inner_calls.components import Components
+from fineflow.adapters.inner_calls.components import QUEUED, Components
 from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
@@ -47,6 +47,7 @@ _elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
 """Twins of a call's bound for loops other than that of the call: a semaphore belongs to one loop."""
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
+_QUEUED = 64  # the same, of components on engines: a queue is in front of each, which knows how many it can take
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
 _SHARE = 0.2  # of the time between results that walks may take
 
@@ -89,7 +90,7 @@ class InnerCalls:
         self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
         self._walked = self._saved = 0.0  # seconds of processor time of walks; seconds that stock waited less
-        self._most = components.limit() or options.max_concurrency or _AT_ONCE
+        self._most = components.limit() or options.max_concurrency or 0  # 0: the user sets no bound
 
     # --- walks ------------------------------------------------------------------------------------------------------
 
@@ -157,12 +158,17 @@ class InnerCalls:
         running = self._running()
         several = len(self._waiting) > 1 or self._finder.beside
         for call in self._waiting:
-            if running >= self._most:
-                return
-            if not (call.begun or call.taken) and (several or self._gains(call)):
+            if running < self._bound(call) and not (call.begun or call.taken) and (several or self._gains(call)):
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None
+
+    def _bound(self, call: FoundCall) -> int:
+        """Returns the number of calls at which this one waits."""
+        if self._most:
+            return self._most
+        parts = [part for part in self._components.parts(call.component) if not self._components.computes(part, call.name)]
+        return _QUEUED if parts and all(getattr(type(part), QUEUED, False) for part in parts) else _AT_ONCE
 
     def _running(self) -> int:
         return sum(call.under_way and (call.ahead is not None or call.taken) for call in self._finder.calls)
@@ -192,7 +198,7 @@ class InnerCalls:
             return None
         limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
         if loop not in limits:
-            limits[loop] = asyncio.Semaphore(self._most)
+            limits[loop] = asyncio.Semaphore(self._most or _AT_ONCE)
         return limits[loop]
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:

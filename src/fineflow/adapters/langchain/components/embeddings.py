@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.embeddings import Embeddings
 
@@ -25,6 +25,8 @@ class EngineEmbeddings(Embeddings):
 
     Thread-safe, and usable on every event loop. Raises what the engine raises; ValueError if it does not serve EMBED.
     """
+
+    on_engine: ClassVar[bool] = True  # its calls wait in a queue
 
     def __init__(self, engine: BatchEngine) -> None:
         if Op.EMBED not in engine.ops:
