@@ -105,6 +105,11 @@ class Components(Protocol):
         value_of: returns that of a component in it.
         """
 
+    def embedded(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[str]] | None:
+        """Returns the embeddings that a call uses, on an engine, and the texts known by now; None if it has none."""
+
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.
 

@@ -34,6 +34,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
+from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
@@ -83,6 +84,7 @@ class InnerCalls:
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
+        self.vectors = VectorsAhead(self._context)
         self._limits: _Limits = {}
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
@@ -133,6 +135,8 @@ class InnerCalls:
             self._results = 0
             began = time.thread_time()
             self._waiting = self._finder.look()
+            for embeddings, texts in self._finder.texts if self.starts else ():
+                self.vectors.begin(embeddings, texts)
             self._walked += time.thread_time() - began
             self._fill()
 
@@ -362,6 +366,7 @@ class InnerCalls:
             self._learn()
             left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]
             self._finder.calls.clear()
+        self.vectors.close()
         return left
 
     def _learn(self) -> None:
