@@ -136,9 +136,8 @@ class _Reader:
         if parts is None:
             return None
         vectors, between, block = parts
-        for statement in ast.walk(self._made):
-            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.List):
-                self._lists |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        stored = [n.id for n in ast.walk(self._made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        self._lists = {name for name in _new_lists(self._made) if stored.count(name) == 1}
         entered = _entered(block.items[0].context_expr)
         if entered is None or not all(map(self._quiet, between)) or not self._handled(block.items):
             return None
@@ -269,6 +268,14 @@ class _Reader:
             root = root.value
         own = isinstance(root, ast.Name) and root.id == self._made.args.args[0].arg
         return call.func.attr in _PURE_METHODS and not own
+
+
+def _new_lists(made: ast.FunctionDef) -> Iterator[str]:
+    """Yields the variables that are assigned a list display."""
+    for statement in ast.walk(made):
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.List):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def _embeds(statement: ast.stmt) -> bool:
