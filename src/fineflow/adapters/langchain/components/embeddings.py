@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.analysis.row_writes import writes_rows
-from fineflow.adapters.inner_calls.entry_wrappers import active
+from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
 from fineflow.runtime.queues.arriving import Arriving
@@ -59,9 +59,9 @@ class EngineEmbeddings(Embeddings):
         In an optimized call, a function that writes a row for each vector, all in one transaction, gets them while it
         is writing (``row_writes``).
         """
-        calls = active.get()
-        if calls is not None and calls.vectors.knows(self, texts):
-            return calls.vectors.vectors(self, texts)
+        ahead = here.get()
+        if ahead is not None and (made := ahead.vectors(self, texts)) is not None:
+            return made
         size = self.engine.max_batch
         if len(texts) > size and query.get() and not repeating.get() and writes_rows(_caller()):
             vectors: Any = Arriving(partial(self._queue.submit, Op.EMBED, label="embed documents"), _documents(texts), size)
@@ -70,9 +70,9 @@ class EngineEmbeddings(Embeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """Returns the vectors of documents, in input order."""
-        calls = active.get()
-        if calls is not None and calls.vectors.knows(self, texts):
-            return await calls.vectors.avectors(self, texts)
+        ahead = here.get()
+        if ahead is not None and (made := await ahead.avectors(self, texts)) is not None:
+            return made
         return await self._queue.submit_async(Op.EMBED, _documents(texts), label="embed documents")
 
     async def embed(self, texts: list[str]) -> list[list[float]]:
