@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.output_parsers import StrOutputParser
+from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
 from pipelines import DIRECT, ask, echo, same
@@ -20,6 +21,8 @@ from test_ingest import WordEngine
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.components.indexing import IndexDocuments, SearchIndex
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.forecast import predict
 from fineflow.engines import EmulatedLLM
 from fineflow.ir import Op
 from fineflow.langchain import ChatEngine
@@ -276,3 +279,39 @@ def test_calls_of_components_on_engines_are_bounded_by_their_queues() -> None:
     at_once, bounded = loop(engine()), loop(engine(), max_concurrency=16)
     assert at_once < 0.7 * bounded
     assert loop(FakeChat(prefill=1.0)) == pytest.approx(2.0, abs=0.01)
+
+
+CALLS = """[{"q": "the old stone bridge that crosses the broad river in the harbour town"},
+{"q": "who built the ferry and the lighthouse of the bay"}, {"q": "when was the flood"}]"""
+
+
+@fineflow.effects(reads="web")
+def looked_up(call: dict[str, str]) -> str:
+    time.sleep(1.2 if "bridge" in call["q"] else 0.2)
+    return call["q"]
+
+
+def agent() -> Any:
+    """Plans calls of a tool, makes them, answers."""
+    model = ChatEngine(engine=EmulatedLLM(lambda prompt: CALLS if "Plan" in prompt else "the stone one " * 5))
+    found = ask("Plan {question}") | model | JsonOutputParser() | RunnableLambda(looked_up).map()
+    return RunnablePassthrough.assign(found=found) | ask("Answer {question} from {found}") | model | StrOutputParser()
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+def test_the_forecast_counts_what_runs() -> None:
+    """The slowest tool is called first, while the model writes the other calls."""
+    costs.forget()
+    try:
+        stock, mine = agent(), fineflow.optimize(agent(), strict=True)
+        for _ in range(3):
+            as_written = virtual_threads.run(lambda: stock.invoke({"question": "which?"})).seconds
+            as_run = virtual_threads.run(lambda: mine.invoke({"question": "which?"})).seconds
+        plan = fineflow.explain(mine)
+        assert plan.p_graph is not None
+        assert plan.e_graph is not None
+        assert as_run < 0.85 * as_written
+        assert predict(plan.p_graph).seconds == pytest.approx(as_written, rel=0.05)
+        assert predict(plan.e_graph, written=plan.p_graph).seconds == pytest.approx(as_run, rel=0.05)
+    finally:
+        costs.forget()

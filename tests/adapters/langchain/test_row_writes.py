@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from pipelines import DIRECT
 from row_stores import PIPELINED, WHOLE, InOneTransaction, RowStore, rows, table
@@ -15,6 +18,8 @@ from test_ingest import WordEngine
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
+from fineflow.engines import EmulatedLLM
+from fineflow.langchain import ChatEngine
 from fineflow.runtime.queues import arriving
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import differences, observe
@@ -195,3 +200,51 @@ def test_a_call_that_is_stopped_leaves_nothing() -> None:
     wait_until(lambda: not store.connection.in_transaction)
     assert rows(store) == [False, 0]
     embedding.open()
+
+
+# --- what does not wait for a write
+
+
+class Changing:
+    """Takes a second for the documents, and changes the last of them."""
+
+    def run(self, documents: list[Any]) -> int:
+        time.sleep(1.0)
+        documents[-1] = "changed"
+        return len(documents)
+
+
+def beside(question: Any) -> Any:
+    """Takes the documents of the input, then asks about the question."""
+    model = ChatEngine(engine=EmulatedLLM(lambda prompt: "word " * len(prompt.split())))
+    prompt = ChatPromptTemplate.from_template("Repeat all of it, word by word, without any other word: {question}")
+    return RunnablePassthrough.assign(kept=RunnablePick("documents") | RunnableLambda(Changing().run)) | (
+        RunnablePassthrough.assign(answer=prompt | model | StrOutputParser())
+    )
+
+
+@pytest.mark.parametrize("question", ["which bridge is the oldest one", ["which", "one"]], ids=["text", "a list"])
+def test_a_text_in_the_input_is_asked_about_while_a_function_has_other_values(question: Any) -> None:
+    """A list might be changed meanwhile: it is read when the function has ended."""
+
+    def ran(app: Any) -> tuple[Any, float]:
+        took = virtual_threads.run(lambda: app.invoke({"question": question, "documents": ["a", "b"]}))
+        return took.value, took.seconds
+
+    value, stock = ran(beside(question))
+    found, seconds = ran(fineflow.optimize(beside(question), strict=True, eager=True))
+    assert found == value
+    assert stock > 1.4
+    assert (seconds < 1.05) == (type(question) is str)
+
+
+def test_the_documents_that_were_changed_are_asked_about_as_they_are() -> None:
+    """The list that the function has, under two keys."""
+    documents = ["a", "b"]
+
+    def given() -> dict[str, Any]:
+        documents[:] = ["a", "b"]
+        return {"question": documents, "documents": documents}
+
+    expected = beside("").invoke(given())
+    assert fineflow.optimize(beside(""), strict=True, eager=True).invoke(given()) == expected

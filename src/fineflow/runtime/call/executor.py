@@ -27,6 +27,7 @@ from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps
 from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
+from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.rate_limits import HeldBack
 
@@ -197,6 +198,8 @@ class Execution(Values):
         except Exception as failure:
             self.surprise(p, failure, ours=True)
         else:
+            if p.meta.get("staged"):
+                costs.observe_tail(p.op, p.name, now() - self._stamps.at(p.name).ready)
             self.complete(p, value)
 
     def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:

@@ -13,6 +13,7 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.common import Args, is_text
 from fineflow.adapters.langchain.lowering.retrieval.ingest import texts_of
 from fineflow.adapters.langchain.models.local import LocalEmbeddings
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
@@ -132,6 +133,7 @@ async def _vectors(p: Primitive, texts: Sequence[str], run: Execution) -> dict[s
 
 def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
     """Makes vectors for a store's own writing method, which claims them in the order of the texts."""
+    costs.observe_size(p.engine or "", p.op, p.name, len(texts))  # of its stages, the queue knows only their own
 
     async def start(entry: Entry) -> Any:
         entry.running()
