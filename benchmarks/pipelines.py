@@ -9,7 +9,8 @@ connection.
 
 "invoke" is stock as users call it, whose sync ``map()`` has as many threads as the machine has cores, and four more;
 "tuned" is written with asyncio, as a good engineer would. The limit is computed by hand from the profiles of the
-engines, and from requests that run alone: see ``limit_of_contextual`` and ``limit_of_table``. Linux only (``fineflow.testing.virtual_threads``).
+engines, and from requests that run alone: see ``limit_of_contextual`` and ``limit_of_table``. Linux only
+(``fineflow.testing.virtual_threads``).
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class PassageStore(VectorStore):
         vectors = self.embedding.embed_documents(texts)
         ids = [str(uuid.uuid4()) for _ in texts]
         with self.connection:
-            for id_, text, vector in zip(ids, texts, vectors):
+            for id_, text, vector in zip(ids, texts, vectors, strict=True):
                 self.connection.execute("INSERT INTO passages VALUES (?, ?, ?)", (id_, text, json.dumps(vector)))
         return ids
 
@@ -232,7 +233,7 @@ class PassageStore(VectorStore):
         wanted = self.embedding.embed_query(query)
         time.sleep(SEARCH)
         rows = self.connection.execute("SELECT text, vector FROM passages").fetchall()
-        near = sorted(rows, key=lambda row: -sum(a * b for a, b in zip(wanted, json.loads(row[1]))))
+        near = sorted(rows, key=lambda row: -sum(a * b for a, b in zip(wanted, json.loads(row[1]), strict=True)))
         return [Document(text) for text, _ in near[:k]]
 
     @classmethod

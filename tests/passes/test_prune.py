@@ -303,7 +303,12 @@ def stores(key: str | None) -> Primitive:
 
 @pytest.mark.parametrize(
     ("given", "read", "free"),
-    [("documents", "question", True), ("documents", "documents", True), (None, "question", False), ("documents", None, False)],
+    [
+        ("documents", "question", True),
+        ("documents", "documents", True),
+        (None, "question", False),
+        ("documents", None, False),
+    ],
     ids=["another key", "the same key", "it was given the dict", "it reads the dict"],
 )
 def test_a_constant_in_the_input_may_be_read_before_what_got_another_value(

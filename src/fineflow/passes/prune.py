@@ -36,7 +36,9 @@ def prune(graph: Graph) -> Graph:
             borrowed = {name for q in read & reading.keys() for name in reading[q]}
             reasons = {q.name: why for q in earlier if (why := _conflict(q, p, read, held) or _borrowed(q, borrowed))}
             p = p.with_(after=_nearest(tuple(reasons), waits))
-            free = tuple(q.name for q in earlier if q.name in p.after and _other_keys(q, p, reasons[q.name], held, graph))
+            free = tuple(
+                q.name for q in earlier if q.name in p.after and _other_keys(q, p, reasons[q.name], held, graph)
+            )
             if free:
                 p = p.with_(meta={**p.meta, "unless_constant": free})
             notes += [_kept(p, graph[name], reasons[name]) for name in p.after]
@@ -60,9 +62,7 @@ def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[s
     return ""
 
 
-def _other_keys(
-    earlier: Primitive, later: Primitive, why: str, held: dict[str, frozenset[str]], graph: Graph
-) -> bool:
+def _other_keys(earlier: Primitive, later: Primitive, why: str, held: dict[str, frozenset[str]], graph: Graph) -> bool:
     """Returns True if two steps only share a dict that is an input, of which both get values under keys.
 
     Then the earlier one has no reference to the dict: it may change a value in it, if that is mutable, and no other.

@@ -134,9 +134,7 @@ class _Staging:
         """Returns True if the value is ready when ``source`` starts, without making it wait."""
         return name in self._graph.inputs or name in self._behind[source.name]
 
-    def _stage_in_body(
-        self, p: Primitive, source: Primitive, others: Mapping[str, Ref], stage: str = "each"
-    ) -> Primitive:
+    def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref], of: str = "each") -> Primitive:
         body: Graph = source.body
         inner, outer = {_TEXTS[p.op]: body.output}, dict(source.args)
         for name, ref in others.items():
@@ -144,11 +142,11 @@ class _Staging:
             given = fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
             inner[name], outer[given] = Ref(given), ref
         name = fresh(f"{body.output.name}.{p.op}", {q.name for q in body})
-        stage = p.with_(name=name, args=inner, params=_each(p, stage), after=())
+        stage = p.with_(name=name, args=inner, params=_each(p, of), after=())
         inputs = tuple(dict.fromkeys((*body.inputs, *(n for n in outer if n != "items"))))
         return source.with_(args=outer, body=Graph((*body.primitives, stage), body.output, inputs, body.notes))
 
 
-def _each(p: Primitive, stage: str = "each") -> Mapping[str, Any]:
+def _each(p: Primitive, of: str = "each") -> Mapping[str, Any]:
     """Returns the parameters of a stage: on ``each`` of a list of documents, or on ``one`` document."""
-    return {**p.params, "stage": stage}
+    return {**p.params, "stage": of}

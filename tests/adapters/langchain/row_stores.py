@@ -11,6 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
+from sqlalchemy import StaticPool, create_engine, text
 
 
 def table(*, isolation: str | None = "", waits: Callable[[], None] | None = None) -> sqlite3.Connection:
@@ -46,8 +47,8 @@ class InOneTransaction(RowStore):
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
         with self.connection:
-            for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
-                self.connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, text, json.dumps(vector)))
+            for number, (each, vector) in enumerate(zip(texts, vectors, strict=True)):
+                self.connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, each, json.dumps(vector)))
         return [str(number) for number in range(len(texts))]
 
 
@@ -61,11 +62,28 @@ class WithCursor(RowStore):
             metadatas = [{} for _ in texts]
         with self.connection as connection:
             cursor = connection.cursor()
-            for text, _, vector in zip(texts, metadatas, vectors, strict=False):
-                numbers.append(len(text))
-                cursor.execute(f"insert into {name} values (?, ?, ?)", (len(numbers), text, str(list(vector))))
+            for each, _, vector in zip(texts, metadatas, vectors, strict=False):
+                numbers.append(len(each))
+                cursor.execute(f"insert into {name} values (?, ?, ?)", (len(numbers), each, str(list(vector))))
         self.written += len(numbers)
         return [str(number) for number in numbers]
+
+
+class OfAlchemy(RowStore):
+    """The same on an engine of SQLAlchemy, over the same connection."""
+
+    def __init__(self, embedding: Embeddings, connection: sqlite3.Connection) -> None:
+        super().__init__(embedding, connection)
+        self.engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+
+    def add_texts(self, texts: Iterable[str], metadatas: Any = None, **kwargs: Any) -> list[str]:
+        texts = list(texts)
+        vectors = self.embedding.embed_documents(texts)
+        with self.engine.begin() as opened:
+            for each, vector in zip(texts, vectors, strict=True):
+                row = {"text": each, "vector": json.dumps(vector)}
+                opened.execute(text("INSERT INTO rows VALUES (1, :text, :vector)"), row)
+        return texts
 
 
 class RowByRow(RowStore):
@@ -74,9 +92,9 @@ class RowByRow(RowStore):
     def add_texts(self, texts: Iterable[str], metadatas: Any = None, **kwargs: Any) -> list[str]:
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
-        for text, vector in zip(texts, vectors, strict=True):
+        for each, vector in zip(texts, vectors, strict=True):
             with self.connection:
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
         return texts
 
 
@@ -85,8 +103,8 @@ class CommitsInside(RowStore):
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
         with self.connection:
-            for text, vector in zip(texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
                 self.connection.commit()
         return texts
 
@@ -98,9 +116,9 @@ class Counts(RowStore):
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
         with self.connection:
-            for text, vector in zip(texts, vectors, strict=True):
+            for each, vector in zip(texts, vectors, strict=True):
                 self.written += 1
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
         return texts
 
 
@@ -115,8 +133,8 @@ class CallsOwn(RowStore):
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
         with self.connection:
-            for text, vector in zip(texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, self.encoded(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, self.encoded(vector)))
         return texts
 
 
@@ -128,8 +146,8 @@ class LooksAtAll(RowStore):
         vectors = self.embedding.embed_documents(texts)
         size = len(vectors[0])
         with self.connection:
-            for text, vector in zip(texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (size, text, json.dumps(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (size, each, json.dumps(vector)))
         return texts
 
 
@@ -143,8 +161,8 @@ class Catches(RowStore):
         except ValueError:
             return []
         with self.connection:
-            for text, vector in zip(texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
         return texts
 
 
@@ -162,8 +180,18 @@ class EntersOwn(RowStore):
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
         with self.writing():
-            for text, vector in zip(texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
+        return texts
+
+
+class TwoStatements(RowStore):
+    def add_texts(self, texts: Iterable[str], metadatas: Any = None, **kwargs: Any) -> list[str]:
+        texts = list(texts)
+        vectors = self.embedding.embed_documents(texts)
+        with self.connection:
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?);", (each, json.dumps(vector)))
         return texts
 
 
@@ -174,8 +202,8 @@ class Deletes(RowStore):
         self.connection.execute("DELETE FROM rows")
         self.connection.commit()
         with self.connection:
-            for text, vector in zip(texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
         return texts
 
 
@@ -186,13 +214,13 @@ class EntersMore(RowStore):
         texts = list(texts)
         vectors = self.embedding.embed_documents(texts)
         with self.connection, closing(self.connection.cursor()) as cursor:
-            for text, vector in zip(texts, vectors, strict=True):
-                cursor.execute("INSERT INTO rows VALUES (1, ?, ?)", (text, json.dumps(vector)))
+            for each, vector in zip(texts, vectors, strict=True):
+                cursor.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
         return texts
 
 
-PIPELINED = (InOneTransaction, WithCursor)
-WHOLE = (RowByRow, CommitsInside, Counts, CallsOwn, LooksAtAll, Catches, EntersOwn, Deletes, EntersMore)
+PIPELINED = (InOneTransaction, WithCursor, OfAlchemy)
+WHOLE = (RowByRow, CommitsInside, Counts, CallsOwn, LooksAtAll, Catches, EntersOwn, Deletes, EntersMore, TwoStatements)
 
 
 def rows(store: RowStore) -> list[Any]:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,6 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
-from pipelines import DIRECT, ask, echo, same
 from row_stores import InOneTransaction, table
 from test_ingest import WordEngine
 
@@ -30,6 +30,7 @@ from fineflow.testing import virtual_threads
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
+from pipelines import DIRECT, ask, echo, same
 
 CHUNKS = ["Paris", "Lyon", "Rome", "wine", "bread"]
 INPUT = {"chunks": CHUNKS, "question": "a town"}
@@ -239,10 +240,8 @@ def test_a_text_is_embedded_while_the_loop_is_making_others(build: Any) -> None:
 
     value, _, _ = ran(lambda app: app)
     found, seconds, began = ran(lambda app: fineflow.optimize(app, strict=True, eager=True))
-    contexts = max(
-        virtual_threads.run(lambda: ChatEngine(engine=EmulatedLLM(long_answer)).invoke(f"situate {chunk}")).seconds
-        for chunk in CHUNKS
-    )
+    alone = [partial(ChatEngine(engine=EmulatedLLM(long_answer)).invoke, f"situate {chunk}") for chunk in CHUNKS]
+    contexts = max(virtual_threads.run(call).seconds for call in alone)
     assert found == value
     assert sum(at < contexts for at in began) >= 3, began  # of five texts; the last one waits for the last context
     assert seconds <= contexts + 0.3  # that text and the question

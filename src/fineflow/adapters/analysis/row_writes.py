@@ -12,8 +12,8 @@ import ast
 import builtins
 import inspect
 import json
-import linecache
 import struct
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
+from fineflow.adapters.analysis.sources import definition
 from fineflow.adapters.analysis.transactions import undone
 
 EMBEDS = "embed_documents"
@@ -29,7 +30,21 @@ _PURE = (len, str, repr, list, tuple, dict, range, zip, enumerate, float, int, b
 _PURE_MODULES = {json: ("dumps",), struct: ("pack",), uuid: ("uuid4", "uuid5")}
 _PURE_ARRAYS = ("array", "asarray", "float32", "float64")  # of numpy
 _PURE_METHODS = frozenset(
-    ("tobytes", "tolist", "get", "items", "keys", "values", "join", "strip", "hex", "copy", "replace", "lower", "encode")
+    (
+        "tobytes",
+        "tolist",
+        "get",
+        "items",
+        "keys",
+        "values",
+        "join",
+        "strip",
+        "hex",
+        "copy",
+        "replace",
+        "lower",
+        "encode",
+    )
 )
 _PLAIN = (
     *(ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Dict, ast.Set),
@@ -42,7 +57,7 @@ _WRITES = ("INSERT ", "REPLACE ")
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
-    """What a function enters around its loop: an attribute of a variable, and the method that begins the transaction."""
+    """What a function enters around its loop: an attribute of a variable, and the method that is called on it."""
 
     variable: str
     attributes: tuple[str, ...]
@@ -79,6 +94,8 @@ def _resolved(frame: FrameType, name: str) -> Any:
 
 
 def _is_pure(name: str, value: Any) -> bool:
+    if name == "text":
+        return value is getattr(sys.modules.get("sqlalchemy"), "text", None)
     if inspect.ismodule(value):
         return value in _PURE_MODULES or value.__name__ == "numpy"
     allowed = (*_PURE, *(getattr(module, each) for module, names in _PURE_MODULES.items() for each in names))
@@ -87,39 +104,15 @@ def _is_pure(name: str, value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _transaction(code: CodeType) -> _Transaction | None:
-    made = _definition(code)
+    made = definition(code)
     return None if made is None else _Reader(made, code).transaction()
 
 
 @lru_cache(maxsize=256)
 def _called(code: CodeType) -> frozenset[str]:
     """Returns the global names that the part of the function between embedding and the end of its loop calls."""
-    made = _definition(code)
+    made = definition(code)
     return frozenset() if made is None else frozenset(_Reader(made, code).called())
-
-
-def _definition(code: CodeType) -> ast.FunctionDef | None:
-    """Returns the definition of a function; None if its source is not there, or not what was compiled."""
-    lines = linecache.getlines(code.co_filename)
-    if not lines:
-        return None
-    try:
-        text = "".join(lines)
-        tree, whole = ast.parse(text), compile(text, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return None
-    if all(each != code for each in _codes(whole)):
-        return None
-    at = code.co_firstlineno
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name and n.lineno == at]
-    return found[0] if len(found) == 1 else None
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
 
 
 class _Reader:
@@ -160,7 +153,8 @@ class _Reader:
         if at is None or len(asked) != 1 or not self._made.args.args:
             return None
         statement: Any = body[at]
-        vectors = statement.targets[0].id if isinstance(statement, ast.Assign) else statement.target.id
+        target: Any = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        vectors = target.id
         end = next((i for i in range(at + 1, len(body)) if isinstance(body[i], ast.With)), None)
         if end is None or sum(isinstance(n, ast.Name) and n.id == vectors for n in ast.walk(self._made)) != 2:
             return None
@@ -172,15 +166,18 @@ class _Reader:
         """Notes what executes statements in the block. Returns False if it enters anything but cursors besides."""
         first, *others = items
         expression = first.context_expr
-        if not isinstance(expression, ast.Call) or _attribute(expression) != "begin":
-            self._handles.append(ast.unparse(expression.func.value if isinstance(expression, ast.Call) else expression))
+        if not isinstance(expression, ast.Call):
+            self._handles.append(ast.unparse(expression))
+        elif isinstance(expression.func, ast.Attribute) and expression.func.attr != "begin":
+            self._handles.append(ast.unparse(expression.func.value))
         if first.optional_vars is not None:
             self._handles.append(ast.unparse(first.optional_vars))
         return all(self._cursor(each.context_expr, each.optional_vars) for each in others)
 
     def _cursor(self, made: ast.expr, name: ast.expr | None) -> bool:
-        of = made.func.value if isinstance(made, ast.Call) and _attribute(made) == "cursor" else None
-        if of is None or name is None or ast.unparse(of) not in self._handles:
+        if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute) or made.func.attr != "cursor":
+            return False
+        if name is None or ast.unparse(made.func.value) not in self._handles:
             return False
         self._handles.append(ast.unparse(name))
         return True
@@ -226,7 +223,7 @@ class _Reader:
         assert isinstance(call.func, ast.Attribute)
         return (
             ast.unparse(call.func.value) in self._handles
-            and _sql(call.args[0]).lstrip().upper().startswith(_WRITES)
+            and _one_insert(call.args[0])
             and all(map(self._is_plain, (*call.args[1:], *(each.value for each in call.keywords))))
         )
 
@@ -314,10 +311,14 @@ def _plain_target(target: ast.expr) -> bool:
     return isinstance(target, ast.Name)
 
 
-def _sql(expression: ast.expr) -> str:
-    """Returns the beginning of a statement in SQL, as far as it is constant; also of SQLAlchemy's ``text(…)``."""
-    if isinstance(expression, ast.JoinedStr) and expression.values:
-        expression = expression.values[0]
-    return expression.value if isinstance(expression, ast.Constant) and isinstance(expression.value, str) else ""
+def _one_insert(expression: ast.expr) -> bool:
+    """Returns True for a constant, or an f-string, that begins with INSERT and holds no second statement.
 
-
+    Also for ``text(…)`` of one, as SQLAlchemy wants it.
+    """
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and len(expression.args) == 1:
+        return expression.func.id == "text" and not expression.keywords and _one_insert(expression.args[0])
+    parts = expression.values if isinstance(expression, ast.JoinedStr) else [expression]
+    texts = [each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    first = bool(parts) and isinstance(parts[0], ast.Constant)
+    return first and bool(texts) and texts[0].lstrip().upper().startswith(_WRITES) and not any(";" in t for t in texts)

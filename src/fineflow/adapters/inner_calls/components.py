@@ -10,7 +10,6 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 
-
 QUEUED = "on_engine"
 """Class attribute of components whose calls go through the queue of an engine: True."""
 

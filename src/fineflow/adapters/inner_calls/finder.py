@@ -25,8 +25,8 @@ class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead. texts: those that the function embeds, with the embeddings. beside: it has met calls that only stock can start. latest: the call
-    whose result stock is about to get.
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. texts: what
+    is going to be embedded, with the embeddings. latest: the call whose result stock is about to get.
     """
 
     def __init__(

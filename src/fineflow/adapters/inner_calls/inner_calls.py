@@ -171,7 +171,9 @@ class InnerCalls:
         """Returns the number of calls at which this one waits."""
         if self._most:
             return self._most
-        parts = [part for part in self._components.parts(call.component) if not self._components.computes(part, call.name)]
+        parts = [
+            part for part in self._components.parts(call.component) if not self._components.computes(part, call.name)
+        ]
         return _QUEUED if parts and all(getattr(type(part), QUEUED, False) for part in parts) else _AT_ONCE
 
     def _running(self) -> int:

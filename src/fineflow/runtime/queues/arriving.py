@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 from fineflow.runtime.events import now
@@ -27,7 +28,7 @@ class Arriving(Sequence[Any]):
         scopes.check()
         self._count = len(items)
         stages = [items[at : at + size] for at in range(0, len(items), size)]
-        self._stages = [RuntimeSubmission(lambda stage=stage: submit(stage)) for stage in stages]
+        self._stages = [RuntimeSubmission[Any](partial(submit, stage)) for stage in stages]
         begun = now()
         try:
             for stage in self._stages:

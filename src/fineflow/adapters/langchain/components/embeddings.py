@@ -64,7 +64,9 @@ class EngineEmbeddings(Embeddings):
             return made
         size = self.engine.max_batch
         if len(texts) > size and query.get() and not repeating.get() and writes_rows(_caller()):
-            vectors: Any = Arriving(partial(self._queue.submit, Op.EMBED, label="embed documents"), _documents(texts), size)
+            vectors: Any = Arriving(
+                partial(self._queue.submit, Op.EMBED, label="embed documents"), _documents(texts), size
+            )
             return vectors  # type: ignore[no-any-return]
         return self._queue.submit_sync(Op.EMBED, _documents(texts), label="embed documents")
 

@@ -1,4 +1,4 @@
-"""Which texts a call embeds, each by itself: of embeddings on an engine, and of stores that embed all they are given."""
+"""Which texts a call embeds, each by itself: of embeddings on an engine, and of stores that embed all that they get."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def embedded(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any])
     None for calls of which this is not known. Of arguments, elements of a list may be unknown.
     """
     given = list(args)
+    embeddings: Any
     if type(obj) is EngineEmbeddings and name in _EMBEDDING:
         embeddings = obj
     elif name in _MAKING and isinstance(obj, type) and _makes(obj, name):
