@@ -247,6 +247,17 @@ def test_a_text_is_embedded_while_the_loop_is_making_others(build: Any) -> None:
     assert seconds <= contexts + 0.3  # that text and the question
 
 
+@pytest.mark.parametrize("bound", ["optimize", "config"])
+def test_bounds_of_the_user_hold(bound: str) -> None:
+    """Requests of single texts would be calls of components beside others."""
+    engine = WordEngine()
+    embeddings = EngineEmbeddings(engine)
+    app = RunnableLambda(Contextual(answers(), embeddings, from_documents).run)
+    mine = fineflow.optimize(app, strict=True, eager=True, **({"max_concurrency": 1} if bound == "optimize" else {}))
+    mine.invoke(INPUT, {"max_concurrency": 1} if bound == "config" else None)
+    assert [len(batch) for batch in engine.batches] == [2, 2, 1, 1]
+
+
 class Picks(InMemoryVectorStore):
     """Embeds only some of its documents."""
 

@@ -135,10 +135,15 @@ class InnerCalls:
             self._results = 0
             began = time.thread_time()
             self._waiting = self._finder.look()
-            for embeddings, texts in self._finder.texts if self.starts else ():
-                self.vectors.begin(embeddings, texts)
+            if self.starts and not self._bounded():
+                for embeddings, texts in self._finder.texts:
+                    self.vectors.begin(embeddings, texts)
             self._walked += time.thread_time() - began
             self._fill()
+
+    def _bounded(self) -> bool:
+        """Returns True if the user bounds the calls of components, among which requests of single texts would count."""
+        return bool(self._most) or (self._claiming is not None and self._claiming.call.limit is not None)
 
     def _next_look(self, call: FoundCall) -> bool:
         """Returns True if the result of a call is worth another walk: it may get further, and results are not too many.
