@@ -82,6 +82,13 @@ def test_apps_in_plain_python_take_what_they_must(tmp_path: Path) -> None:
     assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 20
 
 
+def test_pipelines_into_writes_and_out_of_maps_are_near_their_limits(tmp_path: Path) -> None:
+    """In virtual time: the figures are nearly the same in every run."""
+    shown, figures = run("pipelines", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    assert len(figures["checks"]) == 8
+
+
 def test_apps_on_llamaindex_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")

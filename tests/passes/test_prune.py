@@ -287,3 +287,34 @@ def test_an_alias_that_is_changed_in_place_costs_no_extra_call() -> None:
 def test_models_in_the_process_do_not_wait_for_a_guard() -> None:
     plan = fineflow.explain(two_models(engine_chat())).e_graph
     assert plan is not None and plan["b/llm.decode"].after == ()
+
+
+# --- values under keys of the input
+
+
+def keyed(name: str, key: str | None, op: Op = Op.RENDER) -> Primitive:
+    return Primitive(name, op, {"value": Ref("input", key)})
+
+
+def stores(key: str | None) -> Primitive:
+    made = opaque("store")
+    return made.with_(args={"arg0": Ref("input", key)}, meta={**made.meta, "received": ("input",)})
+
+
+@pytest.mark.parametrize(
+    ("given", "read", "free"),
+    [
+        ("documents", "question", True),
+        ("documents", "documents", True),
+        (None, "question", False),
+        ("documents", None, False),
+    ],
+    ids=["another key", "the same key", "it was given the dict", "it reads the dict"],
+)
+def test_a_constant_in_the_input_may_be_read_before_what_got_another_value(
+    given: str | None, read: str | None, free: bool
+) -> None:
+    """Which values are constants is known when the graph starts."""
+    pruned = prune(chained(stores(given), keyed("later", read)))
+    assert pruned["later"].after == ("store",)
+    assert pruned["later"].meta.get("unless_constant") == (("store",) if free else None)

@@ -108,6 +108,53 @@ def test_nothing_to_stage(made: Graph, refusal: str | None) -> None:
     assert [(n.done, n.reason) for n in staged.notes] == ([(False, refusal)] if refusal else [])
 
 
+def making() -> Primitive:
+    body = Graph((Primitive("make", Op.CALL, {"value": Ref("item")}),), Ref("make"), ("item",))
+    return Primitive("each", Op.MAP, {"items": Ref("lines")}, body=body)
+
+
+def embed(**meta: Any) -> Primitive:
+    return Primitive("embed", Op.EMBED, {"texts": Ref("each")}, {"of": "documents"}, engine="words", meta=meta)
+
+
+def test_before_and_after_a_map_that_makes_documents() -> None:
+    staged = stages(graph(lines(), making(), embed()))
+    verify(staged, after="stages")
+    assert format_graph(staged, title="after") == (
+        "after: 3 primitives, reads input\n"
+        "   #  name             depth  operation, engine, effects, order edges\n"
+        "   1  lines                   parse(text=input)\n"
+        "   2  each                    map(items=1)\n"
+        "      for each item:\n"
+        "      2.1  make               call(value=item)\n"
+        "      2.2  make.embed         embed(texts=2.1)  on words  of='documents'  stage='one'\n"
+        "      gives 2.1\n"
+        "   3  embed                   embed(texts=2)  on words  of='documents'\n"
+        "output: 3"
+    )
+    assert "starts on each document when each has made it" in [note.reason for note in staged.notes if note.done]
+    assert critical_path(staged)[0] < critical_path(graph(lines(), making(), embed()))[0]
+
+
+def test_documents_of_a_map_are_scored_one_by_one_unless_the_query_comes_later() -> None:
+    staged = stages(graph(lines(), making(), rerank(documents="each")))
+    verify(staged, after="stages")
+    assert [(p.op, dict(p.args)) for p in staged["each"].body][1:] == [
+        (Op.RERANK, {"query": Ref("query"), "documents": Ref("make")})
+    ]
+    late = Primitive("rewritten", Op.DECODE, {"prompt": Ref("input")})
+    refused = stages(graph(lines(), making(), late, rerank(query="rewritten", documents="each")))
+    assert [p.op for p in refused["each"].body] == [Op.CALL]
+    why = "what a stage needs of rewritten may come later than the documents of each"
+    assert why in [note.reason for note in refused.notes if not note.done]
+
+
+@pytest.mark.parametrize("ref", [Ref("each", "part"), Ref("each", stream=True)], ids=["a part", "a stream"])
+def test_what_is_not_the_list_that_a_map_makes_is_left_alone(ref: Ref) -> None:
+    staged = stages(graph(lines(), making(), embed().with_(args={"texts": ref})))
+    assert [p.op for p in staged["each"].body] == [Op.CALL]
+
+
 def test_two_readers_of_one_union_get_stages_of_their_own() -> None:
     other = rerank("other", query="rewritten")
     made = graph(

@@ -220,3 +220,57 @@ def test_engines_on_the_cores_of_one_processor_work_one_after_the_other() -> Non
     other = Primitive("other/llm.decode", Op.DECODE, {"cache": Ref("input")}, engine="llm", meta=here)
     beside = shared.with_primitives((other, *shared))
     assert predict(beside, known()).seconds == pytest.approx(1.5 + 1.0)
+
+
+# --- what begins on parts of its input
+
+
+def streamed(ref: Ref, **meta: object) -> Graph:
+    body = Graph((search("find", "item"),), Ref("find"), ("item",))
+    found = Primitive("expand.map", Op.MAP, {"items": ref}, body=body, meta=meta)
+    return Graph((*answer("input"), found), Ref("expand.map"))
+
+
+WHOLE, ITEMS = Ref("answer/llm.decode"), Ref("answer/llm.decode", stream=True)
+
+
+@pytest.mark.parametrize(
+    ("graph", "before", "after"),
+    [
+        (streamed(WHOLE), 0.2, 0.7),
+        (streamed(ITEMS), 0.2, 0.3),
+        (streamed(WHOLE, overlap=1.0), 0.2, 0.3),
+    ],
+    ids=["all items at once", "items while they are written", "fused maps"],
+)
+def test_a_map_takes_what_it_took(graph: Graph, before: float, after: float) -> None:
+    """Its slowest item, or, if it begins before the last item is there, what it took from then on."""
+    costs = known()
+    for _ in range(2):
+        assert predict(graph, costs).seconds == pytest.approx(1.0 + 0.5 + before)
+        costs.observe_slowest("expand.map", 0.7)
+        costs.observe_tail(Op.MAP, "expand.map", 0.3)
+    found = predict(graph, costs)
+    assert found.seconds == pytest.approx(1.0 + 0.5 + after)
+    assert found.names[-2:] == ("expand.map", inside("expand.map", "for each item") + "find")
+    costs.forget()
+    assert costs.slowest("expand.map") is None
+    assert costs.tail(Op.MAP, "expand.map") is None
+
+
+def test_one_by_one_a_map_takes_all_of_its_items() -> None:
+    costs = known()
+    costs.observe_size("", Op.MAP, "expand.map", 5)
+    for _ in range(2):
+        costs.observe_slowest("expand.map", 0.7)
+    assert predict(streamed(WHOLE), costs, serial=True).seconds == pytest.approx(1.0 + 0.5 + 5 * 0.2)
+
+
+def test_the_rest_of_what_was_split_into_stages() -> None:
+    rank = Primitive("rank.rerank", Op.RERANK, {"documents": Ref("a")}, engine="reranker", meta={"staged": True})
+    one = Primitive("one", Op.RERANK, {"documents": Ref("a")}, {"stage": "one"}, engine="reranker")
+    graph, costs = Graph((search("a"), one, rank), Ref("rank.rerank")), known()
+    assert predict(graph, costs).each == pytest.approx({"a": 0.2, "one": 0.05})
+    for _ in range(2):
+        costs.observe_tail(Op.RERANK, "rank.rerank", 0.4)
+    assert predict(graph, costs).each["rank.rerank"] == pytest.approx(0.4)

@@ -164,6 +164,7 @@ class Costs:
         self._models: dict[tuple[str, Op], _Model] = {}
         self._sizes: _Means = {}  # (count, mean); "" is the whole engine
         self._took: _Means = {}  # seconds, of work of unknown size
+        self._whole: _Means = {}  # seconds, of the slowest item of a MAP ("item"), and of what is left ("tail")
 
     def observe(
         self, engine: str, op: Op, size: float | None, seconds: float, name: str = "", *, together: float = 1.0
@@ -186,6 +187,24 @@ class Costs:
             if model is None:
                 model = self._models[key] = _Model(key[1])
             model.add(size, seconds, together)
+
+    def observe_tail(self, op: Op, name: str, seconds: float) -> None:
+        """Records how long the primitive ``name``, which begins on parts of its input, took from its last part on."""
+        with self._lock:
+            _learn_seconds(self._whole, ("tail", op, place(name)), seconds)
+
+    def tail(self, op: Op, name: str) -> float | None:
+        """Returns the mean of these seconds; None before there are two of them."""
+        return _twice(self._whole, ("tail", op, place(name)))
+
+    def observe_slowest(self, name: str, seconds: float) -> None:
+        """Records how long the slowest item of the MAP ``name`` took."""
+        with self._lock:
+            _learn_seconds(self._whole, ("item", Op.MAP, place(name)), seconds)
+
+    def slowest(self, name: str) -> float | None:
+        """Returns the mean of these seconds; None before there are two of them."""
+        return _twice(self._whole, ("item", Op.MAP, place(name)))
 
     def observe_size(self, engine: str, op: Op, name: str, size: float) -> None:
         """Records the size of work of the primitive ``name`` ("" if it is not known)."""
@@ -262,6 +281,7 @@ class Costs:
             self._models.clear()
             self._sizes.clear()
             self._took.clear()
+            self._whole.clear()
 
     def to_json(self) -> str:
         """Returns what was learned as JSON, to start the next process with or to ship as a profile."""
@@ -327,6 +347,11 @@ def _learn_seconds(means: _Means, key: tuple[str, Op, str], seconds: float) -> N
         means[key] = 2, seconds
     else:
         _learn(means, key, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
+
+
+def _twice(means: _Means, key: tuple[str, Op, str]) -> float | None:
+    count, mean = means.get(key, (0, 0.0))
+    return mean if count > 1 else None
 
 
 def _rows(means: _Means) -> list[dict[str, Any]]:

@@ -52,9 +52,12 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False, written
     A CONDITION takes as long as its tests up to the slowest arm. A MAP takes as long as its body; with ``serial``, as
     in stock's sync methods, a MAP and a step that makes several requests are multiplied by their usual number of
     items, and what an AGGREGATE combines comes one after the other. A stage handles a part of the documents (half of
-    them), and the rest of the primitive that it was split from counts as nothing. Engines are assumed idle. A user
-    function counts as nothing until it is measured, a component of the user's own as a request. What several engines do
-    on the cores of one processor takes at least as long as one after the other.
+    them, or one). What begins on parts of its input (a MAP of items that a model is writing, fused maps, the primitive
+    that stages were split from) takes as long as it usually did once its input was complete; before that is known, a
+    MAP as long as its body, and the rest of a split primitive as good as nothing. Any other MAP takes as long as its
+    slowest item usually did. Engines are assumed idle. A user function counts as nothing until it is measured, a
+    component of the user's own as a request. What several engines do on the cores of one processor takes at least as
+    long as one after the other.
 
     written: the p-graph of an e-graph. What stock runs itself starts when stock gets there.
     """
@@ -147,10 +150,16 @@ class _Path:
             if p.op is Op.MAP and self.serial and not p.meta.get("batched"):
                 self.repeated.add(prefix + p.name)
                 return seconds * self.known.size(None, Op.MAP, p.name), path
-            return seconds, path
+            learned = self._items(p) if p.op is Op.MAP else None
+            return seconds if learned is None else learned, path
         if p.op is Op.PREFILL and place(prefix + p.name) in self.foreign:
             return 0.0, ()  # included in the single call of its DECODE
         return self._work(p, prefix, begun), ()
+
+    def _items(self, p: Primitive) -> float | None:
+        """Returns how long a MAP usually took from its last item on if items are pipelined, else its slowest item."""
+        pipelined = p.args["items"].stream or "overlap" in p.meta
+        return self.known.tail(p.op, p.name) if pipelined else self.known.slowest(p.name)
 
     def _work(self, p: Primitive, prefix: str, begun: Mapping[str, Primitive]) -> float:
         op = p.op
@@ -168,9 +177,11 @@ class _Path:
         if p.op is Op.PREFILL and (part := begun.get(place(p.name))) is not None:
             penalty = self.known.split_penalty(p.engine, self.known.size(p.engine, Op.PREFILL, p.name))
             return max(seconds + penalty - self.known.predict(part.engine, part.op, name=part.name), penalty)
+        if p.params.get("stage") == "one":
+            return self.known.predict(p.engine, op, size=1)
         if p.params.get("stage"):
             return seconds / 2
-        return 0.0 if p.meta.get("staged") else seconds
+        return (self.known.tail(op, p.name) or 0.0) if p.meta.get("staged") else seconds
 
 
 def _ways(

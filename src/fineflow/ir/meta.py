@@ -17,6 +17,7 @@ META: Mapping[str, str] = {
     "handed": "a value that stock hands to a component and feeds to the graph; not a user function",
     "own": "a component of the user's own class, which takes time; not a user function",
     "received": "names of the values that an opaque step was given and could change",
+    "unless_constant": "opaque steps that it waits for only if what it reads of the input is mutable",
     # execution
     "kernel": "runs it in place of the framework's kernel for its operation",
     "late": "stock creates its component during the call",

@@ -22,7 +22,7 @@ WIDTH = 120
 """Columns of a text whose reader is not known: a notebook, a file, a log."""
 
 _NAMES, _DEPTHS = 58, 5  # maximum widths of the columns for name and depth, which grow with their content
-_INTERNAL = frozenset({"how", "key", "pairwise", "received", "unread", "verdict"})  # not for display
+_INTERNAL = frozenset({"how", "key", "pairwise", "received", "unless_constant", "unread", "verdict"})  # not for display
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
 _HEADINGS = ("name", "depth")

@@ -90,11 +90,11 @@ def redirected(p: Primitive, instead: Mapping[str, Ref]) -> Primitive:
     def named(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(instead[name].name if name in instead else name for name in names))
 
-    received = p.meta.get("received")
+    meta = {**p.meta, **{key: named(p.meta[key]) for key in ("received", "unless_constant") if p.meta.get(key)}}
     return p.with_(
         args={name: pointed(ref, instead) for name, ref in p.args.items()},
         after=named(p.after),
-        meta={**p.meta, "received": named(received)} if received else p.meta,
+        meta=meta,
     )
 
 

@@ -9,6 +9,7 @@ from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.traverse import ancestors, first_args, in_bodies, origins
 from fineflow.ir.weights import weight
 
+_COULD_CHANGE = "it was given a value that it could change"
 _READY = (Effect.READ, Effect.WRITE, Effect.EXTERNAL, Effect.OPAQUE)
 
 
@@ -35,6 +36,11 @@ def prune(graph: Graph) -> Graph:
             borrowed = {name for q in read & reading.keys() for name in reading[q]}
             reasons = {q.name: why for q in earlier if (why := _conflict(q, p, read, held) or _borrowed(q, borrowed))}
             p = p.with_(after=_nearest(tuple(reasons), waits))
+            free = tuple(
+                q.name for q in earlier if q.name in p.after and _other_keys(q, p, reasons[q.name], held, graph)
+            )
+            if free:
+                p = p.with_(meta={**p.meta, "unless_constant": free})
             notes += [_kept(p, graph[name], reasons[name]) for name in p.after]
         waits[p.name] = implied.union(p.after, *(waits[name] for name in p.after))
         primitives.append(p)
@@ -49,11 +55,27 @@ def _conflict(earlier: Primitive, later: Primitive, read: Set[str], held: dict[s
         if second.kind in _READY:
             return "it may be a guard, or change what is read"
         if any(not read.isdisjoint(held.get(name, {name})) for name in earlier.meta.get("received", ())):
-            return "it was given a value that it could change"
+            return _COULD_CHANGE
     for (name, written), (other, writes) in product(first.touched, second.touched):
         if name == other and (written or writes):
             return f"both touch {name} and one of them writes"
     return ""
+
+
+def _other_keys(earlier: Primitive, later: Primitive, why: str, held: dict[str, frozenset[str]], graph: Graph) -> bool:
+    """Returns True if two steps only share a dict that is an input, of which both get values under keys.
+
+    Then the earlier one has no reference to the dict: it may change a value in it, if that is mutable, and no other.
+    """
+    if why != _COULD_CHANGE:
+        return False
+    given = frozenset(earlier.meta.get("received", ())).union(
+        *(held.get(name, {name}) for name in earlier.meta.get("received", ()))
+    )
+    if not given <= set(graph.inputs) or any(ref.key is None for ref in earlier.args.values() if ref.name in given):
+        return False
+    shared = [ref for ref in later.args.values() if not given.isdisjoint(held.get(ref.name, {ref.name}))]
+    return all(ref.name in given and ref.key is not None for ref in shared)
 
 
 def _borrowed(earlier: Primitive, resources: Set[str]) -> str:

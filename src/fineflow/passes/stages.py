@@ -1,14 +1,15 @@
 """Pass 2, stage decomposition (Ayo, section 4.3): large batches run in stages of the engine's efficient batch size.
 
-Three rewrites. A batch operation on many texts is submitted in stages of the efficient batch size, so that the engine
+Four rewrites. A batch operation on many texts is submitted in stages of the efficient batch size, so that the engine
 can take more urgent work of other queries in between. Work on each document separately (pairwise reranking, embedding
-documents) starts on the documents of one search as soon as that search returns, instead of when all have. Items flow
-through consecutive maps independently (``map_chains``).
+documents) starts on the documents of one search as soon as that search returns, instead of when all have, and on each
+document that a map makes as soon as the map has made it. Items flow through consecutive maps independently
+(``map_chains``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fineflow.cost_model.costs import costs
@@ -45,6 +46,10 @@ def _unites(p: Primitive) -> bool:
     return p.op is Op.AGGREGATE and p.params.get("how") in _UNIONS
 
 
+def _busy(p: Primitive) -> str:
+    return f"until it has all documents the cores that {p.engine} needs are busy anyway"
+
+
 def _size(p: Primitive) -> int:
     """Returns the texts per stage: the measured efficient batch, at most the engine's maximum; 0 for no limit."""
     largest: int = p.meta.get("max_batch") or 0
@@ -66,13 +71,19 @@ class _Staging:
         if size := _size(p):
             p = self.edit.change(p.name, params={**p.params, "stages": size})
             self.edit.done(p.name, f"runs in stages of {size}, the engine's maximum efficient batch")
-        union = self._graph.by_name.get(p.args[_TEXTS[p.op]].name)
-        if union is None or not _unites(union):
+        found = p.args[_TEXTS[p.op]]
+        union = self._graph.by_name.get(found.name)
+        if union is not None and union.op is Op.MAP and found.key is None and not found.stream:
+            if p.meta.get("device") == CORES and not waits_elsewhere(union):
+                self.edit.refused(p.name, _busy(p))
+            else:
+                self._after_each(p, union)
+        elif union is None or not _unites(union):
             self.edit.refused(p.name, "its documents come from one place, all at once")
         elif union.meta.get("by_id"):
             self.edit.refused(p.name, "documents that share an id are dropped, so work on them would be wasted")
         elif p.meta.get("device") == CORES and not any(map(waits_elsewhere, self._apart(union))):
-            self.edit.refused(p.name, f"until it has all documents the cores that {p.engine} needs are busy anyway")
+            self.edit.refused(p.name, _busy(p))
         else:
             parts = list(dict.fromkeys(self._parts(union)))
             own: list[str] = []
@@ -91,6 +102,17 @@ class _Staging:
         for name in frozenset().union(*behind) - frozenset.intersection(*behind):
             if name in self._graph:
                 yield self._graph[name]
+
+    def _after_each(self, p: Primitive, source: Primitive) -> None:
+        """Inserts a stage of ``p`` into the body of the map that makes its documents, one document for each item."""
+        others = {name: ref for name, ref in p.args.items() if name != _TEXTS[p.op]}
+        after = (name for name in p.after if name not in self._data[p.name])
+        if why := self._too_late(source, others, after):
+            self.edit.refused(p.name, why)
+            return
+        self.edit.put(self._stage_in_body(p, self.edit[source.name], others, "one"))
+        self.edit.change(p.name, meta={**p.meta, "staged": True})
+        self.edit.done(p.name, f"starts on each document when {source.name} has made it")
 
     def _parts(self, union: Primitive) -> Iterator[Ref]:
         """Yields the references that are united, unions of unions included."""
@@ -118,17 +140,21 @@ class _Staging:
             self.edit.insert(p.with_(name=name, args=args, params=_each(p), after=after), before=p.name)
             own.append(name)
             return ""
-        late = [name for name in (*(ref.name for ref in others.values()), *after) if not self._there(name, source)]
-        if late:
-            return f"what a stage needs of {late[0]} may come later than the documents of {source.name}"
+        if late := self._too_late(source, others, after):
+            return late
         self.edit.put(self._stage_in_body(p, self.edit[source.name], others))
         return ""
+
+    def _too_late(self, source: Primitive, others: Mapping[str, Ref], after: Iterable[str]) -> str:
+        """Returns why a stage in the body of ``source`` might have to wait for something else; "" if it does not."""
+        late = [name for name in (*(ref.name for ref in others.values()), *after) if not self._there(name, source)]
+        return f"what a stage needs of {late[0]} may come later than the documents of {source.name}" if late else ""
 
     def _there(self, name: str, source: Primitive) -> bool:
         """Returns True if the value is ready when ``source`` starts, without making it wait."""
         return name in self._graph.inputs or name in self._behind[source.name]
 
-    def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref]) -> Primitive:
+    def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref], of: str = "each") -> Primitive:
         body: Graph = source.body
         inner, outer = {_TEXTS[p.op]: body.output}, dict(source.args)
         for name, ref in others.items():
@@ -136,10 +162,11 @@ class _Staging:
             given = fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
             inner[name], outer[given] = Ref(given), ref
         name = fresh(f"{body.output.name}.{p.op}", {q.name for q in body})
-        stage = p.with_(name=name, args=inner, params=_each(p), after=())
+        stage = p.with_(name=name, args=inner, params=_each(p, of), after=())
         inputs = tuple(dict.fromkeys((*body.inputs, *(n for n in outer if n != "items"))))
         return source.with_(args=outer, body=Graph((*body.primitives, stage), body.output, inputs, body.notes))
 
 
-def _each(p: Primitive) -> Mapping[str, Any]:
-    return {**p.params, "stage": "each"}
+def _each(p: Primitive, of: str = "each") -> Mapping[str, Any]:
+    """Returns the parameters of a stage: on ``each`` of a list of documents, or on ``one`` document."""
+    return {**p.params, "stage": of}

@@ -19,7 +19,6 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import BaseTool, tool
-from pipelines import ENTRIES
 
 import fineflow
 from benchmarks import written_apps, written_functions, written_tools
@@ -29,6 +28,7 @@ from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
+from pipelines import ENTRIES
 
 APPS = written_apps.APPS | written_functions.FUNCTIONS | written_tools.TOOLS
 ASYNC_APPS = written_apps.ASYNC_APPS | written_tools.ASYNC_TOOLS

@@ -16,11 +16,11 @@ from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
-from pipelines import ENTRIES
 
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same
+from pipelines import ENTRIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")

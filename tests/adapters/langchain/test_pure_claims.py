@@ -11,7 +11,6 @@ import pytest
 from effect_chains import SESSION, answer, calling, planned, retrieval
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
-from pipelines import DIRECT, ask, same
 
 import fineflow
 from fineflow.adapters.analysis.copies import ABSENT, fresh_copy
@@ -19,6 +18,7 @@ from fineflow.adapters.core import durations
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 from fineflow.testing.virtual import run
+from pipelines import DIRECT, ask, same
 
 INPUT = {"question": "What is it?", "session": "s"}
 

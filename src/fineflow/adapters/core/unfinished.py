@@ -59,11 +59,14 @@ class Unfinished:
         """Starts the write."""
         context = copy_context()
         context.run(_writing.set, self)
-        args = (self._write, write)
+
+        def run() -> None:
+            context.run(self._write, write)
+
         try:
-            threading.Thread(target=context.run, args=args, name=f"fineflow {self.what}", daemon=True).start()
+            threading.Thread(target=run, name=f"fineflow {self.what}", daemon=True).start()
         except RuntimeError:  # the system has no more threads
-            context.run(*args)
+            run()
 
     def close(self, obj: Any, own: Mapping[str, Any] | None = None, free: Iterable[str] = ()) -> bool:
         """Closes an object until the write has ended. Returns False if it has ended, or if the object cannot be closed.

@@ -10,6 +10,9 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 
+QUEUED = "on_engine"
+"""Class attribute of components whose calls go through the queue of an engine: True."""
+
 
 class Components(Protocol):
     """A framework's side: its components, and their methods that may run ahead."""
@@ -100,6 +103,11 @@ class Components(Protocol):
 
         value_of: returns that of a component in it.
         """
+
+    def embedded(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[str]] | None:
+        """Returns the embeddings that a call uses, on an engine, and the texts known by now; None if it has none."""
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.

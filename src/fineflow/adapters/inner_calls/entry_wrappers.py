@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def _aclaimed(own: Any, name: str) -> Any:
 
 def merging() -> bool:
     """Returns True in a function whose calls are claimed: there an optimized object's calls are parts of that call."""
-    here = active.get()
-    return here is not None and getattr(here, "claims", False)
+    calls = active.get()
+    return calls is not None and getattr(calls, "claims", False)
 
 
 def claimed(component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -177,11 +178,12 @@ def _run(begin: Begin | None, own: Any, args: Any, named: Any) -> Any:
     if calls is None:
         return own(*args, **named)
     calls.begin()
-    before = active.set(calls)
+    before, outer = active.set(calls), here.set(calls.vectors)
     try:
         return own(*args, **named)
     finally:
         active.reset(before)
+        here.reset(outer)
         calls.close()
 
 
@@ -190,10 +192,11 @@ async def _arun(begin: Begin, own: Any, args: Any, named: Any) -> Any:
     if calls is None:
         return await own(*args, **named)
     calls.begin()
-    before = active.set(calls)
+    before, outer = active.set(calls), here.set(calls.vectors)
     try:
         return await own(*args, **named)
     finally:
         with suppress(ValueError):  # closed in another context
             active.reset(before)
+            here.reset(outer)
         await calls.aclose()

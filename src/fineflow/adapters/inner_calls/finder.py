@@ -25,8 +25,8 @@ class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. latest: the call
-    whose result stock is about to get.
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. texts: what
+    is going to be embedded, with the embeddings. latest: the call whose result stock is about to get.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class CallFinder:
         self._function, self._eager = function, eager
         self._walk: Walk = Walk(self)
         self.beside = False
+        self.texts: list[tuple[Any, Sequence[str]]] = []
         self.latest: FoundCall | None = None
         self._past = Past()
         self._fresh = FreshComponents()
@@ -61,6 +62,7 @@ class CallFinder:
         self._fresh.restart()
         self._walk = Walk(self, self._past)
         self._changed = {}
+        self.texts.clear()
         func, args, named = self._function
         self._walk.run(func, args, named)
         self.blocked = self.blocked or bool(self._walk.reason)
@@ -160,6 +162,7 @@ class CallFinder:
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """See ``lookahead.Host``."""
+        self._embeds(kind, name, args, named)
         if (composed := self._components.composed(kind, name, args, named)) is not None:
             return composed
         if not name and self._components.fresh(kind):
@@ -212,7 +215,13 @@ class CallFinder:
         value = self._value(obj, name, args, named, sure)
         return Awaited(value) if self._components.awaits(name) else value
 
+    def _embeds(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        found = None if self._walk.unsure else self._components.embedded(obj, name, args, named)
+        if found is not None:
+            self.texts.append(found)
+
     def _value(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
+        self._embeds(obj, name, args, named)
         if args and (whole := self._as_a_whole(obj, name, args, named)) is not None:
             return self._value_of(whole)
         if args:

@@ -29,11 +29,12 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
-from fineflow.adapters.inner_calls.components import Components
+from fineflow.adapters.inner_calls.components import QUEUED, Components
 from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
+from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
@@ -47,6 +48,7 @@ _elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
 """Twins of a call's bound for loops other than that of the call: a semaphore belongs to one loop."""
 
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
+_QUEUED = 64  # the same, of components on engines: a queue is in front of each, which knows how many it can take
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
 _SHARE = 0.2  # of the time between results that walks may take
 
@@ -82,6 +84,7 @@ class InnerCalls:
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
+        self.vectors = VectorsAhead(self._context)
         self._limits: _Limits = {}
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
@@ -89,7 +92,7 @@ class InnerCalls:
         self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
         self._walked = self._saved = 0.0  # seconds of processor time of walks; seconds that stock waited less
-        self._most = components.limit() or options.max_concurrency or _AT_ONCE
+        self._most = components.limit() or options.max_concurrency or 0  # 0: the user sets no bound
 
     # --- walks ------------------------------------------------------------------------------------------------------
 
@@ -132,8 +135,15 @@ class InnerCalls:
             self._results = 0
             began = time.thread_time()
             self._waiting = self._finder.look()
+            if self.starts and not self._bounded():
+                for embeddings, texts in self._finder.texts:
+                    self.vectors.begin(embeddings, texts)
             self._walked += time.thread_time() - began
             self._fill()
+
+    def _bounded(self) -> bool:
+        """Returns True if the user bounds the calls of components, among which requests of single texts would count."""
+        return bool(self._most) or (self._claiming is not None and self._claiming.call.limit is not None)
 
     def _next_look(self, call: FoundCall) -> bool:
         """Returns True if the result of a call is worth another walk: it may get further, and results are not too many.
@@ -157,12 +167,19 @@ class InnerCalls:
         running = self._running()
         several = len(self._waiting) > 1 or self._finder.beside
         for call in self._waiting:
-            if running >= self._most:
-                return
-            if not (call.begun or call.taken) and (several or self._gains(call)):
+            if running < self._bound(call) and not (call.begun or call.taken) and (several or self._gains(call)):
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None
+
+    def _bound(self, call: FoundCall) -> int:
+        """Returns the number of calls at which this one waits."""
+        if self._most:
+            return self._most
+        parts = [
+            part for part in self._components.parts(call.component) if not self._components.computes(part, call.name)
+        ]
+        return _QUEUED if parts and all(getattr(type(part), QUEUED, False) for part in parts) else _AT_ONCE
 
     def _running(self) -> int:
         return sum(call.under_way and (call.ahead is not None or call.taken) for call in self._finder.calls)
@@ -192,7 +209,7 @@ class InnerCalls:
             return None
         limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
         if loop not in limits:
-            limits[loop] = asyncio.Semaphore(self._most)
+            limits[loop] = asyncio.Semaphore(self._most or _AT_ONCE)
         return limits[loop]
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
@@ -356,6 +373,7 @@ class InnerCalls:
             self._learn()
             left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]
             self._finder.calls.clear()
+        self.vectors.close()
         return left
 
     def _learn(self) -> None:

@@ -285,6 +285,11 @@ class Components:
     def limit(self) -> int | None:
         return None
 
+    def embedded(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[str]] | None:
+        return None
+
     def joined(self, left: Any, right: Any) -> Any:
         raise Stop("joins components")
 

@@ -10,6 +10,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import IN_HAND, Execution, Failed
 from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.events import now
 
 
 def choose(run: Execution, p: Primitive, holds: Callable[[Any], bool]) -> object:
@@ -50,16 +51,19 @@ def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
     items = args["items"]
     outer = {name: value for name, value in args.items() if name != "items"}
     results: list[Any] = []
+    pipelined = p.args["items"].stream or "overlap" in p.meta  # its items do not all begin, or go on, together
+    complete = slowest = 0.0  # when the last item was there; the seconds of the slowest
     running = 1  # the list itself, then one for each item
 
     def begin(item: Any) -> None:
         nonlocal running
         running += 1
         results.append(None)
-        run.within(p, p.body, {**outer, "item": item}, partial(ended, len(results) - 1))
+        run.within(p, p.body, {**outer, "item": item}, partial(ended, len(results) - 1, now()))
 
-    def ended(number: int, value: Any) -> None:
-        results[number] = value
+    def ended(number: int, begun: float, value: Any) -> None:
+        nonlocal slowest
+        results[number], slowest = value, max(slowest, now() - begun)
         one_less()
 
     def one_less() -> None:
@@ -67,9 +71,16 @@ def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
         running -= 1
         if not running:
             failed = next((value for value in results if isinstance(value, Failed)), None)
+            if failed is None and results:
+                if pipelined:
+                    costs.observe_tail(Op.MAP, p.name, now() - complete)
+                if "overlap" not in p.meta:
+                    costs.observe_slowest(p.name, slowest)
             run.complete(p, failed or list(results))
 
     def all_begun() -> None:
+        nonlocal complete
+        complete = now()
         costs.observe_size("", Op.MAP, p.name, len(results))
         one_less()
 

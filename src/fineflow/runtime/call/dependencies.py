@@ -25,7 +25,8 @@ class Dependencies:
     primitive's value that others read as soon as they are released. ready: primitives without needs. ending:
     primitives that must be over for the graph to be over. numbers: number of each primitive. count: number of
     primitives whose value the graph gets. fed: primitives that stock runs and whose value it feeds to the graph.
-    by_stock: all primitives that stock runs. spent: values that only this primitive reads.
+    by_stock: all primitives that stock runs. spent: values that only this primitive reads. conditional: primitives
+    with the steps that each waits for only if what it reads of the graph's inputs is mutable.
     """
 
     missing: Mapping[str, int]
@@ -38,6 +39,7 @@ class Dependencies:
     fed: frozenset[str]
     by_stock: frozenset[str]
     spent: Mapping[str, tuple[str, ...]]
+    conditional: tuple[tuple[Primitive, tuple[str, ...]], ...]
 
 
 def dependencies(graph: Graph) -> Dependencies:
@@ -74,7 +76,14 @@ def _computed(graph: Graph) -> Dependencies:
         frozenset(p.name for p in graph if p.name in by_stock and p.op in FED),
         by_stock,
         _spent(graph, by_stock),
+        tuple((p, names) for p in graph if (names := _conditional(p)) and p.name not in by_stock),
     )
+
+
+def _conditional(p: Primitive) -> tuple[str, ...]:
+    names = p.meta.get("unless_constant", ())
+    read = {ref.name for ref in p.args.values()}
+    return tuple(name for name in names if name in p.after and name not in read)
 
 
 def _spent(graph: Graph, by_stock: frozenset[str]) -> Mapping[str, tuple[str, ...]]:

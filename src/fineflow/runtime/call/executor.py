@@ -27,6 +27,7 @@ from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps, Warm
 from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
+from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.rate_limits import HeldBack
 
@@ -48,6 +49,7 @@ class Execution(Values):
     __slots__ = (
         "_edges",
         "_finished",
+        "_freed",
         "_missing",
         "_open",
         "_ready",
@@ -81,6 +83,7 @@ class Execution(Values):
         self._missing = dict(self._edges.missing)
         self._open = self._edges.count  # primitives that are not over yet
         self._unended = None if finished is None else set(self._edges.ending)
+        self._freed = self._free() if self._edges.conditional else frozenset()
         for name in late:
             for p in self._edges.followers.get(name, ()):
                 self._missing[p.name] += 1
@@ -99,7 +102,22 @@ class Execution(Values):
         for p in self._edges.ready:
             if not self._missing[p.name]:
                 self._start_later(p)
+        for p, _ in self._edges.conditional:
+            if not self._missing[p.name]:
+                self._start_later(p)
         self._drain()
+
+    def _free(self) -> frozenset[tuple[str, Need]]:
+        """Drops the order edges to steps that could only change mutable values, where all values are constants.
+
+        Returns them, as pairs of a primitive and a step that it no longer waits for.
+        """
+        freed = set[tuple[str, Need]]()
+        for p, names in self._edges.conditional:
+            if all(self.constant(ref) for ref in p.args.values() if ref.name in self.graph.inputs):
+                self._missing[p.name] -= len(names)
+                freed.update((p.name, name) for name in names)
+        return frozenset(freed)
 
     def _start_later(self, p: Primitive) -> None:
         if self._ready is None:
@@ -183,6 +201,8 @@ class Execution(Values):
         except Exception as failure:
             self.surprise(p, failure, ours=True)
         else:
+            if p.meta.get("staged"):
+                costs.observe_tail(p.op, p.name, now() - self._stamps.at(p.name).ready)
             self.complete(p, value)
 
     def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
@@ -248,6 +268,8 @@ class Execution(Values):
 
     def _arrived(self, what: Need) -> None:
         for follower in self._edges.followers.get(what, ()):
+            if self._freed and (follower.name, what) in self._freed:
+                continue
             self._missing[follower.name] -= 1
             if not self._missing[follower.name]:
                 self._start_later(follower)

@@ -12,6 +12,7 @@ from fineflow.runtime.call.dependencies import Need, after, need
 from fineflow.runtime.call.query import LeftToStock
 
 _ABSENT: Any = object()
+_CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))
 _SPENT: Any = object()  # replaces a value that has no readers left
 
 
@@ -74,6 +75,11 @@ class Values:
             return self.value(ref)
         except Exception as error:
             return Failed(error)
+
+    def constant(self, ref: Ref) -> bool:
+        """Returns True if the value of a data edge is there, comes out of a plain dict, and cannot be changed."""
+        held = self.values.get(ref.name)
+        return type(held) is dict and ref.key is not None and type(held.get(ref.key, _ABSENT)) in _CONSTANT
 
     def value(self, ref: Ref) -> Any:
         """Returns the value of a data edge. Raises LeftToStock if the value is not a dict with the key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.language_models import LangSmithParams
 from langchain_core.utils.function_calling import convert_to_json_schema
@@ -37,6 +37,8 @@ class EngineBacked(BaseModel):
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    on_engine: ClassVar[bool] = True  # its calls wait in a queue
 
     engine: SkipValidation[LLMEngine] = Field(exclude=True, repr=False)
     max_tokens: int = 256

@@ -26,6 +26,7 @@ class EngineReranker(BaseDocumentCompressor):
     top_n: int = 3
     _queue: BatchQueue = PrivateAttr()
 
+    on_engine: ClassVar[bool] = True  # its calls wait in a queue
     pairwise: ClassVar[bool] = True
     """A document's score does not depend on the other documents, so documents may be scored as they arrive."""
 

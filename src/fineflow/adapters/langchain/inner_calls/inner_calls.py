@@ -49,6 +49,7 @@ from fineflow.adapters.langchain.inner_calls.composed import (
     stands_for,
     steps_of,
 )
+from fineflow.adapters.langchain.inner_calls.embedded_texts import embedded
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN, inner_of
 from fineflow.adapters.langchain.inner_calls.made_components import computes, made, makes, plain, same, structured
 from fineflow.adapters.langchain.lowering.list_functions import judged
@@ -204,6 +205,11 @@ class Runnables:
 
     def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return composed(kind, name, args, named)
+
+    def embedded(
+        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[str]] | None:
+        return embedded(obj, name, args, named)
 
     def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
         return handed_on(obj, given, value_of) if type(obj) in (MadeParallel, MadeFunction) else NotImplemented

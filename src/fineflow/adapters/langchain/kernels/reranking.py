@@ -51,9 +51,10 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 
 
 def rerank(p: Primitive, args: Args, run: Execution) -> Any:
-    if p.params.get("stage"):
+    if stage := p.params.get("stage"):
         # The RERANK that selects documents finds the scores in the table.
-        return run.spawn(_scores(p, args["query"], documents(args["documents"]), run), p)
+        found = documents([args["documents"]] if stage == "one" else args["documents"])
+        return run.spawn(_scores(p, args["query"], found, run), p)
     docs, query = documents(args["documents"]), args["query"]
     if not docs:
         return []  # stock does not call the compressor either

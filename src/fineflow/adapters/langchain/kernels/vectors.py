@@ -13,6 +13,7 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.common import Args, is_text
 from fineflow.adapters.langchain.lowering.retrieval.ingest import texts_of
 from fineflow.adapters.langchain.models.local import LocalEmbeddings
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
@@ -26,10 +27,11 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
         if is_text(args["texts"]) and any(run.graph[n].after for n in run.graph.users.get(p.name, ())):
             vector.begin()  # the search waits for other steps, too: embed meanwhile
         return vector
-    if p.meta.get("claimed"):
-        return _vectors_to_write(p, texts_of(args["texts"]), run)
-    vectors = DocumentVectors(p, args["texts"], run)
-    return run.spawn(vectors.get(), p) if p.params.get("stage") else vectors
+    stage = p.params.get("stage")
+    given = [args["texts"]] if stage == "one" else args["texts"]
+    if stage:
+        return run.spawn(_vectors(p, texts_of(given), run), p)
+    return _vectors_to_write(p, texts_of(given), run) if p.meta.get("claimed") else DocumentVectors(p, given, run)
 
 
 class Direct:
@@ -119,22 +121,25 @@ class DocumentVectors:
 
     async def get(self) -> dict[str, list[float]]:
         """Returns the vectors. Raises what the component raises."""
-        p, run = self._p, self._run
-        table = run.call.memory(TextVectors)[id(p.component)]
-        texts = [doc.page_content for doc in self._docs]
-        vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
-        return vectors
+        return await _vectors(self._p, [doc.page_content for doc in self._docs], self._run)
+
+
+async def _vectors(p: Primitive, texts: Sequence[str], run: Execution) -> dict[str, list[float]]:
+    """Returns the vectors of documents by text; a text is embedded once per call."""
+    table = run.call.memory(TextVectors)[id(p.component)]
+    vectors: dict[str, list[float]] = await once_each(table, texts, p.component.aembed_documents, p, run)
+    return vectors
 
 
 def _vectors_to_write(p: Primitive, texts: list[str], run: Execution) -> Work:
     """Makes vectors for a store's own writing method, which claims them in the order of the texts."""
+    costs.observe_size(p.engine or "", p.op, p.name, len(texts))  # of its stages, the queue knows only their own
 
     async def start(entry: Entry) -> Any:
         entry.running()
         if p.params["of"] == "call":
             return await run.spawn(p.component.aembed_documents(texts), p, in_slot=True)
-        table: dict[Any, Any] = {}
-        found = await once_each(table, texts, p.component.aembed_documents, p, run)
+        found = await _vectors(p, texts, run)
         return [found[text] for text in texts]
 
     return Work(run.work(p, Arguments(texts), start, in_slot=False), list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -46,6 +46,8 @@ class EngineLLM(LLM):
 
     Raises ValueError for arguments that are not fields of ``Sampling``, and for content that is not text.
     """
+
+    on_engine: ClassVar[bool] = True  # its calls wait in a queue
 
     engine: SkipValidation[LLMEngine] = Field(exclude=True, repr=False)
     max_tokens: int = Field(default=256, gt=0)

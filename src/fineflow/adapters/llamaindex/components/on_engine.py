@@ -13,6 +13,7 @@ from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 class OnEngine(BaseModel):
     """Component whose work goes through the queue of ``engine``. Raises ValueError if that does not serve ``op``."""
 
+    on_engine: ClassVar[bool] = True  # its calls wait in a queue
     op: ClassVar[Op]
 
     engine: Any = Field(exclude=True, repr=False, frozen=True)
