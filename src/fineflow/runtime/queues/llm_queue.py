@@ -429,8 +429,8 @@ class LLMQueue:
         if not instance.computing or getattr(instance.engine, "shares_at_once", False):
             return False
         shared = instance.computes(request.tokens, request.blocks, request.size, request.seen.rank)
-        name = instance.engine.name
-        return shared > 0 and shared * costs.line(name, Op.PREFILL).each > costs.split_penalty(name, shared)
+        line = costs.line(instance.engine.name, Op.PREFILL)
+        return shared * line.each > line.fixed
 
     def _begin(self, request: _Request, instance: Instance) -> None:
         self._line.serve((request, request.seen.items))
