@@ -127,6 +127,7 @@ class Admission:
     def _left(self, error: BaseException | None) -> None:
         if self._request is not None:
             self._request.admission.release(self._request, error)
+            request_context.query_ended(f"call-{self._request.number}")
 
 
 class InThread:

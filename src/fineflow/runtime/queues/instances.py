@@ -64,8 +64,9 @@ class BatchInstances(_Instances):
 class LLMInstances(_Instances):
     """``LLMEngine`` made of several with one model: a request goes to the instance with room, or with its prefix."""
 
-    def __init__(self, engines: Sequence[LLMEngine], name: str | None = None) -> None:
+    def __init__(self, engines: Sequence[LLMEngine], name: str | None = None, *, affinity: bool = True) -> None:
         super().__init__(engines, name)
+        self.affinity = affinity
         sizes = sorted({engine.block_size for engine in engines})
         if len(sizes) > 1:
             raise ValueError(f"expected instances with one block_size, got {', '.join(map(str, sizes))}")
@@ -117,11 +118,13 @@ class LLMInstances(_Instances):
         return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
 
 
-def instances(engines: Iterable[Any], *, name: str | None = None) -> Any:
+def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool = True) -> Any:
     """Combines engines into one, for ``EngineEmbeddings``, ``EngineReranker``, ``ChatEngine``, ``EngineLLM``.
 
     engines: distinct objects that serve the same model: all ``BatchEngine`` or all ``LLMEngine``, each in one group
-    only and used only through it. name: in plans and timelines; default that of the first.
+    only and used only through it. name: in plans and timelines; default that of the first. affinity: False sends a
+    request to an ``LLMEngine`` by load alone, wherever the prefix of its prompt is (to measure what the other way is
+    worth).
 
     An instance that raises BackendError (other than RequestError, which concerns one request) is taken out of service;
     its requests move to another instance, once. If none is left, calls raise BackendError.
@@ -134,6 +137,6 @@ def instances(engines: Iterable[Any], *, name: str | None = None) -> Any:
     if all(isinstance(engine, BatchEngine) for engine in found):
         return BatchInstances(found, name)
     if all(isinstance(engine, LLMEngine) for engine in found):
-        return LLMInstances(found, name)
+        return LLMInstances(found, name, affinity=affinity)
     kinds = ", ".join(type(engine).__name__ for engine in found)
     raise ValueError(f"expected engines that are all a BatchEngine or all an LLMEngine, got: {kinds}")

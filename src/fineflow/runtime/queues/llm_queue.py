@@ -14,6 +14,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from math import inf
 from typing import Any, cast
 
@@ -23,10 +24,14 @@ from fineflow.ir import Op
 from fineflow.ir.objectives import THROUGHPUT, TPOT, TTFT
 from fineflow.protocols import Delta, LLMEngine, Sampling
 from fineflow.runtime import events, servers
+from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
+from fineflow.runtime.queues.handover import Handovers
 from fineflow.runtime.queues.placement import (
+    Asked,
+    Computing,
     Instance,
     block_keys,
     in_service,
@@ -36,7 +41,7 @@ from fineflow.runtime.queues.placement import (
     roomiest,
     separates,
 )
-from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start, mixes
+from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start, decide, mixes
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
@@ -55,7 +60,10 @@ class _PrefillNotNeeded(Exception):
 
 
 class _Request(Waiter):
-    """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it."""
+    """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it.
+
+    passed: later requests that were admitted before it.
+    """
 
     def __init__(self, number: int, tokens: Sequence[int], output: int, *, size: int, shared: bool) -> None:
         self.seen = waiting_record(number, Op.DECODE, max(len(tokens) + output, 1))
@@ -65,7 +73,11 @@ class _Request(Waiter):
         self.blocks = block_keys(tokens, size) if shared else []  # only if common prefixes matter
         half = -(-len(tokens) // (2 * size))
         self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
+        self.goes_on = bool(request_context.query.get())  # its query may ask again
         self.quick = False  # set when it is admitted
+        self.passed = 0
+        self.ran = 0.0  # seconds, set when it has ended well
+        self.computing: Computing | None = None  # while its prompt is prefilled
         self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
         self.service: events.Service | None = None
 
@@ -73,6 +85,11 @@ class _Request(Waiter):
     def alone(self) -> int:
         """Tokens that no other request shares: the prompt after its last full block, and the output."""
         return len(self.tokens) - len(self.blocks) * self.size + self.output
+
+    @property
+    def asked(self) -> Asked:
+        """What placement has to know."""
+        return Asked(self.tokens, self.blocks, self.size, self.output, self.quick)
 
 
 class LLMQueue:
@@ -92,6 +109,7 @@ class LLMQueue:
         self._streams: set[DecodeStream] = set()
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
+        self._handovers = Handovers(self._decide_soon)
 
     def __repr__(self) -> str:
         return f"<LLMQueue of {self.engine.name}: {self.waiting} waiting, {self.running} running>"
@@ -159,6 +177,7 @@ class LLMQueue:
                         aclosing(cast(Any, source)) as deltas,
                     ):
                         async for delta in resumed(text, count, deltas, instance.name) if attempt else deltas:
+                            self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
                             _note(request.service, delta, count)
                             if count > request.output:
@@ -192,18 +211,20 @@ class LLMQueue:
         finally:
             if admitted is not None:
                 now = events.now()
+                request.ran = 0.0 if failed else now - admitted
                 begun = now if service.begun is None else service.begun
                 served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)
             if loop is self._loop:  # else that loop has ended, and its requests were dropped
                 self._leave(request)
 
     def _join(self, tokens: Sequence[int], output: int) -> _Request:
-        shared = len(self.instances) > 1 or self._limited()
+        shared = self.engine.can_prefill
         size, number = self.engine.block_size, next(self._line.numbers)
         request = _Request(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
+            self._handovers.taken(request.seen.query)
             self._end_covered_prefills(tokens)
         else:
             self._prefills[number] = request
@@ -217,8 +238,30 @@ class LLMQueue:
             if not self._asking[request.seen.query]:
                 del self._asking[request.seen.query]
         if request.room.done() and not request.room.cancelled() and request.room.exception() is None:
-            request.room.result().end(request.alone, request.blocks, request.size, quick=request.quick)
+            instance = request.room.result()
+            self._computed(instance, request)
+            instance.end(request.alone, request.blocks, request.size, quick=request.quick)
+            if request.ran and request.output and self._comes_first_again(request):
+                step = costs.line(self.engine.name, Op.DECODE).each
+                self._handovers.keep(request.seen.query, instance, step=step, ran=request.ran)
         self._decide_soon()
+
+    def _comes_first_again(self, request: _Request) -> bool:
+        """Returns True if the next request of a query that has none in the queue would come before all that wait."""
+        if not self._line or not request.goes_on or self._asking[request.seen.query] or not self._limited():
+            return False
+        again = replace(request.seen, number=next(self._line.numbers))
+        waiting = [each.seen for each in self._line if each.seen.tenant == again.tenant]
+        with suppress(Exception):  # an error of the policy is raised at a decision
+            return decide(self.policy, [*waiting, again], 1, {})[0].number == again.number
+        return False
+
+    def _computed(self, instance: Instance, request: _Request) -> None:
+        """Notes that the prompt of a request is prefilled, or never will be: those that share it may follow."""
+        if request.computing is not None:
+            instance.computing.remove(request.computing)
+            request.computing = None
+            self._decide_soon()
 
     def _end_covered_prefills(self, tokens: Sequence[int]) -> None:
         """Ends waiting prefills of a prefix of ``tokens``."""
@@ -244,6 +287,7 @@ class LLMQueue:
             self._prefills.clear()
             self._asking.clear()
             self._streams.clear()
+            self._handovers.clear()
             for instance in self.instances:
                 instance.reset()
         return loop
@@ -293,7 +337,8 @@ class LLMQueue:
     def _admit(self) -> None:
         """Admits requests in order until one does not fit: it waits, and so do all after it.
 
-        If that one has to be quick, an instance is kept for it, and later requests go to the others.
+        If that one has to be quick, an instance is kept for it, and later requests go to the others. A request that
+        gains by waiting (``_place``) lets others pass, at most ``PATIENCE``; so many may wait like that at a time.
         """
         for request in self._line:
             if request.room.done():  # cancelled, or a prefill that is not needed
@@ -303,29 +348,36 @@ class LLMQueue:
         try:
             mixed = self._mixes()
             instances = [instance for instance in self.instances if mixed or not instance.running]
-            self._full = kept = False
-            order: Iterable[_Request] = self._order(by_prefix=mixed)
-            mixing = False
-            if any(map(separates, self.instances)):
+            instances = [instance for instance in instances if not self._handovers.keeps(instance)]
+            self._full = kept = mixing = False
+            line = self._line.order(self.policy, self._line.items)
+            order: Iterable[_Request] = _together(line) if mixed else line
+            separate = any(map(separates, self.instances))
+            if separate:
                 order = first = self._quick_first(order)
                 mixing = not all(each.quick for each in first) or any(each.running > each.quick for each in instances)
+            waiting: Counter[Instance] = Counter()
+            passed: list[_Request] = []
             for request in order:
                 if kept and request.quick:
                     continue  # behind the one that waits
-                prompt = request.tokens, request.blocks, request.size
-                instance = roomiest(instances, *prompt, request.output, quick=request.quick, mixing=mixing)
-                if instance is not None:
-                    self._line.serve((request, request.seen.items))
-                    self._overtaking = self._overtaking + 1 if request.quick else 0
-                    instance.begin(request.alone, *prompt[1:], quick=request.quick)
-                    request.room.set_result(instance)
-                    continue
-                self._full = True
-                for stream in self._streams:
-                    stream.recheck()
-                kept = request.quick and keep_one(instances)
-                if not kept:
-                    return
+                instance, gains = self._place(request, instances, waiting, mixing=mixing)
+                if gains and len(passed) < PATIENCE:
+                    passed.append(request)
+                elif instance is not None:
+                    self._begin(request, instance)
+                    if _pass(request, passed if separate else line):
+                        break
+                else:
+                    self._full = True
+                    for stream in self._streams:
+                        stream.recheck()
+                    kept = request.quick and keep_one(instances)
+                    if not kept:
+                        return
+            else:
+                return
+            self._decide_soon()  # for a request that lets no more pass
         except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
 
@@ -344,15 +396,49 @@ class LLMQueue:
             found.sort(key=lambda request: not request.quick)
         return found
 
-    def _order(self, *, by_prefix: bool) -> Iterator[_Request]:
-        """Yields waiting requests in the policy's order. by_prefix: those that share half their prompt follow each."""
-        rest = {request.seen.number: request for request in self._line}
-        for first in self._line.order(self.policy, self._line.items):
-            if rest.pop(first.seen.number, None) is not None:
-                yield first
-                known = set(first.blocks) if by_prefix else ()
-                for other in [other for other in rest.values() if other.half in known]:
-                    yield rest.pop(other.seen.number)
+    def _place(
+        self, request: _Request, instances: Sequence[Instance], waiting: Counter[Instance], *, mixing: bool
+    ) -> tuple[Instance | None, bool]:
+        """Returns the instance for a request (None if all are full), and True if it gains by waiting now.
+
+        It does if another instance, which is full, has its prefix; and if a running request computes a prefix of it,
+        which it would compute again. One that has let ``PATIENCE`` others pass does not wait any more.
+
+        waiting: tokens of earlier requests that wait for a full instance; this one's are added.
+        """
+        free = request.passed < PATIENCE
+        several = free and not mixing and self._affinity
+        best, better = roomiest(
+            instances, request.asked, mixing=mixing, affinity=self._affinity, waiting=waiting if several else None
+        )
+        if better is not None:
+            waiting[better] += request.seen.items
+            return best, True
+        return best, free and best is not None and self._follows(request, best)
+
+    @property
+    def _affinity(self) -> bool:
+        return bool(getattr(self.engine, "affinity", True))
+
+    def _follows(self, request: _Request, instance: Instance) -> bool:
+        """Returns True if a request had better wait for a running one that computes a prefix of its prompt.
+
+        It then computes less, but in an iteration of its own. Engines that share a prefix with ``shares_at_once`` do
+        the same by themselves.
+        """
+        if not instance.computing or getattr(instance.engine, "shares_at_once", False):
+            return False
+        shared = instance.computes(request.tokens, request.blocks, request.size, request.seen.rank)
+        line = costs.line(instance.engine.name, Op.PREFILL)
+        return shared * line.each > line.fixed
+
+    def _begin(self, request: _Request, instance: Instance) -> None:
+        self._line.serve((request, request.seen.items))
+        self._overtaking = self._overtaking + 1 if request.quick else 0
+        request.computing = instance.begin(
+            request.alone, request.blocks, request.size, quick=request.quick, rank=request.seen.rank
+        )
+        request.room.set_result(instance)
 
     def _priority(self, request: _Request) -> int:
         """Returns a priority for the engine's own queue: the policy's order, as far as one number can express it.
@@ -379,6 +465,35 @@ class LLMQueue:
         for request in self._line.drain():
             if not request.room.done():
                 request.room.set_exception(error)
+
+
+def _together(line: Sequence[_Request]) -> Iterator[_Request]:
+    """Yields requests in order, but those that share half their prompt follow the first of them.
+
+    None passes one that has let ``PATIENCE`` pass.
+    """
+    rest = {request.seen.number: request for request in line}
+    due = next((i for i, request in enumerate(line) if request.passed >= PATIENCE), len(line))
+    for request in line[due:]:
+        request.half = None
+    for first in line:
+        if rest.pop(first.seen.number, None) is not None:
+            yield first
+            known = set(first.blocks)
+            for other in [other for other in rest.values() if other.half in known]:
+                yield rest.pop(other.seen.number)
+
+
+def _pass(request: _Request, line: Iterable[_Request]) -> bool:
+    """Counts that a request was admitted before those of the line that wait. True if one lets no more pass."""
+    due = False
+    for each in line:
+        if each is request:
+            break
+        if not each.room.done():
+            each.passed += 1
+            due = due or each.passed == PATIENCE
+    return due
 
 
 def _note(service: events.Service | None, delta: Delta, decoded: int) -> None:

@@ -1,8 +1,9 @@
 """Placement of work on several instances of one engine, and their state (Ayo, section 6).
 
-Load comes first. A batch goes to an idle instance. A request to an LLM goes to the instance with the fewest occupied
-tokens of KV cache, counting those that it would have to compute. So a long prefix that an instance has computed,
-or is about to, outweighs a somewhat higher load (Parrot, Algorithm 1: requests with a common prefix share an engine).
+A batch goes to an idle instance. A request to an LLM goes where it costs least: the tokens that occupy an instance
+already, and those of its prompt that the instance would have to compute, which count once for it and once more for
+every request that runs there, as all of them wait for that. So requests with a long common prefix share an instance
+while it is busy, and spread over idle ones (Parrot, Algorithm 1: together, unless load says otherwise).
 
 An instance with a ``latency_capacity`` takes no more than that while a request runs on it that has to be quick, and its
 full capacity otherwise. So quick requests share instances, and others go elsewhere (Parrot, section 5.4: an engine's
@@ -12,7 +13,8 @@ capacity follows its strictest request).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
 from typing import Any
@@ -42,6 +44,7 @@ class Instance:
         self.lost: BackendError | None = None
         self._held: Counter[int] = Counter()  # blocks of the prompts of running requests
         self._known: OrderedDict[int, None] = OrderedDict()  # blocks given to it to prefill, latest last
+        self.computing: list[Computing] = []  # what running requests have not computed yet
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost is not None else f"{self.running} running, load {self.load}"
@@ -71,8 +74,19 @@ class Instance:
         found = getattr(self.engine, "context", None)
         return inf if found is None else float(found)
 
-    def begin(self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False) -> None:
-        """Adds work: ``load``, and ``blocks`` of ``size`` tokens; a block that several requests share counts once."""
+    def begin(
+        self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False, rank: int = 0
+    ) -> Computing | None:
+        """Adds work: ``load``, and ``blocks`` of ``size`` tokens; a block that several requests share counts once.
+
+        Returns what is in ``computing`` until the blocks are computed; None if they are already. rank: of the request.
+        """
+        fresh = frozenset(block for block in blocks if block not in self._known)
+        if isinstance(self.engine, PrefixCache):
+            fresh = frozenset(blocks)  # it may have dropped some; its cache says which are there
+        made = Computing(fresh, blocks[0], rank) if fresh else None
+        if made is not None:
+            self.computing.append(made)
         self.load += load + sum(size for block in blocks if not self._held[block])
         self._held.update(blocks)
         self.running += 1
@@ -81,8 +95,9 @@ class Instance:
         for block in blocks:
             self._known[block] = None
             self._known.move_to_end(block)
-        while len(self._known) > _REMEMBERED:
+        while len(self._known) > min(_REMEMBERED, max(self.capacity / max(size, 1), len(self._held))):
             self._known.popitem(last=False)
+        return made
 
     def end(self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False) -> None:
         """Removes work that has ended."""
@@ -99,6 +114,7 @@ class Instance:
         """Drops all work: it ended with its event loop."""
         self.load = self.running = self.quick = 0
         self._held.clear()
+        self.computing.clear()
 
     def held(self, blocks: Sequence[int]) -> int:
         """Returns the number of leading blocks of a prompt that running requests hold."""
@@ -106,10 +122,35 @@ class Instance:
 
     def known(self, tokens: Sequence[int], blocks: Sequence[int], size: int) -> int:
         """Returns the number of leading tokens of a prompt that it has computed, or was given to compute."""
-        found = size * sum(1 for _ in takewhile(self._known.__contains__, blocks))
+        if not blocks or blocks[0] not in self._known:
+            return 0  # an engine's cache has what came through its queue
         if isinstance(self.engine, PrefixCache):
-            found = max(found, self.engine.cached(tokens))
-        return found
+            return max(self.engine.cached(tokens), size * self.held(blocks))
+        return size * sum(1 for _ in takewhile(self._known.__contains__, blocks))
+
+    def computes(self, tokens: Sequence[int], blocks: Sequence[int], size: int, rank: int) -> int:
+        """Returns how many more tokens of a prompt will be known once a request that runs has computed its own.
+
+        Only those of requests with at least this rank count: another one may wait in the engine for longer.
+        """
+        able = [each.blocks for each in self.computing if each.rank >= rank and blocks and each.first == blocks[0]]
+        if not able:
+            return 0
+        if isinstance(self.engine, PrefixCache):
+            ready = self.engine.cached(tokens) // size
+        else:
+            under_way = frozenset[int]().union(*(each.blocks for each in self.computing))
+            ready = sum(1 for _ in takewhile(lambda block: block in self._known and block not in under_way, blocks))
+        return size * max(sum(1 for _ in takewhile(each.__contains__, blocks[ready:])) for each in able)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Computing:
+    """The blocks of a prompt that is being prefilled: all keys, the first one, and the rank of its request."""
+
+    blocks: frozenset[int]
+    first: int
+    rank: int
 
 
 def block_keys(tokens: Sequence[int], size: int) -> list[int]:
@@ -137,34 +178,65 @@ def idlest(instances: Iterable[Instance]) -> Instance | None:
     return min(idle, key=lambda instance: instance.served, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What placement knows of a request to an LLM.
+
+    tokens, blocks, size: its prompt, the keys of its blocks, tokens per block. output: tokens reserved for the output.
+    quick: it has to be quick.
+    """
+
+    tokens: Sequence[int]
+    blocks: Sequence[int]
+    size: int
+    output: int
+    quick: bool = False
+
+    @property
+    def whole(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.tokens) + self.output
+
+
 def roomiest(
     instances: Iterable[Instance],
-    tokens: Sequence[int],
-    blocks: Sequence[int],
-    size: int,
-    output: int,
+    asked: Asked,
     *,
-    quick: bool = False,
     mixing: bool = False,
-) -> Instance | None:
-    """Returns the instance for an LLM request: fewest tokens occupied or to be computed; None if all are full.
+    affinity: bool = True,
+    waiting: Mapping[Instance, int] | None = None,
+) -> tuple[Instance | None, Instance | None]:
+    """Returns the instance for an LLM request, None if all are full, and the full one that it had better wait for.
 
-    blocks, size: keys of the prompt's blocks, tokens per block. output: tokens reserved for the output. quick: it has
-    to be quick. mixing: there are requests that need not be; where instances have a ``latency_capacity``, these go
-    apart from quick ones, if they can. A request larger than the capacity runs alone.
+    mixing: there are requests that have to be quick and others; where instances have a ``latency_capacity``, they go
+    apart, if they can. affinity: False counts load only, wherever the prompt's prefix is. waiting: if given, tokens of
+    requests that wait for each instance; the second result is then an instance that is full, but costs less than the
+    first. A request larger than the capacity runs alone.
     """
-    whole = len(tokens) + output
+    able = in_service(instances)
     fitting = [
-        instance
-        for instance in in_service(instances)
-        if not instance.running or instance.load + whole - instance.held(blocks) * size <= instance.limit(quick=quick)
+        each
+        for each in able
+        if not each.running
+        or each.load + asked.whole - each.held(asked.blocks) * asked.size <= each.limit(quick=asked.quick)
     ]
-    if len(fitting) < 2:
-        return fitting[0] if fitting else None
-    ranks = {each: _harm(each, quick=quick) if mixing else 0 for each in fitting}
-    return min(
-        fitting, key=lambda each: (ranks[each], each.load + whole - each.known(tokens, blocks, size), each.served)
-    )
+    if len(able) < 2 or not fitting or (len(fitting) < 2 and waiting is None):
+        return (fitting[0] if fitting else None), None
+    ranks = {each: _harm(each, quick=asked.quick) if mixing else 0 for each in able}
+    costs = {each: _cost(each, asked, affinity) + (waiting or {}).get(each, 0) for each in able}
+    best = min(fitting, key=lambda each: (ranks[each], costs[each], each.served))
+    if waiting is None:
+        return best, None
+    full = min((each for each in able if each not in fitting), key=costs.__getitem__, default=best)
+    return best, full if costs[full] < costs[best] else None
+
+
+def _cost(instance: Instance, asked: Asked, affinity: bool) -> float:
+    """Returns the tokens that a request would wait for or with on an instance, and make others wait for."""
+    prompt = asked.tokens, asked.blocks, asked.size
+    shared = asked.size * instance.held(asked.blocks)  # occupies no further room, and is no work
+    known = instance.known(*prompt) if affinity else 0
+    return instance.load - shared + asked.output + (len(asked.tokens) - known) * (1 + instance.running)
 
 
 def separates(instance: Instance) -> bool:

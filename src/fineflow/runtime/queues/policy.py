@@ -113,14 +113,15 @@ def by_start(waiting: Sequence[Waiting], slots: int) -> list[Take]:
     as those of its document, however short its own path is.
     """
     longest = _longest_paths(waiting)
-    began: dict[str, tuple[float, int]] = {}  # query -> its start, and its earliest request
+    began: dict[str, float] = {}
     for request in waiting:
-        found = request.started, request.number
-        began[request.query] = min(began.get(request.query, found), found)
+        began[request.query] = min(began.get(request.query, request.started), request.started)
 
-    def rank(request: Waiting) -> tuple[bool, tuple[float, int], float, int, int]:
+    def rank(request: Waiting) -> tuple[bool, float, int, str, float, int, int]:
         slack = request.op is Op.DECODE and request.path < _CRITICAL * longest[request.query]
-        return slack, began[request.query], -request.path, -request.depth, request.number
+        # Ids of queries count up: of those that began at the same moment, one comes first in all its steps.
+        whose = began[request.query], len(request.query), request.query
+        return slack, *whose, -request.path, -request.depth, request.number
 
     order = sorted(waiting, key=rank)
     room = slots // _SMALL

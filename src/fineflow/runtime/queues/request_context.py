@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from fineflow.ir import Op
@@ -35,6 +36,25 @@ objective: ContextVar[str] = ContextVar("fineflow_objective", default=LATENCY)
 
 must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=False)
 """True while the current code blocks an event loop: callers that hold a permit may need that loop to finish."""
+
+
+_at_end: dict[str, Callable[[], None]] = {}  # query -> what to do when its call ends
+
+
+def when_ended(query: str, call: Callable[[], None]) -> None:
+    """Calls ``call`` when the call of a query ends, on the thread where it does; the latest for each query counts."""
+    _at_end[query] = call
+
+
+def forget_end(query: str) -> None:
+    """Drops what ``when_ended`` was told of a query."""
+    _at_end.pop(query, None)
+
+
+def query_ended(query: str) -> None:
+    """Notes that the call of a query has ended."""
+    if _at_end and (call := _at_end.pop(query, None)) is not None:
+        call()
 
 
 def waiting_record(number: int, op: Op, items: int) -> Waiting:
