@@ -23,6 +23,7 @@ from fineflow.verification.settings import Difference, Verify
 
 if TYPE_CHECKING:  # imported on first use, see below
     from fineflow import telemetry as telemetry
+    from fineflow.adaptation.api import adaptive
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
     from fineflow.recording.recorder import record
 
@@ -42,6 +43,7 @@ __all__ = [
     "Statistics",
     "VerificationStatistics",
     "Verify",
+    "adaptive",
     "costs",
     "effects",
     "engine",
@@ -65,6 +67,7 @@ _ROUTING = Lazy("fineflow.instrumentation.instrument")
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "adaptive": Lazy("fineflow.adaptation.api"),
         "instrument": _ROUTING,
         "paused": _ROUTING,
         "record": Lazy("fineflow.recording.recorder"),
