@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 
-from fineflow.adaptation.configuration import Configuration
+from fineflow.adaptation.configuration import GOLDEN, Configuration
 from fineflow.adaptation.controller import Controller
 from fineflow.adaptation.decisions import AdaptiveStatistics, Decision
 from fineflow.adaptation.langchain import ChainKnobs, State
@@ -28,7 +29,7 @@ class AdaptiveChain(Runnable[Any, Any]):
 
     def __init__(self, knobs: ChainKnobs, controller: Controller) -> None:
         self._knobs, self._controller = knobs, controller
-        self._last: ContextVar[Decision | None] = ContextVar("fineflow-adaptive-last", default=None)
+        self._calls: ContextVar[list[Decision] | None] = ContextVar("fineflow-adaptive-calls", default=None)
         self.name = "adaptive"
 
     # Decisions
@@ -36,7 +37,8 @@ class AdaptiveChain(Runnable[Any, Any]):
     @property
     def last(self) -> Decision | None:
         """The decision for the last call in this context (thread or task), or else for the last one anywhere."""
-        return self._last.get() or self._controller.log.last
+        calls = self._calls.get()
+        return calls[-1] if calls else self._controller.log.last
 
     def statistics(self) -> AdaptiveStatistics:
         """Returns counts, and the last decisions."""
@@ -49,25 +51,34 @@ class AdaptiveChain(Runnable[Any, Any]):
     # Runnable
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        return self._call_with_config(self._invoke, input, config, **kwargs)
+        self._calls.set([])  # stock runs the rest in a copy of this context, which holds the same list
+        run: Any = self._invoke
+        return self._call_with_config(run, input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+        self._calls.set([])
+        run: Any = self._ainvoke
+        return await self._acall_with_config(run, input, config, **kwargs)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
+        self._calls.set([])
+        run: Any = self._stream
+        yield from self._transform_stream_with_config(iter([input]), run, config, **kwargs)
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         async def inputs() -> AsyncIterator[Any]:
             yield input
 
-        async for piece in self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs):
+        self._calls.set([])
+        run: Any = self._astream
+        async for piece in self._atransform_stream_with_config(inputs(), run, config, **kwargs):
             yield piece
 
     def _invoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         decision, state = self._decide(input, config)
         with self._controller.running(decision):
             answer = self._knobs.answering(decision.configuration).invoke(state, _named(config, decision), **kwargs)
+        self._learn(state)
         return self._marked(answer, decision)
 
     async def _ainvoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
@@ -75,6 +86,7 @@ class AdaptiveChain(Runnable[Any, Any]):
         with self._controller.running(decision):
             chosen = self._knobs.answering(decision.configuration)
             answer = await chosen.ainvoke(state, _named(config, decision), **kwargs)
+        self._learn(state)
         return self._marked(answer, decision)
 
     def _stream(self, inputs: Iterator[Any], config: RunnableConfig, **kwargs: Any) -> Iterator[Any]:
@@ -84,6 +96,7 @@ class AdaptiveChain(Runnable[Any, Any]):
             with self._controller.running(decision):
                 chosen = self._knobs.answering(decision.configuration)
                 yield from chosen.stream(state, _named(config, decision), **kwargs)
+            self._learn(state)
 
     async def _astream(self, inputs: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any) -> AsyncIterator[Any]:
         async for input in inputs:
@@ -94,6 +107,7 @@ class AdaptiveChain(Runnable[Any, Any]):
                 chosen = self._knobs.answering(decision.configuration)
                 async for piece in chosen.astream(state, _named(config, decision), **kwargs):
                     yield piece
+            self._learn(state)
 
     # Parts
 
@@ -112,8 +126,23 @@ class AdaptiveChain(Runnable[Any, Any]):
         return decision, self._state(given, query, decision, found)
 
     def _state(self, given: Any, query: str, decision: Decision, found: list[Document]) -> State:
-        self._last.set(decision)
+        if (calls := self._calls.get()) is not None:
+            calls.append(decision)
         return {"input": given, "query": query, "documents": found[: decision.configuration.num_chunks]}
+
+    def _learn(self, state: State) -> None:
+        async def golden() -> str:
+            answer = await self._knobs.configure(GOLDEN).ainvoke(state["input"])
+            answer = answer[self._knobs.shape.output] if self._knobs.shape.output is not None else answer
+            return answer.text if isinstance(answer, BaseMessage) else str(answer)
+
+        context = copy_context()
+        context.run(var_child_runnable_config.set, None)  # a golden run is no part of the user's run
+        self._controller.learn(state["query"], golden, context)
+
+    def close(self) -> None:
+        """Cancels feedback that is being made in the background. The object stays usable."""
+        self._controller.feedback.close()
 
     def _first(self, decision: Decision) -> Iterator[Any]:
         if self._knobs.shape.output is not None:

@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from fineflow.adaptation.chooser import Choice, Situation, best_fit, middle
-from fineflow.adaptation.configuration import Configuration, Space
+from fineflow.adaptation.configuration import Space
 from fineflow.adaptation.decisions import Decision, Log
+from fineflow.adaptation.feedback import Feedback
 from fineflow.adaptation.mapping import FALLBACK, LARGEST, pruned
-from fineflow.adaptation.memory import Memory, Need, Sizes
+from fineflow.adaptation.memory import Memory, Sizes
 from fineflow.adaptation.profiler import Estimate, Profiler
 from fineflow.adaptation.speed import Speed
 from fineflow.runtime.events import now
@@ -71,7 +73,7 @@ class Controller:
     def __init__(self, profiler: Profiler, memory: Memory, speed: Speed, texts: Texts, settings: Settings) -> None:
         self.profiler, self.memory, self.speed, self.settings = profiler, memory, speed, settings
         self.log = Log()
-        self.feedback = ""  # examples for the profiler's prompt
+        self.feedback = Feedback(profiler, self.log)
         self._texts = texts
         self._spaces: deque[Space] = deque(maxlen=_RECENT)
         self._count = lru_cache(4096)(texts.count)
@@ -82,7 +84,7 @@ class Controller:
         Raises what ``search`` raises. A profiler that fails, or takes longer than it may, is noted in the decision.
         """
         began = now()
-        asking = asyncio.ensure_future(self.profiler.estimate(query, self.feedback))
+        asking = asyncio.ensure_future(self.profiler.estimate(query, self.feedback.text))
         asking.add_done_callback(_retrieved)
         try:
             found = await search()
@@ -95,7 +97,7 @@ class Controller:
     def decide_sync(self, query: str, search: Callable[[], T]) -> tuple[Decision, T]:
         """Does the same in a thread. The profiler runs on the runtime's loop."""
         began = now()
-        asking = RuntimeSubmission(lambda: self.profiler.estimate(query, self.feedback))
+        asking = RuntimeSubmission(lambda: self.profiler.estimate(query, self.feedback.text))
         try:
             asking.start()
             found = search()
@@ -186,9 +188,10 @@ class Controller:
         self.speed.learn(decision.need, took)
         self.log.ended(decision, took + decision.searched + decision.waited)
 
-    def need(self, configuration: Configuration, query: str, texts: Sequence[str]) -> Need:
-        """Returns what a configuration needs for a query."""
-        return Need.of(configuration, self.sizes(query, texts))
+    def learn(self, query: str, golden: Callable[[], Awaitable[str]], context: Context) -> None:
+        """Counts an answered query, and learns from every 30th one in the background (``Feedback``)."""
+        if self.settings.feedback and self.feedback.due():
+            self.feedback.learn(query, golden, context)
 
 
 def _outcome(asking: Future[Any] | asyncio.Future[Any]) -> tuple[Estimate | None, tuple[str, str]]:

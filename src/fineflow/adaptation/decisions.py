@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ _NOTHING = Need(0, 0, 0, 0)
 _RECENT = 256  # decisions that are kept
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Decision:
     """One query: how it was answered, and why.
 
@@ -102,7 +102,7 @@ class Log:
     _counts: dict[str, Counter[Any]] = field(
         default_factory=lambda: {name: Counter() for name in ("configuration", "space", "problem", "feedback")}
     )
-    _seconds: Counter[str] = field(default_factory=Counter)  # of ended calls
+    _seconds: dict[str, float] = field(default_factory=dict)  # of ended calls
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def decided(self, decision: Decision, problem: str) -> None:
@@ -114,16 +114,12 @@ class Log:
             if problem:
                 self._counts["problem"][problem] += 1
 
-    def ended(self, decision: Decision, seconds: float) -> Decision:
-        """Notes the seconds of a call that returned an answer. Returns the decision with them."""
-        whole = replace(decision, seconds=seconds)
+    def ended(self, decision: Decision, seconds: float) -> None:
+        """Notes the seconds of a call that returned an answer."""
         with self._lock:
-            for i, each in enumerate(self._recent):
-                if each is decision:
-                    self._recent[i] = whole
+            decision.seconds = seconds
             for name, value in (("all", seconds), ("profiler", decision.profiled), ("waited", decision.waited)):
-                self._seconds[name] += value  # type: ignore[assignment]
-        return whole
+                self._seconds[name] = self._seconds.get(name, 0.0) + value
 
     def feedback(self, *, failed: bool) -> None:
         """Counts a golden run."""
@@ -133,7 +129,7 @@ class Log:
     def statistics(self) -> AdaptiveStatistics:
         """Returns a snapshot."""
         with self._lock:
-            whole = self._seconds["all"] or 1.0
+            whole = self._seconds.get("all") or 1.0
             counts = {name: dict(counter) for name, counter in self._counts.items()}
             return AdaptiveStatistics(
                 queries=sum(counts["configuration"].values()),
@@ -142,8 +138,8 @@ class Log:
                 problems=MappingProxyType(counts["problem"]),
                 feedback=counts["feedback"].get(False, 0),
                 feedback_failed=counts["feedback"].get(True, 0),
-                profiler_share=self._seconds["profiler"] / whole,
-                critical_share=self._seconds["waited"] / whole,
+                profiler_share=self._seconds.get("profiler", 0.0) / whole,
+                critical_share=self._seconds.get("waited", 0.0) / whole,
                 recent=tuple(self._recent),
             )
 

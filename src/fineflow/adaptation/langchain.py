@@ -82,10 +82,12 @@ class ChainKnobs:
         def make() -> Runnable[Any, Any]:
             number = configuration.num_chunks
             found = with_chunks(self.shape.retriever, number) | RunnableLambda(_First(number))
-            state = RunnableLambda(self.shape.given)
-            state = state | RunnableParallel(input=RunnablePassthrough(), query=self.shape.query)
-            state = state | RunnablePassthrough.assign(documents=RunnableLambda(_query) | found)
-            return state | self._whole(self._answer(configuration))
+            return _first_of(
+                RunnableLambda(self.shape.given),
+                RunnableParallel(input=RunnablePassthrough(), query=self.shape.query),
+                RunnablePassthrough.assign(documents=RunnableLambda(_query) | found),
+                self._whole(self._answer(configuration)),
+            )
 
         return self._kept(configuration, make)
 

@@ -48,21 +48,22 @@ class Profiler:
         self._ask: Callable[[str], Any] = _asking(model)
         self._kept: OrderedDict[str, Estimate] = OrderedDict()
 
-    async def estimate(self, question: str, feedback: str = "") -> Estimate:
-        """Returns the profile of a question. feedback: examples that the prompt shows.
+    async def estimate(self, question: str, feedback: str = "", *, keep: bool = True) -> Estimate:
+        """Returns the profile of a question. feedback: examples that the prompt shows. keep: once is enough.
 
         Raises what the model raises; ValueError for an answer that holds no profile.
         """
-        if (kept := self._kept.get(question)) is not None:
+        if keep and (kept := self._kept.get(question)) is not None:
             return kept
         began = now()
         said = self._ask(asked(question, self.corpus, self.chunk_size, feedback, self.prompt))
         said = await said if isawaitable(said) else said
         text, confidence = _read(said)
         found = Estimate(profile_in(text), confidence, now() - began)
-        self._kept[question] = Estimate(found.profile, confidence, 0.0)
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+        if keep:
+            self._kept[question] = Estimate(found.profile, confidence, 0.0)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
         return found
 
 

@@ -26,8 +26,8 @@ from fineflow.errors import PlanningError
 
 _EXPECTED = (
     'fineflow.adaptive expected {"context": retriever | format, ...} | prompt | model (or with '
-    "RunnablePassthrough.assign), create_retrieval_chain(...), RetrievalQA, a RetrieverQueryEngine of LlamaIndex, or an "
-    "object with configure(configuration)"
+    "RunnablePassthrough.assign), create_retrieval_chain(...), RetrievalQA, a RetrieverQueryEngine of LlamaIndex, or "
+    "an object with configure(configuration)"
 )
 
 

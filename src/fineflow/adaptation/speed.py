@@ -13,7 +13,9 @@ _CALLS = 20  # recent calls that the slowdown is learned from
 
 
 class Speed:
-    """Seconds by the cost model of an engine, times the median slowdown of recent calls: load, and what is not modelled.
+    """Seconds by the cost model of an engine, times the median slowdown of recent calls.
+
+    The slowdown stands for load, and for all that the model leaves out.
 
     engine: name of the LLM; None if unknown, then the priors of the cost model apply.
     """
