@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -111,11 +110,12 @@ def _arrivals(number: int, rate: float, chance: random.Random) -> list[float]:
 
 
 async def _part(ask: Ask, questions: Sequence[Question], moments: Sequence[float]) -> list[tuple[Reply, float]]:
-    start = time.perf_counter()
+    now = asyncio.get_running_loop().time
+    start = now()
 
     async def one(question: Question, moment: float) -> tuple[Reply, float]:
-        await asyncio.sleep(max(start + moment - time.perf_counter(), 0.0))
+        await asyncio.sleep(max(start + moment - now(), 0.0))
         reply = await ask(question.text)
-        return reply, time.perf_counter() - start - moment
+        return reply, now() - start - moment
 
     return list(await asyncio.gather(*map(one, questions, moments)))
