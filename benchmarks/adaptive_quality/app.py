@@ -8,8 +8,9 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnablePassthrough
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 from transformers import ContinuousBatchingConfig
 
@@ -18,7 +19,7 @@ from fineflow.demo.app import ANSWER, CLASSIFY, format_docs
 from fineflow.demo.data import default_model
 from fineflow.engines import SentenceTransformerEngine, TransformersEngine, bundled_minilm
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineLLM
-from fineflow.protocols import Message
+from fineflow.protocols import LLMEngine, Message
 from fineflow.runtime.loop.submission import run_sync
 
 CHUNK = 300  # characters: a paragraph of the bundled corpus, about 75 tokens of its model
@@ -68,14 +69,25 @@ def load(dataset: Dataset, model: str | None = None, kv_tokens: int = 8192) -> B
     run_sync(engine.start)
     embedding = SentenceTransformerEngine(bundled_minilm())
     embedding.load()
-    store = InMemoryVectorStore(EngineEmbeddings(embedding))
+    store, chunks = stored(dataset, embedding)
+    chain = chain_of(store.as_retriever(), engine)
+    return Bench(chain, engine, embedding, FieldProfiler(engine), len(chunks))
+
+
+def stored(dataset: Dataset, embedding: SentenceTransformerEngine | None = None) -> tuple[VectorStore, list[str]]:
+    """Returns a store of the documents' chunks, and the chunks."""
+    store = InMemoryVectorStore(EngineEmbeddings(embedding or SentenceTransformerEngine(bundled_minilm())))
     splitter = RecursiveCharacterTextSplitter(chunk_size=CHUNK, chunk_overlap=0)
     chunks = [text for document in dataset.documents for text in splitter.split_text(document)]
     store.add_texts(chunks)
+    return store, chunks
+
+
+def chain_of(retriever: BaseRetriever, engine: LLMEngine) -> Runnable[str, str]:
+    """Returns the chain that is configured: question → answer."""
     llm = ChatEngine(engine=engine, max_tokens=ANSWER_TOKENS)
-    found = store.as_retriever() | format_docs
-    chain = {"context": found, "question": RunnablePassthrough()} | ANSWER | llm | StrOutputParser()
-    return Bench(chain, engine, embedding, FieldProfiler(engine), len(chunks))
+    context = retriever | format_docs
+    return {"context": context, "question": RunnablePassthrough()} | ANSWER | llm | StrOutputParser()
 
 
 class FieldProfiler:
@@ -87,7 +99,7 @@ class FieldProfiler:
     object, more than for most answers.
     """
 
-    def __init__(self, engine: TransformersEngine) -> None:
+    def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
         self._model = EngineLLM(engine=engine, logprobs=True)
 

@@ -88,7 +88,9 @@ def qmsum(path: Path) -> Dataset:
     documents, questions = [], []
     with _format(path, "QMSum: meetings with meeting_transcripts, general_query_list and specific_query_list"):
         for meeting in _lines(path) if path.suffix == ".jsonl" else [json.loads(path.read_text(encoding="utf-8"))]:
-            documents.append("\n".join(f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"]))
+            documents.append(
+                "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"])
+            )
             for one in meeting["specific_query_list"]:
                 questions.append(Question(one["query"], (one["answer"],), "summary", len(one["relevant_text_span"])))
     return Dataset("qmsum", "Transcripts of meetings", documents, questions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -22,6 +23,7 @@ class Measured:
     questions: list[Question] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)  # seconds from the arrival of the question to its answer
+    work: list[float] = field(default_factory=list)  # seconds of processor time; 0 where questions overlap
     f1: list[float] = field(default_factory=list)
 
     @property
@@ -35,7 +37,9 @@ class Measured:
     def by_kind(self) -> dict[str, float]:
         """Returns the mean F1 for each kind of question."""
         kinds = dict.fromkeys(question.kind for question in self.questions)
-        return {kind: fmean(f1 for f1, q in zip(self.f1, self.questions, strict=True) if q.kind == kind) for kind in kinds}
+        return {
+            kind: fmean(f1 for f1, q in zip(self.f1, self.questions, strict=True) if q.kind == kind) for kind in kinds
+        }
 
     def profiler(self) -> dict[str, float]:
         """Returns the profiler's share of the delay, and the share that calls waited for it after their search."""
@@ -60,6 +64,7 @@ class Measured:
             "exact": fmean(exact_match(r.text, q.answers) for r, q in zip(self.replies, self.questions, strict=True)),
             "delay_s": self.mean_delay,
             "delay_interval_s": mean_interval(self.delays),
+            "work_s": fmean(self.work),
             "f1_by_kind": self.by_kind(),
             "profiler": self.profiler(),
             "chosen": {each: chosen.count(each) for each in dict.fromkeys(chosen)},
@@ -70,7 +75,7 @@ async def measure(
     asks: Mapping[str, Ask],
     questions: Sequence[Question],
     *,
-    rate: float,
+    rate: float | None,
     rounds: int,
     seed: int,
     reset: Callable[[], None],
@@ -78,24 +83,27 @@ async def measure(
 ) -> dict[str, Measured]:
     """Returns what each system answered, and how long it took.
 
-    Questions arrive at random (a Poisson process of ``rate`` per second), at the same moments for each system. In each
-    round all systems get the same part of the questions one after the other, in another order each time, so that load
-    from elsewhere meets all of them. ``reset`` is called before each part.
+    Questions arrive at random (a Poisson process of ``rate`` per second), at the same moments for each system; without a
+    rate, each when the one before is answered. In each round all systems get the same part of the questions, one system
+    after the other, in another order each time, so that load from elsewhere meets all of them. ``reset`` is called before
+    each part.
     """
     chance = random.Random(seed)
     found = {name: Measured(name) for name in asks}
     for number in range(rounds):
         part = questions[number::rounds]
-        moments = _arrivals(len(part), rate, chance)
+        moments = [] if rate is None else _arrivals(len(part), rate, chance)
         order = list(asks)
         chance.shuffle(order)
         for name in order:
             await asyncio.to_thread(reset)
             one = found[name]
-            for question, (reply, delay) in zip(part, await _part(asks[name], part, moments), strict=True):
+            replies = await (_alone(asks[name], part) if rate is None else _part(asks[name], part, moments))
+            for question, (reply, delay, work) in zip(part, replies, strict=True):
                 one.questions.append(question)
                 one.replies.append(reply)
                 one.delays.append(delay)
+                one.work.append(work)
                 one.f1.append(token_f1(reply.text, question.answers))
             progress(f"round {number + 1} of {rounds}, {name}: mean F1 {one.mean_f1:.3f}, delay {one.mean_delay:.3f} s")
     return found
@@ -109,13 +117,22 @@ def _arrivals(number: int, rate: float, chance: random.Random) -> list[float]:
     return moments
 
 
-async def _part(ask: Ask, questions: Sequence[Question], moments: Sequence[float]) -> list[tuple[Reply, float]]:
+async def _part(ask: Ask, questions: Sequence[Question], moments: Sequence[float]) -> list[tuple[Reply, float, float]]:
     now = asyncio.get_running_loop().time
     start = now()
 
-    async def one(question: Question, moment: float) -> tuple[Reply, float]:
+    async def one(question: Question, moment: float) -> tuple[Reply, float, float]:
         await asyncio.sleep(max(start + moment - now(), 0.0))
         reply = await ask(question.text)
-        return reply, now() - start - moment
+        return reply, now() - start - moment, 0.0
 
     return list(await asyncio.gather(*map(one, questions, moments)))
+
+
+async def _alone(ask: Ask, questions: Sequence[Question]) -> list[tuple[Reply, float, float]]:
+    now, found = asyncio.get_running_loop().time, []
+    for question in questions:
+        start, worked = now(), time.process_time()
+        reply = await ask(question.text)
+        found.append((reply, now() - start, time.process_time() - worked))
+    return found

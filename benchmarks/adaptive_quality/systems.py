@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import fineflow
-from benchmarks.adaptive_quality.app import SUMMARY, Bench
+from benchmarks.adaptive_quality.app import SUMMARY
 from benchmarks.adaptive_quality.datasets import Dataset, Question
 from benchmarks.adaptive_quality.scores import token_f1
 from fineflow.adaptation import Configuration, Decision, Profiler
@@ -38,7 +38,7 @@ class Reply:
     decision: Decision | None = None
 
 
-def systems(bench: Bench, dataset: Dataset, best: Mapping[str, Configuration]) -> dict[str, Ask]:
+def systems(bench: Any, dataset: Dataset, best: Mapping[str, Configuration]) -> dict[str, Ask]:
     """Returns everything that is compared, by name. best: configuration for each complexity."""
     made = _adaptive(bench, dataset)
     found = {str(each): _fixed(made, each) for each in GRID}
@@ -48,7 +48,7 @@ def systems(bench: Bench, dataset: Dataset, best: Mapping[str, Configuration]) -
     return found
 
 
-async def calibrated(bench: Bench, dataset: Dataset, questions: Sequence[Question]) -> dict[str, Configuration]:
+async def calibrated(bench: Any, dataset: Dataset, questions: Sequence[Question]) -> dict[str, Configuration]:
     """Returns the configuration with the highest mean F1 for each complexity, of questions that nothing else uses."""
     made = _adaptive(bench, dataset)
     room = asyncio.Semaphore(TOGETHER)
@@ -69,7 +69,7 @@ async def calibrated(bench: Bench, dataset: Dataset, questions: Sequence[Questio
     return best
 
 
-def _adaptive(bench: Bench, dataset: Dataset, **settings: Any) -> Any:
+def _adaptive(bench: Any, dataset: Dataset, **settings: Any) -> Any:
     profiler = Profiler(bench.profiler, dataset.about, prompt="{question}")
     return fineflow.adaptive(
         bench.chain,
@@ -98,7 +98,7 @@ def _fixed(made: Any, configuration: Configuration) -> Ask:
     return ask
 
 
-def _by_complexity(bench: Bench, made: Any, best: Mapping[str, Configuration]) -> Ask:
+def _by_complexity(bench: Any, made: Any, best: Mapping[str, Configuration]) -> Ask:
     """AdaptiveRAG: a model says how complex the question is, and the configuration follows from that alone."""
 
     async def ask(question: str) -> Reply:
@@ -107,5 +107,5 @@ def _by_complexity(bench: Bench, made: Any, best: Mapping[str, Configuration]) -
     return ask
 
 
-async def _complexity(bench: Bench, question: str) -> str:
+async def _complexity(bench: Any, question: str) -> str:
     return str(json.loads(str((await bench.profiler(question)).content))["complexity"])

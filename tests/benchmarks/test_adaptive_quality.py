@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("langchain_core")
 pytest.importorskip("transformers")
 
+from benchmarks.adaptive_quality.app import FieldProfiler
 from benchmarks.adaptive_quality.datasets import KINDS, UNANSWERABLE, UNKNOWN, Question, bundled
 from benchmarks.adaptive_quality.loaders import finsec, musique, qmsum, squad
 from benchmarks.adaptive_quality.run import Measured, measure
@@ -19,6 +20,8 @@ from benchmarks.adaptive_quality.scores import difference_interval, exact_match,
 from benchmarks.adaptive_quality.systems import Reply
 from benchmarks.adaptive_quality.verdict import frontier, judge
 
+from fineflow.adaptation import Profiler
+from fineflow.engines import EmulatedLLM
 from fineflow.testing import virtual
 
 
@@ -183,6 +186,36 @@ def test_other_formats_are_named(tmp_path: Path, load: object) -> None:
         load(file)  # type: ignore[operator]
 
 
+# The profiler
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "profile"),
+    [
+        (("low", "false", "1"), 3, "complexity low, joint reasoning no, pieces 1, summaries of 30 words"),
+        (("high", "true", "3", "80"), 4, "complexity high, joint reasoning yes, pieces 3, summaries of 80 words"),
+    ],
+    ids=["no summaries", "with summaries"],
+)
+def test_the_profiler_decodes_only_the_values(values: tuple[str, ...], steps: int, profile: str) -> None:
+    fields = ('{"complexity": "', '", "joint_reasoning":', ', "pieces": ', ', "summary_words":')
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return values[next(i for i, field in enumerate(fields) if prompt.endswith(field))] + "} and more"
+
+    profiler = FieldProfiler(EmulatedLLM(answer))
+    estimate = virtual.run(Profiler(profiler, prompt="{question}").estimate("Who founded the firm?")).value
+    assert str(estimate.profile) == profile
+    assert estimate.confidence == 1.0  # of the values, as the engine reports them
+    assert len(prompts) == steps
+    assert "Question: Who founded the firm?" in prompts[0]
+    assert all(
+        later.startswith(former + value) for former, later, value in zip(prompts, prompts[1:], values, strict=False)
+    )
+
+
 # Measuring
 
 
@@ -226,7 +259,7 @@ def test_each_system_gets_the_same_questions_at_the_same_moments() -> None:
 def measured(name: str, f1: float, delay: float, number: int = 40) -> Measured:
     asked = [question(f"q{i}") for i in range(number)]
     right = [1.0 if i < f1 * number else 0.0 for i in range(number)]
-    return Measured(name, asked, [Reply("")] * number, [delay] * number, right)
+    return Measured(name, asked, [Reply("")] * number, [delay] * number, [0.0] * number, right)
 
 
 def test_the_verdict_compares_with_the_quickest_that_is_as_good() -> None:
