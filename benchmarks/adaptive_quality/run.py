@@ -83,10 +83,10 @@ async def measure(
 ) -> dict[str, Measured]:
     """Returns what each system answered, and how long it took.
 
-    Questions arrive at random (a Poisson process of ``rate`` per second), at the same moments for each system; without a
-    rate, each when the one before is answered. In each round all systems get the same part of the questions, one system
-    after the other, in another order each time, so that load from elsewhere meets all of them. ``reset`` is called before
-    each part.
+    Questions arrive at random (a Poisson process of ``rate`` per second), at the same moments for each system; without
+    a rate, each when the one before is answered. In each round all systems get the same part of the questions, one
+    system after the other, in another order each time, so that load from elsewhere meets all of them. ``reset`` is
+    called before each part.
     """
     chance = random.Random(seed)
     found = {name: Measured(name) for name in asks}

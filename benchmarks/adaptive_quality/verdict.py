@@ -16,8 +16,8 @@ class Verdict:
     """How one system stands against the fixed configurations.
 
     equal_or_better: fixed configurations whose F1 is at least its own. against: the quickest of them, or the one with
-    the highest F1 if there is none. ratio: delay of that one over its own. similar: the best fixed configuration that is
-    not slower than ``SIMILAR`` times its delay; None if all are. f1_ahead: interval of the difference in F1 to it.
+    the highest F1 if there is none. ratio: delay of that one over its own. similar: the best fixed configuration that
+    is not slower than ``SIMILAR`` times its delay; None if all are. f1_ahead: interval of the difference in F1 to it.
     """
 
     system: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -146,7 +147,8 @@ def test_finsec(tmp_path: Path) -> None:
     table = tmp_path / "qna_data.csv"
     table.write_text(
         "Question,Source Docs,Question Type,Source Chunk Type,Answer\n"
-        'What were net sales?,*AAPL*,Single-Doc Single-Chunk RAG,Table,"$81,797 million.\n\nSOURCE(S): 2023 Q3 AAPL.pdf"\n'
+        "What were net sales?,*AAPL*,Single-Doc Single-Chunk RAG,Table,"
+        '"$81,797 million.\n\nSOURCE(S): 2023 Q3 AAPL.pdf"\n'
     )
     hub = tmp_path / "rag_dataset.json"
     example = {"query": "What were net sales?", "reference_contexts": [], "reference_answer": "$81,797 million."}
@@ -247,7 +249,7 @@ def test_each_system_gets_the_same_questions_at_the_same_moments() -> None:
 
     def gaps(name: str) -> list[float]:
         moments = [moment for _, moment in begun[name]]
-        return [b - a for part in (moments[:5], moments[5:]) for a, b in zip(part, part[1:], strict=False)]
+        return [b - a for part in (moments[:5], moments[5:]) for a, b in itertools.pairwise(part)]
 
     assert gaps("slow") == pytest.approx(gaps("quick"))
     assert len(set(gaps("slow"))) == 8  # at random
