@@ -31,6 +31,7 @@ def adaptive(
     fallback: Space = FALLBACK,
     summary_prompt: str = SUMMARY,
     memory: Callable[[], CacheStatistics | None] | None = None,
+    room: int | None = None,
 ) -> Any:
     """Returns an object with the interface of ``obj`` that answers each query in a configuration of its own.
 
@@ -45,6 +46,7 @@ def adaptive(
     profiler's prompt every 30 queries. most_chunks: largest number of chunks. answer_tokens: room for an answer.
     fallback: space without a profile. summary_prompt: template that summarizes a chunk, with the fields question,
     context and words. memory: reads the KV cache of the model's engine; by default that of fineflow's engines.
+    room: most tokens of it that the queries may take together; by default the engine's ``latency_capacity``, or all.
 
     Raises: PlanningError for an object whose knobs are not found; TypeError for a profiler that is none; ValueError for
     settings out of range.
@@ -56,6 +58,6 @@ def adaptive(
     asked = profiler if isinstance(profiler, Profiler) else Profiler(profiler, corpus, chunk_size)
     knobs = ChainKnobs(obj, summary_prompt)
     engine = knobs.engine
-    free = Memory(memory or reader(engine))
+    free = Memory(memory or reader(engine), room or getattr(engine, "latency_capacity", None))
     controller = Controller(asked, free, Speed(getattr(engine, "name", None)), knobs, settings)
     return AdaptiveChain(knobs, controller)

@@ -55,13 +55,13 @@ def best_fit(space: Space, at: Situation) -> Choice:
         if at.need(each).at_once <= at.free:
             late = "" if len(timely) == len(within) else " and ends in time"
             return _chosen(each, at, f"the highest of its space that fits{late}")
-    lowest = timely[-1]
-    if lowest.synthesis == "map_reduce" and at.need(lowest).single <= at.free:
-        return _chosen(lowest, at, "nothing of its space fits as a whole, but the first summaries do")
+    summaries = [each for each in timely if each.synthesis == "map_reduce"]
+    if summaries and at.need(summaries[-1]).single <= at.free:
+        return _chosen(summaries[-1], at, "nothing of its space fits as a whole, but the first summaries do")
     for each in _cheaper(space, at.sizes.chunks):
         if at.need(each).at_once <= at.free and at.timely(each):
             return _chosen(each, at, "nothing of its space fits: as many chunks as do")
-    return _chosen(lowest, at, "not even one chunk fits, so it waits: the lowest of its space")
+    return _chosen(timely[-1], at, "not even one chunk fits, so it waits: the lowest of its space")
 
 
 def middle(space: Space, at: Situation) -> Choice:
@@ -74,8 +74,9 @@ def middle(space: Space, at: Situation) -> Choice:
 def _median(
     space: Space, timely: Sequence[Configuration], at: Situation, reason: str = "the engine reports no free memory"
 ) -> Choice:
-    wanted = (space.middle.num_chunks, space.middle.intermediate_length)
-    found = next((each for each in timely if (each.num_chunks, each.intermediate_length) <= wanted), timely[-1])
+    wanted = space.middle
+    below = [each for each in timely if each.num_chunks <= wanted.num_chunks]
+    found = wanted if wanted in timely else next(iter(below), timely[-1])
     return _chosen(found, at, f"{reason}: the middle of its space")
 
 

@@ -54,11 +54,12 @@ class Memory:
     """Free KV cache of an engine, less what was promised to queries that have not ended.
 
     A query that was just decided on holds nothing yet, and one that waits in a queue is in no figure of the engine, so
-    what queries were chosen for counts until they end. ``read``: the figures; None where they are not known.
+    what queries were chosen for counts until they end. read: the figures; None where they are not known. room: most
+    tokens to be taken, if that is less than the cache: an engine may hold more than it computes soon.
     """
 
-    def __init__(self, read: Callable[[], CacheStatistics | None]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], CacheStatistics | None], room: int | None = None) -> None:
+        self._read, self._room = read, room
         self._promised: dict[int, int] = {}  # by number of the promise
         self._numbers = itertools.count()
 
@@ -71,8 +72,9 @@ class Memory:
         """Returns the tokens that are free now, at least 0; None if the engine does not report them."""
         found = self._read()
         if found is None or not found.total:
-            return None
-        return max(found.total - max(found.total - found.free, self.promised), 0)
+            return None if self._room is None else max(self._room - self.promised, 0)
+        room = found.total if self._room is None else min(self._room, found.total)
+        return max(room - max(found.total - found.free, self.promised), 0)
 
     @contextmanager
     def promise(self, tokens: int) -> Iterator[None]:
