@@ -26,12 +26,14 @@ from fineflow.adaptation import Configuration, Profile
 from fineflow.engines import EmulatedLLM, LLMProfile
 from fineflow.langchain import ChatEngine
 
-# Llama-2-7B in 16 bit: 512 KiB of KV cache per token; 48 GiB at 90 % less 12.6 GiB of weights and 1.6 GiB of activations.
 KV_TOKENS = 59_392
+"""Llama-2-7B in 16 bit: 512 KiB a token, in 90 % of 48 GiB less 12.6 GiB of weights and 1.6 GiB of activations."""
 SERVING = LLMProfile(
     iteration=0.0305, prefill_token=0.00023, decode_sequence=0.0003, sequences=256, blocks=KV_TOKENS // 16
 )
 """Seconds of Llama-2-7B (Ayo, Table 3), cache of a GPU with 48 GiB."""
+ROOM = 16_384
+"""Tokens that adaptive queries take together. The cache holds what this LLM prefills in 14 s; this is 4 s of it."""
 PROFILING = LLMProfile(iteration=0.01, prefill_token=0.00003, decode_sequence=0.0001)
 """A small model on a device of its own that writes a profile of 17 words in 0.2 s: an assumption."""
 SEARCH_SECONDS = 0.1  # embedding and search: an assumption

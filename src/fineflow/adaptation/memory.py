@@ -6,11 +6,14 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fineflow.adaptation.configuration import Configuration
 from fineflow.protocols import CacheStatistics, Measured
 from fineflow.runtime.statistics import statistics
+
+_COUNTED = 4096  # texts whose lengths are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +103,15 @@ def reader(engine: Any) -> Callable[[], CacheStatistics | None]:
         return None if found is None else found.cache
 
     return read
+
+
+def counting(engine: Any) -> Callable[[str], int]:
+    """Returns a function that counts the tokens of a text, as an engine does; a quarter of its length without one.
+
+    Chunks are found again and again, so it remembers the latest texts.
+    """
+
+    def count(text: str) -> int:
+        return len(engine.encode(text)) if engine is not None else max(len(text) // 4, 1)
+
+    return lru_cache(_COUNTED)(count)
