@@ -15,6 +15,7 @@ from fineflow.adaptation.configuration import GOLDEN, Configuration
 from fineflow.adaptation.controller import Controller
 from fineflow.adaptation.decisions import AdaptiveStatistics, Decision
 from fineflow.adaptation.langchain import ChainKnobs, State
+from fineflow.adaptation.own import OwnKnobs
 
 KEY = "configuration"
 
@@ -27,7 +28,7 @@ class AdaptiveChain(Runnable[Any, Any]):
     ``response_metadata``. A text stays a text: see ``last``.
     """
 
-    def __init__(self, knobs: ChainKnobs, controller: Controller) -> None:
+    def __init__(self, knobs: ChainKnobs | OwnKnobs, controller: Controller) -> None:
         self._knobs, self._controller = knobs, controller
         self._calls: ContextVar[list[Decision] | None] = ContextVar("fineflow-adaptive-calls", default=None)
         self.name = "adaptive"
@@ -112,15 +113,15 @@ class AdaptiveChain(Runnable[Any, Any]):
     # Parts
 
     def _decide(self, input: Any, config: RunnableConfig) -> tuple[Decision, State]:
-        given = self._knobs.shape.given(input)
-        query = self._knobs.shape.query.invoke(given, config)
+        given = self._knobs.given(input)
+        query = self._knobs.query.invoke(given, config)
         search = self._knobs.searching(self._controller.settings.most_chunks)
         decision, found = self._controller.decide_sync(query, lambda: search.invoke(query, config))
         return decision, self._state(given, query, decision, found)
 
     async def _adecide(self, input: Any, config: RunnableConfig) -> tuple[Decision, State]:
-        given = self._knobs.shape.given(input)
-        query = await self._knobs.shape.query.ainvoke(given, config)
+        given = self._knobs.given(input)
+        query = await self._knobs.query.ainvoke(given, config)
         search = self._knobs.searching(self._controller.settings.most_chunks)
         decision, found = await self._controller.decide(query, lambda: search.ainvoke(query, config))
         return decision, self._state(given, query, decision, found)
@@ -133,7 +134,7 @@ class AdaptiveChain(Runnable[Any, Any]):
     def _learn(self, state: State) -> None:
         async def golden() -> str:
             answer = await self._knobs.configure(GOLDEN).ainvoke(state["input"])
-            answer = answer[self._knobs.shape.output] if self._knobs.shape.output is not None else answer
+            answer = answer[self._knobs.output] if self._knobs.output is not None else answer
             return answer.text if isinstance(answer, BaseMessage) else str(answer)
 
         context = copy_context()
@@ -145,13 +146,13 @@ class AdaptiveChain(Runnable[Any, Any]):
         self._controller.feedback.close()
 
     def _first(self, decision: Decision) -> Iterator[Any]:
-        if self._knobs.shape.output is not None:
+        if self._knobs.output is not None:
             yield {KEY: decision.configuration.as_dict()}
 
     def _marked(self, answer: Any, decision: Decision) -> Any:
         """Adds the configuration to an answer that has room for it."""
         configuration = decision.configuration.as_dict()
-        if self._knobs.shape.output is not None and isinstance(answer, Mapping):
+        if self._knobs.output is not None and isinstance(answer, Mapping):
             return {**answer, KEY: configuration}
         if isinstance(answer, BaseMessage):
             return answer.model_copy(update={"response_metadata": {**answer.response_metadata, KEY: configuration}})

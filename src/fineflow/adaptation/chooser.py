@@ -41,9 +41,10 @@ class Situation:
 def best_fit(space: Space, at: Situation) -> Choice:
     """Returns the highest configuration of the space that fits now and, with a deadline, ends in time.
 
-    If none fits: ``map_reduce`` with the lowest knobs if its largest request fits, so that it can begin (Figure 8);
-    else, whatever the space says, as many chunks as fit (``map_rerank`` if the space has only that, else ``stuff``);
-    if not even one does, the query has to wait anyway, and gets the lowest configuration of its space.
+    A configuration fits if all its concurrent requests do. ``map_reduce`` with the lowest knobs also does if its
+    largest request fits: it can begin, which ``stuff`` cannot (Figure 8). If none fits: whatever the space says, as
+    many chunks as fit (``map_rerank`` if the space has only that, else ``stuff``); if not even one does, the query has
+    to wait anyway, and gets the lowest configuration of its space's highest method.
     """
     within = [each for each in space if each.num_chunks <= max(len(at.sizes.chunks), space.num_chunks[0])]
     timely = [each for each in within if at.timely(each)]
@@ -51,17 +52,19 @@ def best_fit(space: Space, at: Situation) -> Choice:
         return _in_time(space, at)
     if at.free is None:
         return _median(space, timely, at)
-    for each in timely:
-        if at.need(each).at_once <= at.free:
-            late = "" if len(timely) == len(within) else " and ends in time"
-            return _chosen(each, at, f"the highest of its space that fits{late}")
-    lowest = timely[-1]
-    if lowest.synthesis == "map_reduce" and at.need(lowest).single <= at.free:
-        return _chosen(lowest, at, "nothing of its space fits as a whole, but the first summaries do")
+    for synthesis in reversed(space.syntheses):
+        those = [each for each in timely if each.synthesis == synthesis]
+        for each in those:
+            if at.need(each).at_once <= at.free:
+                late = "" if len(timely) == len(within) else " and ends in time"
+                return _chosen(each, at, f"the highest of its space that fits{late}")
+        if synthesis == "map_reduce" and those and at.need(those[-1]).single <= at.free:
+            return _chosen(those[-1], at, "the first summaries fit, so it can begin: the lowest of this kind")
     for each in _cheaper(space, at.sizes.chunks):
         if at.need(each).at_once <= at.free and at.timely(each):
             return _chosen(each, at, "nothing of its space fits: as many chunks as do")
-    return _chosen(lowest, at, "not even one chunk fits, so it waits: the lowest of its space")
+    waits = [each for each in timely if each.synthesis == timely[0].synthesis][-1]
+    return _chosen(waits, at, "not even one chunk fits, so it waits: the lowest of its kind")
 
 
 def middle(space: Space, at: Situation) -> Choice:
@@ -74,8 +77,9 @@ def middle(space: Space, at: Situation) -> Choice:
 def _median(
     space: Space, timely: Sequence[Configuration], at: Situation, reason: str = "the engine reports no free memory"
 ) -> Choice:
-    wanted = (space.middle.num_chunks, space.middle.intermediate_length)
-    found = next((each for each in timely if (each.num_chunks, each.intermediate_length) <= wanted), timely[-1])
+    wanted = space.middle
+    below = [each for each in timely if each.num_chunks <= wanted.num_chunks]
+    found = wanted if wanted in timely else next(iter(below), timely[-1])
     return _chosen(found, at, f"{reason}: the middle of its space")
 
 

@@ -75,24 +75,23 @@ class Space:
         return text
 
     def __iter__(self) -> Iterator[Configuration]:
-        """Yields the configurations, the highest knobs first.
+        """Yields the configurations, the highest knobs first: by method, then chunks, then the length of summaries.
 
-        At the same number of chunks ``stuff`` comes first: it computes less than ``map_reduce`` (section 4.3). Of the
-        lengths of summaries there are the ends and the middle of the range.
+        Of the lengths there are the ends and the middle of the range.
         """
         low, high = self.intermediate_length
         lengths = sorted({low, (low + high) // 2, high}, reverse=True)
-        for chunks in range(self.num_chunks[1], self.num_chunks[0] - 1, -1):
-            for synthesis in ("stuff", "map_rerank", "map_reduce"):
-                if synthesis in self.syntheses:
+        for synthesis in reversed(SYNTHESES):
+            if synthesis in self.syntheses:
+                for chunks in range(self.num_chunks[1], self.num_chunks[0] - 1, -1):
                     for length in lengths if synthesis == "map_reduce" else (0,):
                         yield Configuration(chunks, synthesis, length)
 
     @property
     def middle(self) -> Configuration:
-        """The configuration with the median of each range, by the first method in the order of iteration."""
+        """The configuration with the median of each range, by the highest method."""
         low, high = self.num_chunks
-        synthesis = next(each for each in ("stuff", "map_rerank", "map_reduce") if each in self.syntheses)
+        synthesis = next(each for each in reversed(SYNTHESES) if each in self.syntheses)
         length = sum(self.intermediate_length) // 2 if synthesis == "map_reduce" else 0
         return Configuration((low + high) // 2, synthesis, length)
 

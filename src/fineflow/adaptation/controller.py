@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from fineflow.adaptation.chooser import Choice, Situation, best_fit, middle
@@ -51,32 +50,27 @@ class Settings:
             raise ValueError(f"adaptive(confidence=...) is {self.confidence!r}; expected 0 to 1; 0 takes every profile")
 
 
-class Texts(Protocol):
-    """What the sizes of a query are made of."""
-
-    def count(self, text: str) -> int:
-        """Returns the number of tokens of a text."""
-        ...
+class Tokens(Protocol):
+    """Counts the tokens of a query."""
 
     def overhead(self, query: str) -> int:
-        """Returns the number of tokens of a prompt without chunks."""
+        """Returns the tokens of a prompt without chunks."""
         ...
 
-    def texts(self, found: Any) -> Sequence[str]:
-        """Returns the texts of what was searched for, the nearest first."""
+    def chunks(self, found: Any) -> Sequence[int]:
+        """Returns the tokens of each chunk that the search found, the nearest first."""
         ...
 
 
 class Controller:
     """Profiles, prunes and chooses for one adaptive object. Usable from any thread and loop."""
 
-    def __init__(self, profiler: Profiler, memory: Memory, speed: Speed, texts: Texts, settings: Settings) -> None:
+    def __init__(self, profiler: Profiler, memory: Memory, speed: Speed, tokens: Tokens, settings: Settings) -> None:
         self.profiler, self.memory, self.speed, self.settings = profiler, memory, speed, settings
         self.log = Log()
         self.feedback = Feedback(profiler, self.log)
-        self._texts = texts
+        self._tokens = tokens
         self._spaces: deque[Space] = deque(maxlen=_RECENT)
-        self._count = lru_cache(4096)(texts.count)
 
     async def decide(self, query: str, search: Callable[[], Awaitable[T]]) -> tuple[Decision, T]:
         """Returns the decision for a query, and what the search found, which runs beside the profiler.
@@ -92,7 +86,7 @@ class Controller:
             await asyncio.wait([asking], timeout=self._patience(searched))
         finally:
             asking.cancel()
-        return self._decision(query, self._texts.texts(found), asking, began, searched), found
+        return self._decision(query, self._tokens.chunks(found), asking, began, searched), found
 
     def decide_sync(self, query: str, search: Callable[[], T]) -> tuple[Decision, T]:
         """Does the same in a thread. The profiler runs on the runtime's loop."""
@@ -106,7 +100,7 @@ class Controller:
         finally:
             if not asking.outcome.done():
                 asking.cancel()
-        return self._decision(query, self._texts.texts(found), asking.outcome, began, searched), found
+        return self._decision(query, self._tokens.chunks(found), asking.outcome, began, searched), found
 
     def _patience(self, searched: float) -> float:
         """Returns the seconds that a call may wait for the profile after the search."""
@@ -118,14 +112,14 @@ class Controller:
     def _decision(
         self,
         query: str,
-        texts: Sequence[str],
+        chunks: Sequence[int],
         asking: Future[Estimate] | asyncio.Future[Estimate],
         began: float,
         searched: float,
     ) -> Decision:
         waited = max(now() - began - searched, 0.0)
         space, origin, estimate, problem = self._space(asking)
-        choice, free = self._choice(space, query, texts, now() - began)
+        choice, free = self._choice(space, query, chunks, now() - began)
         decision = Decision(
             query,
             choice.configuration,
@@ -144,16 +138,12 @@ class Controller:
         self.log.decided(decision, problem[0])
         return decision
 
-    def _choice(self, space: Space, query: str, texts: Sequence[str], spent: float) -> tuple[Choice, int | None]:
+    def _choice(self, space: Space, query: str, chunks: Sequence[int], spent: float) -> tuple[Choice, int | None]:
         free = self.memory.free()
-        sizes = self.sizes(query, texts)
+        sizes = Sizes(self._tokens.overhead(query), tuple(chunks), self.settings.answer_tokens)
         left = None if self.settings.deadline is None else self.settings.deadline - spent
         at = Situation(sizes, free, self.speed.seconds, left)
         return (best_fit if self.settings.scheduling else middle)(space, at), free
-
-    def sizes(self, query: str, texts: Sequence[str]) -> Sizes:
-        """Returns the tokens of a query and of the texts that were found for it."""
-        return Sizes(self._texts.overhead(query), tuple(map(self._count, texts)), self.settings.answer_tokens)
 
     def _space(
         self, asking: Future[Estimate] | asyncio.Future[Estimate]

@@ -19,6 +19,7 @@ from langchain_core.runnables import (
 
 import fineflow
 from fineflow.adaptation.configuration import Configuration
+from fineflow.adaptation.memory import counting
 from fineflow.adaptation.profiler import confidence_of
 from fineflow.adaptation.prompts import SUMMARY, says_nothing, words_of
 from fineflow.adaptation.shapes import Shape, component, shape_of
@@ -41,6 +42,7 @@ class ChainKnobs:
         self.shape: Shape = shape_of(chain)
         self._optimize: Callable[..., Any] = fineflow.optimize if optimize is None else optimize
         self._summary = ChatPromptTemplate.from_template(summary)
+        self._count = counting(self.engine)
         self._made: dict[Any, Runnable[Any, Any]] = {}
 
     # What the controller asks
@@ -51,8 +53,7 @@ class ChainKnobs:
         return getattr(component(self.shape.model), "engine", None)
 
     def count(self, text: str) -> int:
-        engine = self.engine
-        return len(engine.encode(text)) if engine is not None else max(len(text) // 4, 1)
+        return self._count(text)
 
     def overhead(self, query: str) -> int:
         shape = self.shape
@@ -62,8 +63,21 @@ class ChainKnobs:
         except Exception:  # a prompt with other kinds of values, such as lists of messages
             return self.count(query)
 
-    def texts(self, found: Sequence[Document]) -> Sequence[str]:
-        return [document.page_content for document in found]
+    def chunks(self, found: Sequence[Document]) -> Sequence[int]:
+        return [self.count(document.page_content) for document in found]
+
+    # What the chain takes and returns
+
+    def given(self, input: Any) -> Any:
+        return self.shape.given(input)
+
+    @property
+    def query(self) -> Runnable[Any, Any]:
+        return self.shape.query
+
+    @property
+    def output(self) -> str | None:
+        return self.shape.output
 
     # Runnables
 

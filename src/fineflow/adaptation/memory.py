@@ -6,11 +6,14 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fineflow.adaptation.configuration import Configuration
 from fineflow.protocols import CacheStatistics, Measured
 from fineflow.runtime.statistics import statistics
+
+_COUNTED = 4096  # texts whose lengths are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,12 @@ class Memory:
     """Free KV cache of an engine, less what was promised to queries that have not ended.
 
     A query that was just decided on holds nothing yet, and one that waits in a queue is in no figure of the engine, so
-    what queries were chosen for counts until they end. ``read``: the figures; None where they are not known.
+    what queries were chosen for counts until they end. read: the figures; None where they are not known. room: most
+    tokens to be taken, if that is less than the cache: an engine may hold more than it computes soon.
     """
 
-    def __init__(self, read: Callable[[], CacheStatistics | None]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], CacheStatistics | None], room: int | None = None) -> None:
+        self._read, self._room = read, room
         self._promised: dict[int, int] = {}  # by number of the promise
         self._numbers = itertools.count()
 
@@ -71,8 +75,9 @@ class Memory:
         """Returns the tokens that are free now, at least 0; None if the engine does not report them."""
         found = self._read()
         if found is None or not found.total:
-            return None
-        return max(found.total - max(found.total - found.free, self.promised), 0)
+            return None if self._room is None else max(self._room - self.promised, 0)
+        room = found.total if self._room is None else min(self._room, found.total)
+        return max(room - max(found.total - found.free, self.promised), 0)
 
     @contextmanager
     def promise(self, tokens: int) -> Iterator[None]:
@@ -98,3 +103,15 @@ def reader(engine: Any) -> Callable[[], CacheStatistics | None]:
         return None if found is None else found.cache
 
     return read
+
+
+def counting(engine: Any) -> Callable[[str], int]:
+    """Returns a function that counts the tokens of a text, as an engine does; a quarter of its length without one.
+
+    Chunks are found again and again, so it remembers the latest texts.
+    """
+
+    def count(text: str) -> int:
+        return len(engine.encode(text)) if engine is not None else max(len(text) // 4, 1)
+
+    return lru_cache(_COUNTED)(count)
