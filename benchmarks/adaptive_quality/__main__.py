@@ -21,7 +21,7 @@ from benchmarks.adaptive_quality import app, emulated
 from benchmarks.adaptive_quality.datasets import Dataset, bundled
 from benchmarks.adaptive_quality.loaders import LOADERS
 from benchmarks.adaptive_quality.run import Measured, measure
-from benchmarks.adaptive_quality.systems import ADAPTIVE, GRID, MIDDLE, calibrated, systems
+from benchmarks.adaptive_quality.systems import ADAPTIVE, GRID, MIDDLE, PLAIN, calibrated, systems
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.testing import virtual
@@ -102,7 +102,7 @@ def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]
     print("frontier of fixed configurations: " + "; ".join(edge))
     checks: dict[str, bool] = {}
     verdicts = {}
-    for name in (ADAPTIVE, MIDDLE):
+    for name in (ADAPTIVE, PLAIN, MIDDLE):
         verdict = judge(found[name], [found[each] for each in names])
         verdicts[name] = verdict.as_dict()
         print(verdict)

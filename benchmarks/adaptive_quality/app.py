@@ -105,6 +105,13 @@ class FieldProfiler:
 
     async def __call__(self, question: str) -> AIMessage:
         """Returns a message with the whole JSON, and the log-probs of its values."""
+        return await self._profile(question, summaries=True)
+
+    async def plain(self, question: str) -> AIMessage:
+        """Returns the same with low complexity, so that ``map_reduce`` is never chosen."""
+        return await self._profile(question, summaries=False)
+
+    async def _profile(self, question: str, *, summaries: bool) -> AIMessage:
         shown = CLASSIFY.format_messages(question=question)
         roles = {"human": "user"}
         prompt = self._engine.render_chat([Message(roles.get(one.type, one.type), str(one.content)) for one in shown])
@@ -120,6 +127,8 @@ class FieldProfiler:
         found: dict[str, Any] = {"complexity": await value('{"complexity": "')}
         found["joint_reasoning"] = await value('", "joint_reasoning":') == "true"
         found["pieces"] = int(await value(', "pieces": '))
+        if not summaries:
+            found["complexity"] = "low"
         if found["complexity"] == "high" and (found["joint_reasoning"] or found["pieces"] > 1):
             found["summary_words"] = int(await value(', "summary_words":', tokens=3))
         return AIMessage(json.dumps(found), response_metadata={"logprobs": {"content": logprobs}})

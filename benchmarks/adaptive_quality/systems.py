@@ -27,7 +27,10 @@ GRID = (
 """Fixed configurations. With one chunk, ``map_rerank`` is ``stuff``."""
 
 Ask = Callable[[str], Awaitable["Reply"]]
-ADAPTIVE, MIDDLE, BY_COMPLEXITY = "adaptive", "adaptive, middle of the space", "by complexity (AdaptiveRAG)"
+ADAPTIVE, PLAIN, MIDDLE = "adaptive", "adaptive, no summaries", "adaptive, no summaries, middle"
+BY_COMPLEXITY = "by complexity (AdaptiveRAG)"
+"""``adaptive`` as it is; where ``map_reduce`` is left out, as the bundled model summarizes badly; where in addition the
+middle of the space is taken, whatever is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ def systems(bench: Any, dataset: Dataset, best: Mapping[str, Configuration]) -> 
     made = _adaptive(bench, dataset)
     found = {str(each): _fixed(made, each) for each in GRID}
     found[BY_COMPLEXITY] = _by_complexity(bench, made, best)
-    found[MIDDLE] = _deciding(_adaptive(bench, dataset, scheduling=False))
+    found[MIDDLE] = _deciding(_adaptive(bench, dataset, summaries=False, scheduling=False))
+    found[PLAIN] = _deciding(_adaptive(bench, dataset, summaries=False))
     found[ADAPTIVE] = _deciding(made)
     return found
 
@@ -69,8 +73,8 @@ async def calibrated(bench: Any, dataset: Dataset, questions: Sequence[Question]
     return best
 
 
-def _adaptive(bench: Any, dataset: Dataset, **settings: Any) -> Any:
-    profiler = Profiler(bench.profiler, dataset.about, prompt="{question}")
+def _adaptive(bench: Any, dataset: Dataset, *, summaries: bool = True, **settings: Any) -> Any:
+    profiler = Profiler(bench.profiler if summaries else bench.profiler.plain, dataset.about, prompt="{question}")
     return fineflow.adaptive(
         bench.chain,
         profiler=profiler,

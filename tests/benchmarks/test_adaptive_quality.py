@@ -13,15 +13,17 @@ import pytest
 pytest.importorskip("langchain_core")
 pytest.importorskip("transformers")
 
+from benchmarks.adaptive_quality.__main__ import main
 from benchmarks.adaptive_quality.app import FieldProfiler
 from benchmarks.adaptive_quality.datasets import KINDS, UNANSWERABLE, UNKNOWN, Question, bundled
 from benchmarks.adaptive_quality.loaders import finsec, musique, qmsum, squad
 from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
-from benchmarks.adaptive_quality.systems import Reply
+from benchmarks.adaptive_quality.systems import GRID, Reply
 from benchmarks.adaptive_quality.verdict import frontier, judge
 
 from fineflow.adaptation import Profiler
+from fineflow.adaptation.mapping import pruned
 from fineflow.engines import EmulatedLLM
 from fineflow.testing import virtual
 
@@ -218,6 +220,14 @@ def test_the_profiler_decodes_only_the_values(values: tuple[str, ...], steps: in
     )
 
 
+def test_without_summaries_no_profile_leads_to_them() -> None:
+    values = iter(("high", "true", "3"))
+    profiler = FieldProfiler(EmulatedLLM(lambda prompt: next(values)))
+    estimate = virtual.run(Profiler(profiler.plain, prompt="{question}").estimate("Which firm is older?")).value
+    assert pruned(estimate.profile).syntheses == ("stuff",)
+    assert estimate.profile.joint and estimate.profile.pieces == 3
+
+
 # Measuring
 
 
@@ -290,3 +300,17 @@ def test_without_an_equal_one_the_best_counts() -> None:
 def test_the_frontier_leaves_out_what_another_one_beats() -> None:
     points = {"a": (0.1, 0.5), "b": (0.2, 0.4), "c": (0.3, 0.8), "d": (0.3, 0.7), "e": (0.9, 0.8)}
     assert frontier(points) == ["a", "c"]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
+    """The order of quality is that of the model; bounds on time are the benchmark's to report."""
+    file = tmp_path / "figures.json"
+    main(["--each", "2", "--calibration", "1", "--runs", "1", "--json", str(file)])
+    systems = json.loads(file.read_text())["systems"]
+    assert len(systems) == len(GRID) + 4
+    one, four = (systems[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
+    assert one["single-hop"] == four["single-hop"] == 1.0
+    assert four["list"] > one["list"]
+    assert systems["adaptive"]["profiler"]["share"] > 0

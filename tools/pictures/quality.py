@@ -11,7 +11,11 @@ from tools.pictures.svg import Drawing, Palette
 WIDTH, HEIGHT = 860, 440
 LEFT, RIGHT, TOP, BOTTOM = 64, 250, 62, 52
 SHORT = {"map_rerank": "rerank", "map_reduce": "reduce", "stuff": "stuff"}
-OTHERS = {"by complexity (AdaptiveRAG)": "by complexity", "adaptive, middle of the space": "adaptive, middle"}
+OTHERS = {
+    "by complexity (AdaptiveRAG)": "by complexity",
+    "adaptive, no summaries": "without summaries",
+    "adaptive, no summaries, middle": "without summaries, middle",
+}
 """Systems that choose for each question, but are not ``adaptive`` itself, and their labels."""
 
 

@@ -1,1 +1,0 @@
-"""Notebooks with their outputs, each written by a command: ``python -m benchmarks.notebooks``."""
