@@ -11,12 +11,13 @@ from tools.pictures.svg import Drawing, Palette
 WIDTH, HEIGHT = 860, 440
 LEFT, RIGHT, TOP, BOTTOM = 64, 250, 62, 52
 SHORT = {"map_rerank": "rerank", "map_reduce": "reduce", "stuff": "stuff"}
-OTHERS = {
-    "by complexity (AdaptiveRAG)": "by complexity",
-    "adaptive, no summaries": "without summaries",
-    "adaptive, no summaries, middle": "without summaries, middle",
+CHOOSING = {
+    "by complexity (AdaptiveRAG)": ("by complexity", 11, 18, ""),
+    "adaptive, no summaries, middle": ("without summaries, middle", -11, -6, "end"),
+    "adaptive, no summaries": ("without summaries", 11, -6, ""),
+    "adaptive": ("adaptive", 11, -6, ""),
 }
-"""Systems that choose for each question, but are not ``adaptive`` itself, and their labels."""
+"""What chooses for each question: its label, and where that is."""
 
 
 def quality_chart(figures: Mapping[str, Any], palette: Palette) -> str:
@@ -40,12 +41,12 @@ def quality_chart(figures: Mapping[str, Any], palette: Palette) -> str:
             _dot(drawing, x, y, 4, palette.stock)
             if name in figures["frontier"]:
                 drawing.text(x + 8, y + 14, label(name), size=11, colour=palette.muted)
-    for name, short in (*OTHERS.items(), ("adaptive", "adaptive")):
-        if name in points:
-            x, y = place(points[name])
-            _interval(drawing, place, systems[name], palette)
-            _dot(drawing, x, y, 6, palette.ours if name != "by complexity (AdaptiveRAG)" else palette.muted)
-            drawing.text(x + 11, y - 6, short, size=12, colour=palette.ours, bold=name == "adaptive")
+    for name, (short, dx, dy, anchor) in CHOOSING.items():
+        x, y = place(points[name])
+        colour = palette.muted if name.startswith("by complexity") else palette.ours
+        _interval(drawing, place, systems[name], colour)
+        _dot(drawing, x, y, 6, colour)
+        drawing.text(x + dx, y + dy, short, size=12, colour=colour, bold=name == "adaptive", anchor=anchor)
     _legend(drawing, systems)
     return drawing.svg()
 
@@ -87,9 +88,9 @@ def _axes(drawing: Drawing, place: _Scale) -> None:
     drawing.text(LEFT - 8, TOP - 10, "F1", size=12, colour=palette.muted, anchor="end")
 
 
-def _interval(drawing: Drawing, place: _Scale, one: Mapping[str, Any], palette: Palette) -> None:
+def _interval(drawing: Drawing, place: _Scale, one: Mapping[str, Any], colour: str) -> None:
     low, high = (place((one["delay_s"], f1)) for f1 in one["f1_interval"])
-    drawing.line([low, high], palette.ours)
+    drawing.line([low, high], colour)
 
 
 def _dot(drawing: Drawing, x: float, y: float, radius: float, fill: str) -> None:
