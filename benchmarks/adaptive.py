@@ -13,6 +13,7 @@ import asyncio
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import fineflow
@@ -58,7 +59,7 @@ class Fixed:
 
 
 class AdaptiveRag:
-    """Chooses by complexity alone: of each kind of query the fixed configuration with the highest F1 (in the tables)."""
+    """Chooses by complexity alone: for each kind of query the fixed configuration with the highest F1 of the tables."""
 
     def __init__(self, world: World) -> None:
         self._knobs, self._profiler = ChainKnobs(world.chain), Profiler(world.profiler)
@@ -158,8 +159,7 @@ def main(argv: list[str] | None = None) -> int:
 
     sides = {"AdaptiveRAG-like": measure(AdaptiveRag, rate, number, seed)}
     for name, settings, policy in ABLATION:
-        make: Make = lambda world, settings=settings: Adaptive(world, **settings)  # type: ignore[misc]
-        sides[name] = measure(make, rate, number, seed, policy=policy)
+        sides[name] = measure(partial(Adaptive, **settings), rate, number, seed, policy=policy)
     rows = [("side", "delay", "F1", "comparable fixed one", "its delay", "its F1", "ratio", "profiler", "waited for")]
     for name, found in sides.items():
         other = comparable(grid, found.f1)
