@@ -34,6 +34,7 @@ PROFILING = LLMProfile(iteration=0.01, prefill_token=0.00003, decode_sequence=0.
 """A small profiler on a device of its own: an assumption."""
 SEARCH_SECONDS = 0.1  # embedding and search: an assumption
 ANSWERS = Path(".cache/adaptive_quality.json")  # of the demo's model, by prompt
+_SAVED = 50  # answers after which they are written
 _FOUND = 12
 
 
@@ -57,6 +58,7 @@ class Greedy:
     """Answers prompts by a real model, one at a time. Keeps the answers, also in a file if one is given."""
 
     def __init__(self, folder: str, file: Path | None = None) -> None:
+        torch.set_num_threads(1)  # two wait for each other while other programs use the cores; the clock is virtual
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self._file = file
@@ -81,6 +83,8 @@ class Greedy:
     def _answer(self, prompt: str, most: int) -> str:
         if prompt not in self._kept:
             self._kept[prompt] = self._decode(prompt, most)
+            if len(self._kept) % _SAVED == 0:
+                self.save()
         return self._kept[prompt]
 
     @torch.inference_mode()
