@@ -192,7 +192,9 @@ def main(argv: list[str] | None = None) -> int:
     figures: dict[str, Any] = {"background": {}, "chains": {}}
 
     alone = beside_background(STOCK, 0.01, 0)[0]
-    rows = [(f"chain ({alone:.1f} s alone), background", STOCK, OURS, "stock / fineflow", "single requests", "fineflow")]
+    rows = [
+        (f"chain ({alone:.1f} s alone), background", STOCK, OURS, "stock / fineflow", "single requests", "fineflow")
+    ]
     for rate in RATES:
         found = {s: [beside_background(s, rate, seed) for seed in range(given.runs)] for s in (STOCK, OURS)}
         (stock, others), (ours, rest) = (

@@ -90,6 +90,11 @@ OURS: dict[str, tuple[str, ...]] = {
         "verification.settings",
         *LEAVES,
     ),
+    # Changes answers, so nothing of ours but the package itself knows it. It uses optimize and engines' figures.
+    "adaptation": (
+        *("", "ir", "protocols", "adapters.registry", "cost_model", "runtime"),
+        *LEAVES,
+    ),
     # Handlers for apps that run as they are: they plan what they see, as explain does.
     "watching": (
         *("", "ir", "api", "explanation", "obstacles", "observe", "adapters", "cost_model", "runtime"),
@@ -115,7 +120,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "langchain": ("_lazy", "adapters.langchain", "watching"),
     "llamaindex": ("_lazy", "adapters.llamaindex", "watching"),
     "": (
-        *("ir", "api", "explanation", "adapters", "passes", "runtime", "cost_model", "servers", "_lazy"),
+        *("ir", "api", "explanation", "adaptation", "adapters", "passes", "runtime", "cost_model", "servers", "_lazy"),
         *("instrumentation", "recording", "sessions", "telemetry", "verification.settings", *LEAVES),
     ),
     "testing": (
@@ -140,6 +145,10 @@ OURS: dict[str, tuple[str, ...]] = {
 
 # Libraries, by the name that is imported, and the modules or packages of ours that may import them.
 LANGCHAIN = (
+    "adaptation.chain",
+    "adaptation.langchain",
+    "adaptation.own",
+    "adaptation.shapes",
     "adapters.langchain",
     "adapters.langgraph",
     "watching.langchain",
@@ -163,6 +172,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "langgraph": ("adapters.langgraph",),
     "langsmith": ("adapters.langchain",),  # whose tracing is off where calls are repeated
     "llama_index": (
+        "adaptation.engine",
+        "adaptation.llamaindex",
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",

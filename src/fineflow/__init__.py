@@ -31,6 +31,7 @@ from fineflow.verification.settings import Difference, Verify
 
 if TYPE_CHECKING:  # imported on first use, see below
     from fineflow import telemetry as telemetry
+    from fineflow.adaptation.api import adaptive
     from fineflow.adapters.semantic.functions import semantic_engine, semantic_function
     from fineflow.adapters.semantic.variables import SemanticVariable
     from fineflow.instrumentation.instrument import instrument, paused, status, uninstrument
@@ -55,6 +56,7 @@ __all__ = [
     "Statistics",
     "VerificationStatistics",
     "Verify",
+    "adaptive",
     "costs",
     "effects",
     "engine",
@@ -81,6 +83,7 @@ _ROUTING = Lazy("fineflow.instrumentation.instrument")
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "adaptive": Lazy("fineflow.adaptation.api"),
         "instrument": _ROUTING,
         "paused": _ROUTING,
         "SemanticVariable": Lazy("fineflow.adapters.semantic.variables"),

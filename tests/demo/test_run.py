@@ -212,7 +212,8 @@ def test_real_models_answer_rightly_and_equally(tmp_path: Path, capsys: pytest.C
     [found] = json.loads(out)["questions"]
     assert found["equal"]
     assert found["answer"] == "Helen Kormar"
-    assert found["sources"] == ["dunwen-tower.md"]
+    assert found["sources"][0] == "dunwen-tower.md"
+    assert len(set(found["sources"])) == 3  # the answer is told apart from passages about other buildings
     assert set(found["category"]) == {"complexity", "joint_reasoning", "pieces", "summary_words"}
     assert found["related"] == ["Who designed Dunwen Tower?"]
     assert "Traceback" not in err

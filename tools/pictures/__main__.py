@@ -13,6 +13,7 @@ from tools.pictures.architecture import architecture
 from tools.pictures.badges import badges
 from tools.pictures.chart import chart
 from tools.pictures.pages import PAGES
+from tools.pictures.quality import quality_chart
 from tools.pictures.svg import PALETTES
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +49,19 @@ def main(argv: list[str] | None = None) -> int:
     """Draws, and takes screenshots where there is a browser."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
     parser.add_argument("figures", type=Path, help="what python -m benchmarks.community_apps --json FILE has written")
+    parser.add_argument(
+        "--quality",
+        type=Path,
+        metavar="FILE",
+        help="what python -m benchmarks.adaptive_quality --json FILE has written",
+    )
     given = parser.parse_args(argv)
     FOLDER.mkdir(exist_ok=True)
-    for name, svg in drawings(json.loads(given.figures.read_text())["seconds"]).items():
+    found = drawings(json.loads(given.figures.read_text())["seconds"])
+    if given.quality is not None:
+        figures = json.loads(given.quality.read_text())
+        found |= {f"quality-{palette.name}": quality_chart(figures, palette) for palette in PALETTES}
+    for name, svg in found.items():
         (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
     if FOUND is None:
         print("no chromium or chrome on the path: screenshots are left as they were", file=sys.stderr)

@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--llm", metavar="MODEL", help="causal LM: local folder or hub id (default: bundled, 4.6M parameters)")
     add("--embedding", metavar="MODEL", help="sentence-transformers model: folder or hub id (default: MiniLM)")
     add("--reranker", metavar="MODEL", help="cross-encoder: folder or hub id (default: similarity of embeddings)")
-    add("--top-n", metavar="N", type=int, help="passages to answer from (default: 1 with the bundled LLM, else 3)")
+    add("--top-n", metavar="N", type=int, help="passages to answer from (default: 3)")
     add("--max-tokens", metavar="N", type=int, default=128, help="longest output of the LLM (default: %(default)s)")
     add("--repeat", metavar="N", type=int, default=7, help="timed runs of each kind (default: %(default)s)")
     add("--timeline", metavar="FILE", type=Path, default=Path("timeline.html"), help="default: %(default)s")

@@ -5,8 +5,7 @@ passages, suggest related questions. The chain takes ``{"question": str}`` and r
 ``question``, ``category``, ``documents``, ``answer`` and ``related``.
 
 The prompts are worded for the small model that comes with the demo: it was trained on similar chat prompts and follows
-their JSON formats. Larger models understand them as well; for those, set your own categories in ``CLASSIFY`` and let
-the reranker keep more passages: the small model reads one passage reliably, a larger one uses several.
+their JSON formats. Larger models understand them as well; for those, set your own categories in ``CLASSIFY``.
 """
 
 from __future__ import annotations

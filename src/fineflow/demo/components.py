@@ -19,8 +19,7 @@ from fineflow.errors import BackendError, UsageError
 from fineflow.runtime.loop.submission import run_sync
 from fineflow.runtime.queues.batch_queue import batch_queue_of
 
-SMALL_MODEL_TOP_N = 1  # passages that the bundled model reads reliably at once
-TOP_N = 3
+TOP_N = 3  # passages that the reranker keeps; more would help lists, but distract from single facts
 
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -61,8 +60,7 @@ def load(settings: Settings, progress: Progress = iter) -> Components:
         _quiet_loading()
 
     kit = _index_kit() if settings.framework == LLAMAINDEX else _chain_kit()
-    one_prompt = settings.framework != LLAMAINDEX  # LlamaIndex's app refines the answer with one passage at a time
-    top_n = settings.top_n or (SMALL_MODEL_TOP_N if one_prompt and settings.llm is None else TOP_N)
+    top_n = settings.top_n or TOP_N
     engines: list[Any] = []
 
     def llm() -> Any:

@@ -4,8 +4,8 @@ Advanced RAG: a model writes more search queries, the results of all searches ar
 passages, and the answer is written from one passage and refined with each further one. The query engine takes a
 question and returns LlamaIndex's response.
 
-The prompts are worded for the small model that comes with the demo, which reads one passage reliably and trusts the
-last one: so the best passage comes last. Larger models understand them as well.
+The prompts are worded for the small model that comes with the demo, which prefers the last passage when it refines an
+answer: so the best passage comes last. Larger models understand them as well.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fineflow.backends.emulated.cores import SharedCores
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import RequestError
 from fineflow.ir import Op
-from fineflow.protocols import Delta, Message, Sampling, TokenLogprob
+from fineflow.protocols import CacheStatistics, Delta, Message, Sampling, TokenLogprob
 from fineflow.runtime import events
 
 # A short timer: in virtual time it fires after all other work of the same moment.
@@ -91,6 +91,7 @@ class EmulatedLLM:
         self.latency_capacity = latency_capacity
         self.iterations = 0
         self._decoded = 0  # tokens so far, of all requests
+        self._queried = self._hits = 0  # prompt tokens so far; those of them that were cached
         self._numbers = itertools.count()
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
@@ -169,6 +170,14 @@ class EmulatedLLM:
     def cached(self, tokens: Sequence[int]) -> int:
         """Returns the number of leading tokens of a prompt in the prefix cache."""
         return len(list(itertools.takewhile(self._kept.__contains__, self._blocks(tokens)))) * self.block_size
+
+    def cache_statistics(self) -> CacheStatistics:
+        """See ``protocols.Measured``."""
+        held = sum(request.private for request in self._running) + sum(1 for users in self._kept.values() if users)
+        size = self.block_size
+        return CacheStatistics(
+            self.profile.blocks * size, (self.profile.blocks - held) * size, self._queried, self._hits
+        )
 
     def forget(self) -> None:
         """Drops all cached blocks that no request uses."""
@@ -261,6 +270,8 @@ class EmulatedLLM:
                 self._kept[block] += 1
             request.shared, request.cached = found, len(found) * self.block_size
             request.left = len(request.tokens) - request.cached
+            self._queried += len(request.tokens)
+            self._hits += request.cached
             request.started, request.batch = events.now(), self.iterations
             self._running.append(self._waiting.pop(0))
 

@@ -36,7 +36,7 @@ from fineflow.backends.transformers.steering import Steering, check, steered
 from fineflow.backends.transformers.threads import in_thread
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.protocols import Delta, Message, Sampling
+from fineflow.protocols import CacheStatistics, Delta, Message, Sampling
 from fineflow.runtime import events
 
 
@@ -73,6 +73,7 @@ class TransformersEngine:
         self._grammars = grammars.Grammars(self._of_grammars)
         self._warming: set[Request] = set()  # running prefills
         self._decoded = 0  # tokens so far, of all requests
+        self._queried = self._hits = 0  # prompt tokens so far; those of them that were cached
         if is_local(model):
             check_folder(model)
             self._hosting.load_config()
@@ -191,6 +192,8 @@ class TransformersEngine:
         finally:
             manager.withdraw(request)
             if request.started >= 0:
+                self._queried += len(request.tokens)
+                self._hits += max(request.cached_tokens, 0)
                 events.began(time.perf_counter() - request.started)
             begun = request.started if request.started >= 0 else None
             prefilled = None if eos else events.Tokens(len(request.tokens), max(request.cached_tokens, 0))
@@ -291,6 +294,14 @@ class TransformersEngine:
     def stats(self) -> CacheStats:
         """Returns the state of the KV cache; all zero while nothing runs. Approximate while the engine is busy."""
         return self._hosting.stats()
+
+    def cache_statistics(self) -> CacheStatistics | None:
+        """See ``protocols.Measured``: of the tokens that transformers admits. Approximate while the engine is busy."""
+        blocks, room = self._hosting.stats(), self._hosting.capacity
+        if not blocks.total or room is None:
+            return None
+        held = blocks.used * self.block_size
+        return CacheStatistics(room, max(room - held, 0), self._queried, self._hits)
 
     async def reset_prefix_cache(self) -> None:
         """Empties the prefix cache, so that every measurement starts from the same state.

@@ -66,10 +66,11 @@ class Submission(Generic[T]):
 
     def wait(self, lost: Callable[[], bool] | None = None) -> T:
         """Blocks for the result. Raises the coroutine's exception; Unreachable once ``lost()`` holds."""
-        poll(self._done_within, lost)
+        poll(self.done_within, lost)
         return self.outcome.result()
 
-    def _done_within(self, seconds: float) -> bool:
+    def done_within(self, seconds: float) -> bool:
+        """Blocks until there is an outcome, at most so long. Returns whether there is one."""
         try:
             self.outcome.exception(seconds)
         except TimeoutError:
