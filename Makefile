@@ -151,7 +151,7 @@ bench-scripts: $(READY)
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)
-	@for b in vllm_prefix vllm_load; do \
+	@for b in vllm_prefix vllm_load vllm_placement; do \
 		echo "== $$b"; $(VLLM)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 clean:
