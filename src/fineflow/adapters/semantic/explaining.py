@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fineflow.adapters.semantic.calls import Variable, lock
+from fineflow.adapters.semantic import calls
+from fineflow.adapters.semantic.calls import Variable
 from fineflow.adapters.semantic.lowering import Shape, planned
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
@@ -19,7 +20,7 @@ def explained(variable: Variable, *, last_run: bool) -> Explanation:
         raise ValueError(
             f"explain(..., last_run=True) expects a variable whose program has run; get {variable._name} first"
         )
-    with lock:
+    with calls.lock:
         plan = planned(Shape.of(variable._step.pending.steps())) if program is None else program.plan
     return Explanation(
         name=f"the program of {variable._name}",
