@@ -126,6 +126,23 @@ def test_cancelling_a_value_cancels_all_that_only_it_needs(llm: Refusing, gate: 
     assert llm.meter.calls == 2
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_program_can_be_cancelled_at_any_moment(llm: Refusing, gate: Gate, turns: int) -> None:
+    """Before it has begun, too: nothing hangs, and no coroutine is left that nobody awaits."""
+    first = draft("x")
+    waiting = asyncio.create_task(judge([first, draft("y").map(str.upper)]).aget())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gate.open()
+    if first._step.program is None:  # it was not even submitted
+        assert await first == "ok"
+    else:
+        assert await first.aget(timeout=10) == "ok"  # somebody refers to it
+
+
 async def test_cancelling_one_waiter_leaves_another_alone(llm: Refusing, gate: Gate) -> None:
     value = draft("x")
     waits = [asyncio.create_task(value.aget()) for _ in range(2)]

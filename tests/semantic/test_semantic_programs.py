@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from fineflow.runtime import events
 from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedLLM
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.leaks import settled
 
 
@@ -294,7 +295,6 @@ def test_programs_of_one_shape_are_planned_once(llm: EmulatedLLM, monkeypatch: p
     planned: list[Any] = []
     plan = lowering._plan
     monkeypatch.setattr(lowering, "_plan", lambda shape: planned.append(shape) or plan(shape))
-    lowering._plans.clear()
 
     async def main(text: str, count: int) -> str:
         return await combine([summarize(f"{text} {i}") for i in range(count)])  # type: ignore[no-any-return]
@@ -302,6 +302,19 @@ def test_programs_of_one_shape_are_planned_once(llm: EmulatedLLM, monkeypatch: p
     for text, count in (("a", 2), ("b", 2), ("c", 3), ("d", 2)):
         timed(main(text, count))
     assert len(planned) == 2
+
+
+def test_plans_keep_no_engine_alive() -> None:
+    llm = GatedLLM("ok")
+
+    @fineflow.semantic_function(engine=llm)
+    def say() -> None:
+        """Say {{output:text}}"""
+
+    assert say().get() == "ok"
+    gone = weakref.ref(llm)
+    del llm, say
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)
 
 
 def test_explain_and_timeline_show_a_program(llm: EmulatedLLM) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,16 @@ lock = threading.RLock()
 """Lock of everything that is not submitted yet."""
 
 _counting = threading.Lock()
+
+
+def _forget() -> None:
+    # In a forked child the threads that may hold the locks do not exist.
+    global lock, _counting
+    lock, _counting = threading.RLock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 class Variable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fineflow.adapters.semantic import calls
 from fineflow.adapters.semantic.calls import Variable
 from fineflow.adapters.semantic.lowering import Shape, planned
 from fineflow.explanation import Explanation
@@ -19,7 +20,8 @@ def explained(variable: Variable, *, last_run: bool) -> Explanation:
         raise ValueError(
             f"explain(..., last_run=True) expects a variable whose program has run; get {variable._name} first"
         )
-    plan = planned(Shape.of(variable._step.pending.steps())) if program is None else program.plan
+    with calls.lock:
+        plan = planned(Shape.of(variable._step.pending.steps())) if program is None else program.plan
     return Explanation(
         name=f"the program of {variable._name}",
         p_graph=plan.p_graph,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from os.path import commonprefix
 from typing import Any
@@ -47,7 +47,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
         await shared()
         return 0 if too_late(p, run) else await awarm(p.component, text)
 
-    work = run.call.memory(UnderWay)[p.name] = _working(p, run, warm())
+    work = run.call.memory(UnderWay)[p.name] = _working(p, run, warm)
     return work
 
 
@@ -73,14 +73,14 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
             if first is not None:
                 set_done(first)
 
-    return _working(p, run, answer())
+    return _working(p, run, answer)
 
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
     if p.component.quick:
         with _named(p):
             return p.component(_plain(args["text"]))
-    return _working(p, run, in_thread(lambda: p.component(_plain(args["text"]))))
+    return _working(p, run, lambda: in_thread(lambda: p.component(_plain(args["text"]))))
 
 
 def _plain(value: Any) -> Any:
@@ -100,23 +100,21 @@ def _named(p: Primitive) -> Iterator[None]:
         raise failed(p.name.removesuffix(".decode"), error) from error
 
 
-def _working(p: Primitive, run: Execution, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+def _working(p: Primitive, run: Execution, work: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
     """Starts the work of a primitive; a program that no longer needs it can end that."""
     running: dict[str, asyncio.Future[Any]] = run.call.facts.running
 
     async def guarded() -> Any:
         try:
             with _named(p):
-                return await work
+                return await work()
         except asyncio.CancelledError:
             run.call.facts.check(p.name)  # cancelled alone: what depends on it fails, and the rest goes on
             raise
         finally:
             running.pop(p.name, None)
 
-    if p.name in run.call.facts.skipped:
-        work.close()
-        run.call.facts.check(p.name)
+    run.call.facts.check(p.name)
     running[p.name] = task = run.spawn(guarded(), p)
     return task
 

@@ -6,7 +6,6 @@ of them need that order, so ``prune`` drops it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from fineflow.ir.traverse import fresh
 from fineflow.passes import PASSES, bind, prefill
 from fineflow.protocols import LLMEngine
 
-_KEPT = 128  # plans
+_KEPT = 64  # plans of programs that begin with the same function
 _BETWEEN = "\n\n"  # items of a list
 
 # Where a value comes from: ("given", i): the i-th value of the program; ("late", i): the i-th variable of an earlier
@@ -104,21 +103,21 @@ def _holds_variables(value: Sequence[Any]) -> bool:
     return any(isinstance(each, Variable) for each in value)
 
 
-_plans: OrderedDict[Any, Plan] = OrderedDict()
-
-
 def planned(shape: Shape) -> Plan:
-    """Returns the plan of a program; that of the last programs of the same shape is kept."""
+    """Returns the plan of a program; plans of the last shapes are kept. Call it with ``calls.lock``."""
+    first = next((does for does, _ in shape.steps if isinstance(does, Prompt)), None)
+    if first is None:  # transforms only
+        return _plan(shape)
     try:
-        found = _plans.get(shape.key)
+        found: Plan | None = first.plans.get(shape.key)
     except TypeError:  # a transform that cannot be hashed
         return _plan(shape)
     if found is None:
-        found = _plans[shape.key] = _plan(shape)
-        while len(_plans) > _KEPT:
-            _plans.popitem(last=False)
+        found = first.plans[shape.key] = _plan(shape)
+        while len(first.plans) > _KEPT:
+            first.plans.popitem(last=False)
     else:
-        _plans.move_to_end(shape.key)
+        first.plans.move_to_end(shape.key)
     return found
 
 

@@ -16,7 +16,8 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
-from fineflow.adapters.semantic.calls import Pending, Variable, cancelled, failed, lock
+from fineflow.adapters.semantic import calls
+from fineflow.adapters.semantic.calls import Pending, Variable, cancelled, failed
 from fineflow.adapters.semantic.kernels import KERNELS
 from fineflow.adapters.semantic.lowering import Shape, planned
 from fineflow.adapters.semantic.prompts import Written, as_text
@@ -41,7 +42,7 @@ def ask(variable: Variable, objective: str | None) -> SemanticProgram | None:
 
     Returns the program; None for a variable that was cancelled before.
     """
-    with lock:
+    with calls.lock:
         variable._objective = objective or variable._objective
         program: SemanticProgram | None = variable._step.program
         if variable._outcome.done():
@@ -56,7 +57,7 @@ def ask(variable: Variable, objective: str | None) -> SemanticProgram | None:
 
 def cancel(variable: Variable, *, waited: bool = True) -> None:
     """Cancels what only this variable needs. waited: also if callers wait for it."""
-    with lock:
+    with calls.lock:
         step = variable._step
         if step.program is not None:
             step.program.post(partial(step.program.give_up, variable, waited))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import cleandoc
 from typing import Any, NamedTuple
 
@@ -64,13 +65,17 @@ def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prompt:
-    """The prompt of a semantic function on an engine. sampling: decoding parameters of each output."""
+    """The prompt of a semantic function on an engine. sampling: decoding parameters of each output.
+
+    plans: of programs whose first call is one of this function, by their shapes; kept here, as they hold engines.
+    """
 
     name: str
     segments: Sequence[Segment]
     engine: LLMEngine
     sampling: Mapping[str, Sampling]
     chat: bool
+    plans: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
 
 class Written(str):
