@@ -26,6 +26,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 import fineflow
 from fineflow.adapters.core import unfinished
+from fineflow.adapters.core.late_searches import LateSearches
 from fineflow.runtime.queues.admission import inside
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate
@@ -624,3 +625,33 @@ def test_a_system_without_threads_writes_at_once(monkeypatch: pytest.MonkeyPatch
             store = built(InMemoryVectorStore, embeddings)
         assert unfinished.unfinished(store) is None
         assert len(contents(store)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
+@pytest.mark.parametrize("expands", [True, False])
+def test_components_are_asked_no_more_than_by_stock(entry: str, expands: bool) -> None:
+    def counted(session: Any, optimize: Callable[[Any], Any]) -> tuple[int, int]:
+        embeddings, llm = FakeEmbeddings(per_text=0.01), model()
+        with session:
+            store = InMemoryVectorStore.from_documents(documents(), embeddings)
+            asked(optimize(chain_over(store, llm, expands=expands)), entry)
+        return embeddings.meter.calls, llm.meter.calls
+
+    ours = counted(fineflow.session(), lambda chain: fineflow.optimize(chain, strict=True))
+    assert ours == counted(nullcontext(), lambda chain: chain)
+
+
+def test_a_search_that_is_cancelled_before_it_waits_holds_up_nobody() -> None:
+    async def run() -> None:
+        late, first, second = LateSearches(), object(), object()
+        late.wait(first)
+        late.wait(second)
+        begun = asyncio.create_task(late.begun())
+        await asyncio.sleep(0)
+        late.begin(first)
+        late.begin(first)  # it ends, and its task does
+        assert not begun.done()
+        late.begin(second)
+        await begun
+
+    asyncio.run(run())
