@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import pickle
 import threading
@@ -655,3 +656,52 @@ def test_a_search_that_is_cancelled_before_it_waits_holds_up_nobody() -> None:
         await begun
 
     asyncio.run(run())
+
+
+def test_a_graph_of_langgraph_finds_a_complete_store() -> None:
+    graphs = pytest.importorskip("langgraph.graph")
+
+    def run(optimize: Callable[[Any], Any]) -> Any:
+        store = built(InMemoryVectorStore, FakeEmbeddings(per_text=0.01))
+        retriever, llm = store.as_retriever(search_kwargs={"k": 2}), model()
+        graph = graphs.StateGraph(dict)
+        graph.add_node("find", lambda state: {**state, "found": joined(retriever.invoke(state["question"]))})
+        graph.add_node("say", lambda state: {**state, "answer": llm.invoke(state["found"]).text})
+        graph.add_edge(graphs.START, "find")
+        graph.add_edge("find", "say")
+        made = optimize(graph.compile())
+        return made.invoke({"question": QUESTION}), asyncio.run(made.ainvoke({"question": "the harbour"}))
+
+    expected = run(lambda graph: graph)
+    with fineflow.session():
+        assert run(lambda graph: fineflow.optimize(graph, strict=True)) == expected
+
+
+def test_the_end_of_an_async_session_can_be_cancelled() -> None:
+    embeddings = HeldEmbeddings()
+
+    async def session() -> None:
+        async with fineflow.session():
+            built(InMemoryVectorStore, embeddings)
+
+    async def run() -> None:
+        task = asyncio.create_task(session())
+        await embeddings.held.arrived()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    embeddings.held.open()
+
+
+def test_a_session_may_end_in_another_context_and_begin_again() -> None:
+    session = fineflow.session()
+    contextvars.copy_context().run(session.__enter__)
+    session.__exit__(None, None, None)
+    embeddings = HeldEmbeddings(opened=True)
+    with session:
+        built(InMemoryVectorStore, embeddings)
+    assert embeddings.threads != [threading.get_ident()]
+    built(InMemoryVectorStore, embeddings)
+    assert embeddings.threads[1:] == [threading.get_ident()]
