@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
+from contextvars import Token
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ class Session:
 
     def __init__(self) -> None:
         self._writes = Writes()
+        self._token: Token[Writes | None] | None = None
 
     def finish(self) -> None:
         """Waits until everything written so far is complete. Raises the first error that nobody has got yet."""
@@ -33,6 +35,7 @@ class Session:
         if not disabled():
             for framework in frameworks():
                 framework.defer_writes()
+            self._writes.over = False
             self._token = in_force.set(self._writes)
         return self
 
@@ -49,18 +52,15 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave()
-        try:
-            await self._writes.aended()
-        except asyncio.CancelledError:
-            if error is None:
-                raise
-        else:
-            _tell(self._writes.ended(), error)
+        await self._writes.aended()
+        _tell(self._writes.ended(), error)
 
     def _leave(self) -> None:
         self._writes.over = True  # also for tasks and threads that have copied the context
-        if not disabled():
-            in_force.reset(self._token)
+        token, self._token = self._token, None
+        if token is not None:
+            with suppress(ValueError):  # it ends in another context, as fixtures and generators do
+                in_force.reset(token)
 
 
 def session() -> Session:

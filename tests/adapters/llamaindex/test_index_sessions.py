@@ -389,3 +389,17 @@ def test_sessions_in_two_threads() -> None:
         thread.join(20)
     assert len(found) == 4
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("shape", ["naive", "fusion"])
+def test_components_are_asked_no_more_than_by_stock(shape: str, entry: str) -> None:
+    def counted(session: Any, run: Callable[[Any], Any]) -> Any:
+        llm = FakeLLM(answers=said)
+        model = TextEmbedding(embed_batch_size=2, batch_latency=0.02)
+        with session:
+            index = build(run(VectorStoreIndex), model)
+            asked(run(ENGINES[shape](index, llm)), entry)
+        return model.asked, model.meter.calls, llm.meter.calls
+
+    assert counted(fineflow.session(), optimize) == counted(nullcontext(), lambda obj: obj)

@@ -13,7 +13,7 @@ from typing import Any
 
 import wrapt
 
-from fineflow.adapters.core import unfinished
+from fineflow.adapters.core import late_searches, unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
@@ -103,7 +103,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             return None
         with unfinished.seen_through() if unfinished.some() else nullcontext():
             plan = self._self_framework.bounded(plan)
-        eager = self._self_eager(invocation) or bool(unfinished.writes(plan))  # then there is something to gain
+        eager = self._self_eager(invocation) or bool(late_searches.writes(plan))  # then there is something to gain
         return plan if plan.follows_for(invocation.entry, eager=eager) else None
 
     def _self_idle(self, entry: str, way: Any) -> bool:

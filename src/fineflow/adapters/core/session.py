@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.core import unfinished
+from fineflow.adapters.core import late_searches, unfinished
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
@@ -32,12 +31,12 @@ from fineflow.runtime.call.executor import Call, Execution, Kernel
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
+from fineflow.runtime.loop.submission import Submission, Unreachable
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.proxy import Planned
 
 _numbers = itertools.count(1)
-_HOP_SECONDS = 1.0  # that stock waits at most for a loop that does not respond
 
 
 class Session:
@@ -84,7 +83,7 @@ class Session:
 
         Raises what one of the writes raised; the call is over then.
         """
-        writes = unfinished.writes(self._plan)
+        writes = late_searches.writes(self._plan)
         if not writes:
             return
         try:
@@ -92,7 +91,7 @@ class Session:
         except RuntimeError:  # the interpreter is exiting
             return
         try:
-            if unfinished.overlaps(self._plan):
+            if late_searches.overlaps(self._plan):
                 self._start_early(loop, admission, partial(lifecycle.post, loop))
             with nullcontext() if self._call is None else on_stop(partial(lifecycle.stop, self._call)):
                 for write in writes:
@@ -101,9 +100,11 @@ class Session:
             self._dropped()
             raise
         self._waits = False
-        there = threading.Event()  # searches that have waited start before stock reaches them
-        lifecycle.post(loop, lambda: loop.call_soon(there.set))
-        there.wait(_HOP_SECONDS)
+        if (call := self._call) is not None:
+            begun = Submission(call.memory(late_searches.LateSearches).begun, loop)
+            with suppress(Unreachable, asyncio.CancelledError):
+                begun.start()
+                begun.wait()
 
     def _dropped(self) -> None:
         if (call := self.drop()) is not None:
@@ -111,17 +112,17 @@ class Session:
 
     async def abegin_before_writes(self, admission: Admission) -> None:
         """``begin_before_writes`` for coroutines, before ``begin``."""
-        writes = unfinished.writes(self._plan)
+        writes = late_searches.writes(self._plan)
         if not writes:
             return
-        if unfinished.overlaps(self._plan):
+        if late_searches.overlaps(self._plan):
             self._start_early(asyncio.get_running_loop(), admission, lambda start: start())
         for write in writes:
             await write.ended()
             write.wait()
         self._waits = False
-        for _ in range(2):
-            await asyncio.sleep(0)
+        if self._call is not None:
+            await self._call.memory(late_searches.LateSearches).begun()
 
     def _start_early(
         self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
@@ -238,7 +239,7 @@ class Session:
 
     def _kernels(self) -> Mapping[Op, Kernel]:
         kernels = self._planned._self_framework.kernels
-        return unfinished.waiting(kernels) if unfinished.some() else kernels
+        return late_searches.waiting(kernels) if unfinished.some() else kernels
 
     def _built_in(self, claiming: Claiming) -> bool:
         """Builds shadows that serve one call only, and may claim during the build."""

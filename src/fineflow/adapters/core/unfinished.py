@@ -23,14 +23,9 @@ from contextvars import ContextVar, copy_context
 from functools import lru_cache
 from typing import Any, cast
 
-from fineflow.adapters.core.plan import Plan, running
-from fineflow.ir import Op, Primitive
-from fineflow.runtime.call.executor import Execution, Kernel, Work
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
-_DEEP = 3  # levels of attributes at which a component may hold a store
-_SEVERAL = 16  # elements of a list of components
 _KEY = "_fineflow_unfinished"
 _shut: weakref.WeakSet[Unfinished] = weakref.WeakSet()  # writes for which objects are closed
 _writing: ContextVar[Unfinished | None] = ContextVar("fineflow_writing", default=None)
@@ -245,69 +240,3 @@ def seen_through() -> Iterator[None]:
         yield
     finally:
         _planning.depth -= 1
-
-
-def writes(plan: Plan) -> list[Unfinished]:
-    """Returns the writes that have to end before stock may run the object of a plan: it reads what they write."""
-    if not some():
-        return []
-    with seen_through():
-        found = [write for p in running(plan.e_graph) for write in _held(p.component)]
-    return list(dict.fromkeys(found))
-
-
-def overlaps(plan: Plan) -> bool:
-    """Returns True if the graph of a plan may start meanwhile: it searches what is closed, and does nothing else."""
-    with seen_through():
-        holding = [p for p in running(plan.e_graph) if _held(p.component)]
-    return not any(_changes(p) for p in holding)
-
-
-def _changes(p: Primitive) -> bool:
-    if p.by_stock:  # the copy of it that stock runs is made now
-        return p.op is Op.INGEST
-    return p.op in (Op.CALL, Op.TOOL) or (p.op is Op.SEARCH and "kernel" in p.meta)
-
-
-def _held(obj: Any, deep: int = _DEEP) -> list[Unfinished]:
-    """Returns the writes that an object and its attributes are closed for."""
-    if obj is None:
-        return []
-    found = unfinished(obj)
-    if found is not None:
-        return [found]
-    held = getattr(obj, "__dict__", None) if deep and not isinstance(obj, type) else None
-    if type(held) is not dict:
-        return []
-    parts: list[Any] = []
-    for value in list(held.values()):
-        parts += value if type(value) in (list, tuple) and len(value) <= _SEVERAL else [value]
-    return [write for part in parts for write in _held(part, deep - 1)]
-
-
-def waiting(kernels: Mapping[Op, Kernel]) -> Mapping[Op, Kernel]:
-    """Returns kernels whose searches wait until what they search is complete."""
-    search = kernels.get(Op.SEARCH)
-    if search is None:
-        return kernels
-
-    def late(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
-        with seen_through():
-            before = _held(p.component)
-        return run.spawn(_after(before, search, p, args, run), p) if before else search(p, args, run)
-
-    return {**kernels, Op.SEARCH: late}
-
-
-async def _after(
-    before: list[Unfinished], search: Kernel, p: Primitive, args: Mapping[str, Any], run: Execution
-) -> Any:
-    for each in before:
-        await each.ended()
-        if each.failed():
-            raise LeftToStock(f"{each.what} failed")
-    work: Any = search(p, args, run)
-    if isinstance(work, Work):
-        await work.entry.wait()
-        return work.view(work.entry.result())
-    return await work

@@ -23,9 +23,10 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.components.indexing import IndexDocuments, SearchIndex
-from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, is_text
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
 from fineflow.adapters.langchain.kernels.searches import search
-from fineflow.adapters.langchain.kernels.vectors import Direct, QueryVector, embed
+from fineflow.adapters.langchain.kernels.vectors import Direct, embed
+from fineflow.adapters.langchain.lowering.retrieval.early_vectors import embed_early
 from fineflow.adapters.langchain.lowering.retrieval.ingest import STORES, ClaimingEmbeddings, row_of_writes
 from fineflow.adapters.langchain.lowering.retrieval.retrievers import module_of, shadow_vectorstore
 from fineflow.adapters.langchain.models.local import LocalEmbeddings, encoder_of
@@ -205,7 +206,7 @@ def _lower_search(step: SearchIndex, value: Symbol, b: ChainBuilder) -> Symbol:
     args = {"query": query.ref, "store": b.whole(store).ref}
     row = _row(index)
     if row is not None and row in KNOWN:
-        args["vector"] = _embed_query(index, row, query, b).ref
+        args["vector"] = embed_early(index.embeddings, row, query, b).ref
     return b.add(
         Op.SEARCH,
         args,
@@ -217,29 +218,6 @@ def _lower_search(step: SearchIndex, value: Symbol, b: ChainBuilder) -> Symbol:
         kernel=partial(_search, SimpleNamespace(assume_pure=b.assume_pure, trusting=b.trusting)),
         assumed=b.assume_pure,
     )
-
-
-def _embed_query(index: IndexDocuments, row: Known, query: Leaf, b: ChainBuilder) -> Leaf:
-    encoder = encoder_of(index.embeddings)
-    if encoder is not None:
-        name, own = encoder.engine.name, {"component": encoder}
-    else:
-        name = type(index.embeddings).__name__
-        effects = Effects(Effect.EXTERNAL, "", f"{name} embeds the query")
-        own = {"component": index.embeddings, "effects": effects, "foreign": True}
-    kernel = partial(_begin_vector, row)
-    return b.add(Op.EMBED, {"texts": query.ref}, engine=name, kind=VALUE, of="query", kernel=kernel, **own)
-
-
-def _begin_vector(row: Known, p: Primitive, args: Args, run: Execution) -> Any:
-    """Embeds the query while its store is still being made."""
-    current(run)
-    if p.meta.get("foreign"):
-        p = p.with_(component=Direct(p.component, sync=run.call.sync or not row.asynchronous))
-    vector = QueryVector(p, args["texts"], run)
-    if is_text(args["texts"]):
-        vector.begin()
-    return vector
 
 
 def _search(trust: Any, p: Primitive, args: Args, run: Execution) -> Work:

@@ -18,13 +18,15 @@ from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record,
 from fineflow.adapters.core.devices import engine_on, store_on
 from fineflow.adapters.core.recognition import NotLowered, OwnClass, Row, believed, held, of_package
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.unfinished import unfinished
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
+from fineflow.adapters.langchain.lowering.retrieval.early_vectors import embed_early
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.models.local import encoder_of
 from fineflow.adapters.langchain.resources import keep_to_connections
 from fineflow.adapters.langchain.run_recorder import starts_runs
-from fineflow.adapters.langchain.stores.facts import EMBEDS, own_function, query_embeddings, same_if
+from fineflow.adapters.langchain.stores.facts import EMBEDS, known, own_function, query_embeddings, same_if
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
 from fineflow.declare import declared_external
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
@@ -62,7 +64,9 @@ def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBu
         raise NotLowered(why)
     args = {"query": query.ref}
     encoder = encoder_of(query_embeddings(store))
-    if encoder is not None:
+    if unfinished(store) is not None and (row := known(store)) is not None:
+        args["vector"] = embed_early(row.embeddings(store), row, query, b).ref
+    elif encoder is not None:
         vector = b.add(
             Op.EMBED,
             {"texts": query.ref},
