@@ -195,6 +195,20 @@ class TwoStatements(RowStore):
         return texts
 
 
+class TakesAnother(RowStore):
+    """Enters another connection than the variable holds while texts are embedded."""
+
+    def add_texts(self, texts: Iterable[str], metadatas: Any = None, **kwargs: Any) -> list[str]:
+        texts = list(texts)
+        connection = sqlite3.connect(":memory:")
+        vectors = self.embedding.embed_documents(texts)
+        connection = self.connection
+        with connection:
+            for each, vector in zip(texts, vectors, strict=True):
+                connection.execute("INSERT INTO rows VALUES (1, ?, ?)", (each, json.dumps(vector)))
+        return texts
+
+
 class Deletes(RowStore):
     def add_texts(self, texts: Iterable[str], metadatas: Any = None, **kwargs: Any) -> list[str]:
         texts = list(texts)
@@ -220,7 +234,19 @@ class EntersMore(RowStore):
 
 
 PIPELINED = (InOneTransaction, WithCursor, OfAlchemy)
-WHOLE = (RowByRow, CommitsInside, Counts, CallsOwn, LooksAtAll, Catches, EntersOwn, Deletes, EntersMore, TwoStatements)
+WHOLE = (
+    RowByRow,
+    CommitsInside,
+    Counts,
+    CallsOwn,
+    LooksAtAll,
+    Catches,
+    EntersOwn,
+    Deletes,
+    EntersMore,
+    TwoStatements,
+    TakesAnother,
+)
 
 
 def rows(store: RowStore) -> list[Any]:

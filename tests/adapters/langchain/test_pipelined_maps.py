@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chroma_client import CLIENT
+from langchain_chroma import Chroma
 from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
@@ -185,13 +188,17 @@ def embedded(documents: list[Document], embeddings: Any) -> Any:
     return store
 
 
+def chroma(documents: list[Document], embeddings: Any) -> Any:
+    return Chroma.from_documents(documents, embeddings, client=CLIENT, collection_name=f"c{uuid.uuid4().hex}")
+
+
 def own_store(documents: list[Document], embeddings: Any) -> Any:
     store = InOneTransaction(embeddings, table())
     store.add_documents(documents)
     return store
 
 
-BUILDS = (from_documents, from_texts, embedded)
+BUILDS = (from_documents, from_texts, embedded, chroma)
 
 
 @pytest.mark.parametrize("build", [*BUILDS, own_store], ids=lambda build: build.__name__)

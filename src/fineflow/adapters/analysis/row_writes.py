@@ -134,7 +134,13 @@ class _Reader:
         entered = _entered(block.items[0].context_expr)
         if entered is None or not all(map(self._quiet, between)) or not self._handled(block.items):
             return None
-        return entered if self._loops(block.body, vectors) else None
+        return entered if self._loops(block.body, vectors) and self._kept(entered, (*between, block)) else None
+
+    def _kept(self, entered: _Transaction, statements: Sequence[ast.stmt]) -> bool:
+        """Returns True if the variables that hold the connection and its cursors are assigned once, or not again."""
+        nodes = [n for each in statements for n in ast.walk(each)]
+        stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        return entered.variable not in stored and all(stored.count(name) <= 1 for name in self._handles)
 
     def called(self) -> Iterator[str]:
         """Yields the names that are called, and those whose attributes are called, unless they are local."""
