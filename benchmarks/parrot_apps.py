@@ -177,7 +177,7 @@ def shared_team() -> float:
     alone = lambda tokens: profile.seconds(tokens, 0)  # noqa: E731
     writing = lambda tokens, count: (tokens - 1) * profile.seconds(0, count)  # noqa: E731
     known, code = 130 + DESIGN, FILES * CODE
-    stages = [(known, 20, CODE), *((known + code, 20, COMMENT), (known + code, COMMENT + 20, CODE)) * CYCLES]
+    stages = [(known, 20, CODE), *((known + code, 20, COMMENT), (code, COMMENT + 20, CODE)) * CYCLES]
     found = alone(120) + writing(DESIGN, 1)
     for prefix, own, output in stages:
         found += profile.prefill_token * (prefix + FILES * own) + profile.iteration + writing(output, FILES)
@@ -192,7 +192,9 @@ def main(argv: list[str] | None = None) -> int:
     figures: dict[str, Any] = {"background": {}, "chains": {}}
 
     alone = beside_background(STOCK, 0.01, 0)[0]
-    rows = [(f"chain ({alone:.1f} s alone), background", STOCK, OURS, "stock / fineflow", "single requests", "fineflow")]
+    rows = [
+        (f"chain ({alone:.1f} s alone), background", STOCK, OURS, "stock / fineflow", "single requests", "fineflow")
+    ]
     for rate in RATES:
         found = {s: [beside_background(s, rate, seed) for seed in range(given.runs)] for s in (STOCK, OURS)}
         (stock, others), (ours, rest) = (

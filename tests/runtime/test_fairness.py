@@ -88,4 +88,3 @@ def test_no_request_is_passed_by_more_than_the_bound() -> None:
 def test_the_loads_would_exceed_the_bound_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm_queue, "PATIENCE", 1000)
     assert most_passed(range(40)) > PATIENCE
-

@@ -60,8 +60,8 @@ class EmulatedLLM:
     in the prefix cache until room is needed; prompts that begin with them share them. A request reserves room for its
     whole answer when it joins, so none is preempted. ``capacity``: tokens that callers should not exceed
     (``protocols.Limited``); the profile sets the real size of the cache. ``latency_capacity``: the same, while a
-    request runs that has to be quick. ``can_prefill``: False for an engine without a prefix cache. ``constraints``: forms of output (``protocols.Constrains``) that ``answer`` is
-    assumed to follow.
+    request runs that has to be quick. ``can_prefill``: False for an engine without a prefix cache. ``constraints``:
+    forms of output (``protocols.Constrains``) that ``answer`` is assumed to follow.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class EmulatedLLM:
     # Requests and iterations
 
     def _blocks(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the keys of the full blocks; each is a hash of all tokens up to the block's end. None without cache."""
+        """Returns the keys of the full blocks, each a hash of all tokens up to its end; none without a prefix cache."""
         if not self.can_prefill:
             return []
         size, keys = self.block_size, [0]
