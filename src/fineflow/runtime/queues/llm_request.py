@@ -59,13 +59,12 @@ def in_groups(line: Sequence[LLMRequest]) -> Iterator[LLMRequest]:
     """
     rest = {request.seen.number: request for request in line}
     due = next((i for i, request in enumerate(line) if request.passed >= PATIENCE), len(line))
-    for request in line[due:]:
-        request.half = None
+    free = {request.seen.number for request in line[:due]}
     for first in line:
         if rest.pop(first.seen.number, None) is not None:
             yield first
             known = set(first.blocks)
-            for other in [other for other in rest.values() if other.half in known]:
+            for other in [other for other in rest.values() if other.half in known and other.seen.number in free]:
                 yield rest.pop(other.seen.number)
 
 
