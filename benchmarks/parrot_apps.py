@@ -177,7 +177,7 @@ def shared_team() -> float:
     alone = lambda tokens: profile.seconds(tokens, 0)  # noqa: E731
     writing = lambda tokens, count: (tokens - 1) * profile.seconds(0, count)  # noqa: E731
     known, code = 130 + DESIGN, FILES * CODE
-    stages = [(known, 20, CODE), *((known + code, 20, COMMENT), (known + code, COMMENT + 20, CODE)) * CYCLES]
+    stages = [(known, 20, CODE), *((known + code, 20, COMMENT), (code, COMMENT + 20, CODE)) * CYCLES]
     found = alone(120) + writing(DESIGN, 1)
     for prefix, own, output in stages:
         found += profile.prefill_token * (prefix + FILES * own) + profile.iteration + writing(output, FILES)

@@ -17,7 +17,7 @@ from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQu
 from langchain_core.documents import Document
 from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
@@ -25,7 +25,7 @@ from benchmarks.report import arguments, finish, hardware, table
 from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedEmbedding, EmulatedLLM, EmulatedReranker
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
-from fineflow.passes import PASSES, Pass, decode, duplicates, fanout, prefill, prune, stages
+from fineflow.passes import PASSES, Pass, decode, duplicates, prefill, prune, stages
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeEmbeddings, FakeVectorStore
 
@@ -134,14 +134,6 @@ def topics(world: World) -> Runnable[Any, Any]:
     return queries | one.map()
 
 
-def views(world: World) -> Runnable[Any, Any]:
-    """Several concurrent requests that begin with the same long instructions."""
-    parts = ("age", "name", "place", "stone", "source")
-    return RunnableParallel(
-        {part: world.ask(f"Answer for the {part}: {{question}}", system=EXAMPLES) for part in parts}
-    )
-
-
 @fineflow.external
 class EmbeddingService(FakeEmbeddings):
     """Embeddings without an engine of fineflow: a service that answers one request at a time."""
@@ -186,7 +178,6 @@ SHAPES = (
     Shape("queries, many documents reranked", expansion, stages, (1.2, 1.15)),
     Shape("long instructions, late context", late_context, prefill, (1.08, 1.08)),
     Shape("list of queries, each reranked", topics, decode, (1.3, 1.3)),
-    Shape("one long prefix, five requests", views, fanout, (1.6, 1.6)),
     Shape("one query, searched three times", three_searches, duplicates, (2.0, 2.0)),
 )
 

@@ -215,7 +215,11 @@ class LLMEngine(Protocol):
 
 @runtime_checkable
 class PrefixCache(Protocol):
-    """An ``LLMEngine`` that can report its prefix cache."""
+    """An ``LLMEngine`` that can report its prefix cache.
+
+    Optional attribute: ``shares_at_once``: True if requests that begin together compute a common prefix once; the
+    queue then holds none of them back.
+    """
 
     def cached(self, tokens: Sequence[int]) -> int:
         """Returns the number of leading tokens of a prompt that are cached at this moment."""

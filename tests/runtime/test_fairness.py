@@ -12,7 +12,7 @@ from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.cost_model.costs import costs
 from fineflow.protocols import Sampling
 from fineflow.runtime import events
-from fineflow.runtime.queues import llm_queue, request_context
+from fineflow.runtime.queues import llm_queue, llm_request, request_context
 from fineflow.runtime.queues.instances import instances
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.policy import PATIENCE
@@ -66,7 +66,7 @@ class Load:
     def run(self) -> int:
         """Returns the most requests that passed one."""
         costs.forget()
-        calls, spread = self.chosen.randint(20, 36), self.chosen.choice((0.0, 5.0, 40.0))
+        calls, spread = self.chosen.randint(18, 30), self.chosen.choice((0.0, 2.0, 10.0))
 
         async def together() -> None:
             made = [(self.chosen.uniform(0, spread), self.chosen.choice((1, 1, 1, 4))) for _ in range(calls)]
@@ -86,5 +86,6 @@ def test_no_request_is_passed_by_more_than_the_bound() -> None:
 
 
 def test_the_loads_would_exceed_the_bound_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llm_queue, "PATIENCE", 1000)
+    for module in (llm_queue, llm_request):
+        monkeypatch.setattr(module, "PATIENCE", 1000)
     assert most_passed(range(40)) > PATIENCE

@@ -173,7 +173,7 @@ def test_what_waits_for_an_instance_already_counts() -> None:
     size, asked = 16, [*range(960), 1]
     request = Asked(asked, block_keys(asked, size), size, 20)
     full, other = Instance(engine("full", capacity=2000)), Instance(engine("other", capacity=2000))
-    full.begin(1000, request.blocks, size)
+    full.begin(1030, request.blocks, size)
     other.begin(100)
     assert roomiest([full, other], request, waiting={}) == (other, full)
     assert roomiest([full, other], request, waiting={full: 2000}) == (other, None)

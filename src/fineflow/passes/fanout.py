@@ -29,21 +29,17 @@ _DECODES = (Op.DECODE, Op.PARTIAL_DECODE)
 
 
 def fanout(graph: Graph) -> Graph:
-    """Prefills the common prefix of decodes once if they use the same engine and are ready at the same time.
+    """Prefills the common prefix of the items of a MAP once, before their requests.
 
-    The decodes, including those of the items of a MAP, are marked with ``shares`` and wait for that PARTIAL_PREFILL
-    while it is running. It is not an order edge: if stock makes a request before the graph does, or the prefill fails,
-    nothing waits. Not done for fewer than two requests, nor if the prefix is shorter than a block or saves less than it
-    costs.
+    They are marked with ``shares`` and wait for that PARTIAL_PREFILL while it is running. It is not an order edge: if
+    stock makes a request before the graph does, or the prefill fails, nothing waits. Not done if the prefix is shorter
+    than a block or saves less than it costs. Requests outside of a MAP that begin together need no pass: the queue of
+    their engine lets one of them compute what they share (``runtime.queues.llm_queue``).
     """
     graph = in_bodies(fanout, graph)
-    if not any(p.op in (Op.PREFILL, Op.MAP) for p in graph):
+    if not any(p.op is Op.MAP for p in graph):
         return graph
     sharing = _Sharing(graph)
-    for alike in sharing.groups():
-        decodes = [each for each in alike if each.target.op in _DECODES]
-        if len(decodes) > 1:
-            sharing.share(decodes)
     for p in graph:
         if p.op is Op.MAP:
             for prompt in inside(p, graph):

@@ -190,7 +190,7 @@ class EmulatedLLM:
     # Requests and iterations
 
     def _blocks(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the keys of the full blocks; each is a hash of all tokens up to the block's end. None without cache."""
+        """Returns the keys of the full blocks, each a hash of all tokens up to its end; none without a prefix cache."""
         if not self.can_prefill:
             return []
         size, keys = self.block_size, [0]

@@ -37,6 +37,7 @@ class VLLMEngine:
     use starts it again. RequestError for a request that vLLM refuses.
     """
 
+    shares_at_once = True  # it looks for common blocks when a prompt's turn comes, and finds those of the same step
     recovers = True  # vLLM preempts a request without room, and recomputes it
 
     def __init__(

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import itertools
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -24,16 +24,13 @@ from fineflow.ir import Op
 from fineflow.ir.objectives import THROUGHPUT, TPOT, TTFT
 from fineflow.protocols import Delta, LLMEngine, Sampling
 from fineflow.runtime import events, servers
-from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
 from fineflow.runtime.queues.handover import Handovers
+from fineflow.runtime.queues.llm_request import LLMRequest, PrefillNotNeeded, count_passed, in_groups, note
 from fineflow.runtime.queues.placement import (
-    Asked,
-    Computing,
     Instance,
-    block_keys,
     in_service,
     instances_of,
     keep_one,
@@ -43,8 +40,7 @@ from fineflow.runtime.queues.placement import (
 )
 from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start, decide, mixes
 from fineflow.runtime.queues.registry import shared_queue
-from fineflow.runtime.queues.request_context import waiting_record
-from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
+from fineflow.runtime.queues.waiting_line import WaitingLine
 from fineflow.runtime.statistics import served, watch
 
 # One step of a call's priority is worth this much in an engine's own queue: steps of depth, or seconds of head start.
@@ -53,43 +49,6 @@ _CALL_SECONDS = 60
 _MILLISECONDS = 1000
 
 _USUAL = 4  # times the mean output length: about one output in fifty is longer, if lengths are exponential
-
-
-class _PrefillNotNeeded(Exception):
-    """Ends a waiting prefill when a request that begins with its tokens arrives: that one computes them anyway."""
-
-
-class _Request(Waiter):
-    """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it.
-
-    passed: later requests that were admitted before it.
-    """
-
-    def __init__(self, number: int, tokens: Sequence[int], output: int, *, size: int, shared: bool) -> None:
-        self.seen = waiting_record(number, Op.DECODE, max(len(tokens) + output, 1))
-        self.tokens = tokens
-        self.output = output  # tokens reserved for its output
-        self.size = size
-        self.blocks = block_keys(tokens, size) if shared else []  # only if common prefixes matter
-        half = -(-len(tokens) // (2 * size))
-        self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
-        self.goes_on = bool(request_context.query.get())  # its query may ask again
-        self.quick = False  # set when it is admitted
-        self.passed = 0
-        self.ran = 0.0  # seconds, set when it has ended well
-        self.computing: Computing | None = None  # while its prompt is prefilled
-        self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
-        self.service: events.Service | None = None
-
-    @property
-    def alone(self) -> int:
-        """Tokens that no other request shares: the prompt after its last full block, and the output."""
-        return len(self.tokens) - len(self.blocks) * self.size + self.output
-
-    @property
-    def asked(self) -> Asked:
-        """What placement has to know."""
-        return Asked(self.tokens, self.blocks, self.size, self.output, self.quick)
 
 
 class LLMQueue:
@@ -101,8 +60,8 @@ class LLMQueue:
         self.instances = instances_of(engine)
         watch(self)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: WaitingLine[_Request] = WaitingLine()
-        self._prefills: dict[int, _Request] = {}  # prefills in the line, by number
+        self._line: WaitingLine[LLMRequest] = WaitingLine()
+        self._prefills: dict[int, LLMRequest] = {}  # prefills in the line, by number
         self._overtaking = 0  # requests that had to be quick, admitted since another one was
         self._full = False  # True while requests wait for room, not only for the next decision
         self._asking: Counter[str] = Counter()  # requests that decode, or wait to, by query
@@ -134,7 +93,7 @@ class LLMQueue:
 
         Also returns if a request whose prompt begins with ``tokens`` arrives while this one waits.
         """
-        with suppress(_PrefillNotNeeded):
+        with suppress(PrefillNotNeeded):
             for attempt in itertools.count():
                 async with self._room(tokens, 0) as (instance, request):
                     try:
@@ -179,7 +138,7 @@ class LLMQueue:
                         async for delta in resumed(text, count, deltas, instance.name) if attempt else deltas:
                             self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
-                            _note(request.service, delta, count)
+                            note(request.service, delta, count)
                             if count > request.output:
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
@@ -190,7 +149,7 @@ class LLMQueue:
                     self._lost(instance, error, again=not attempt and repeatable)
 
     @asynccontextmanager
-    async def _room(self, tokens: Sequence[int], output: int) -> AsyncGenerator[tuple[Instance, _Request], None]:
+    async def _room(self, tokens: Sequence[int], output: int) -> AsyncGenerator[tuple[Instance, LLMRequest], None]:
         """Waits for room, and holds it during the block. output: tokens to decode; 0 for a prefill."""
         loop = self._settle_on_loop()
         request = self._join(tokens, output)
@@ -217,10 +176,10 @@ class LLMQueue:
             if loop is self._loop:  # else that loop has ended, and its requests were dropped
                 self._leave(request)
 
-    def _join(self, tokens: Sequence[int], output: int) -> _Request:
+    def _join(self, tokens: Sequence[int], output: int) -> LLMRequest:
         shared = self.engine.can_prefill
         size, number = self.engine.block_size, next(self._line.numbers)
-        request = _Request(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
+        request = LLMRequest(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
@@ -231,7 +190,7 @@ class LLMQueue:
         self._decide_soon()
         return request
 
-    def _leave(self, request: _Request) -> None:
+    def _leave(self, request: LLMRequest) -> None:
         self._line.leave(request)
         if self._prefills.pop(request.seen.number, None) is None:
             self._asking[request.seen.query] -= 1
@@ -246,7 +205,7 @@ class LLMQueue:
                 self._handovers.keep(request.seen.query, instance, step=step, ran=request.ran)
         self._decide_soon()
 
-    def _comes_first_again(self, request: _Request) -> bool:
+    def _comes_first_again(self, request: LLMRequest) -> bool:
         """Returns True if the next request of a query that has none in the queue would come before all that wait."""
         if not self._line or not request.goes_on or self._asking[request.seen.query] or not self._limited():
             return False
@@ -256,7 +215,7 @@ class LLMQueue:
             return decide(self.policy, [*waiting, again], 1, {})[0].number == again.number
         return False
 
-    def _computed(self, instance: Instance, request: _Request) -> None:
+    def _computed(self, instance: Instance, request: LLMRequest) -> None:
         """Notes that the prompt of a request is prefilled, or never will be: those that share it may follow."""
         if request.computing is not None:
             instance.computing.remove(request.computing)
@@ -267,7 +226,7 @@ class LLMQueue:
         """Ends waiting prefills of a prefix of ``tokens``."""
         for prefill in self._prefills.values():
             if not prefill.room.done() and tokens[: len(prefill.tokens)] == prefill.tokens:
-                prefill.room.set_exception(_PrefillNotNeeded())
+                prefill.room.set_exception(PrefillNotNeeded())
 
     def _reckoned(self, prompt: int, output: int) -> int:
         """Returns the tokens to reserve for a request that may decode ``output`` tokens."""
@@ -308,7 +267,7 @@ class LLMQueue:
     def _limited(self) -> bool:
         return any(min(each.capacity, each.latency_capacity) < inf for each in self.instances)
 
-    def _has_to_be_quick(self, request: _Request) -> bool:
+    def _has_to_be_quick(self, request: LLMRequest) -> bool:
         """Returns True if a request counts by itself: each for "tpot"; for "latency" one that its call waits for alone.
 
         Requests of one call that run concurrently are a task group, whose last one counts (Parrot, section 5.2). Here
@@ -351,13 +310,13 @@ class LLMQueue:
             instances = [instance for instance in instances if not self._handovers.keeps(instance)]
             self._full = kept = mixing = False
             line = self._line.order(self.policy, self._line.items)
-            order: Iterable[_Request] = _together(line) if mixed else line
+            order: Iterable[LLMRequest] = in_groups(line) if mixed else line
             separate = any(map(separates, self.instances))
             if separate:
                 order = first = self._quick_first(order)
                 mixing = not all(each.quick for each in first) or any(each.running > each.quick for each in instances)
             waiting: Counter[Instance] = Counter()
-            passed: list[_Request] = []
+            passed: list[LLMRequest] = []
             for request in order:
                 if kept and request.quick:
                     continue  # behind the one that waits
@@ -366,7 +325,7 @@ class LLMQueue:
                     passed.append(request)
                 elif instance is not None:
                     self._begin(request, instance)
-                    if _pass(request, passed if separate else line):
+                    if count_passed(request, passed if separate else line):
                         break
                 else:
                     self._full = True
@@ -381,7 +340,7 @@ class LLMQueue:
         except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
 
-    def _quick_first(self, order: Iterable[_Request]) -> list[_Request]:
+    def _quick_first(self, order: Iterable[LLMRequest]) -> list[LLMRequest]:
         """Returns requests in order, those that have to be quick before others.
 
         Otherwise these would fill again what an instance has drained for a quick one. After ``PATIENCE`` quick ones in
@@ -397,7 +356,7 @@ class LLMQueue:
         return found
 
     def _place(
-        self, request: _Request, instances: Sequence[Instance], waiting: Counter[Instance], *, mixing: bool
+        self, request: LLMRequest, instances: Sequence[Instance], waiting: Counter[Instance], *, mixing: bool
     ) -> tuple[Instance | None, bool]:
         """Returns the instance for a request (None if all are full), and True if it gains by waiting now.
 
@@ -420,7 +379,7 @@ class LLMQueue:
     def _affinity(self) -> bool:
         return bool(getattr(self.engine, "affinity", True))
 
-    def _follows(self, request: _Request, instance: Instance) -> bool:
+    def _follows(self, request: LLMRequest, instance: Instance) -> bool:
         """Returns True if a request had better wait for a running one that computes a prefix of its prompt.
 
         It then computes less, but in an iteration of its own. Engines that share a prefix with ``shares_at_once`` do
@@ -432,7 +391,7 @@ class LLMQueue:
         line = costs.line(instance.engine.name, Op.PREFILL)
         return shared * line.each > line.fixed
 
-    def _begin(self, request: _Request, instance: Instance) -> None:
+    def _begin(self, request: LLMRequest, instance: Instance) -> None:
         self._line.serve((request, request.seen.items))
         self._overtaking = self._overtaking + 1 if request.quick else 0
         request.computing = instance.begin(
@@ -440,7 +399,7 @@ class LLMQueue:
         )
         request.room.set_result(instance)
 
-    def _priority(self, request: _Request) -> int:
+    def _priority(self, request: LLMRequest) -> int:
         """Returns a priority for the engine's own queue: the policy's order, as far as one number can express it.
 
         Earlier requests rise, so the engine starves none of them either.
@@ -465,43 +424,6 @@ class LLMQueue:
         for request in self._line.drain():
             if not request.room.done():
                 request.room.set_exception(error)
-
-
-def _together(line: Sequence[_Request]) -> Iterator[_Request]:
-    """Yields requests in order, but those that share half their prompt follow the first of them.
-
-    None passes one that has let ``PATIENCE`` pass.
-    """
-    rest = {request.seen.number: request for request in line}
-    due = next((i for i, request in enumerate(line) if request.passed >= PATIENCE), len(line))
-    for request in line[due:]:
-        request.half = None
-    for first in line:
-        if rest.pop(first.seen.number, None) is not None:
-            yield first
-            known = set(first.blocks)
-            for other in [other for other in rest.values() if other.half in known]:
-                yield rest.pop(other.seen.number)
-
-
-def _pass(request: _Request, line: Iterable[_Request]) -> bool:
-    """Counts that a request was admitted before those of the line that wait. True if one lets no more pass."""
-    due = False
-    for each in line:
-        if each is request:
-            break
-        if not each.room.done():
-            each.passed += 1
-            due = due or each.passed == PATIENCE
-    return due
-
-
-def _note(service: events.Service | None, delta: Delta, decoded: int) -> None:
-    """Notes the tokens of a request. decoded: so far."""
-    if service is not None:
-        service.decoded = decoded
-        if delta.prompt_tokens:
-            service.prompt, service.cached = delta.prompt_tokens, delta.cached_tokens
 
 
 def llm_queue_of(engine: LLMEngine) -> LLMQueue:

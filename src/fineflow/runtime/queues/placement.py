@@ -234,8 +234,10 @@ def roomiest(
 def _cost(instance: Instance, asked: Asked, affinity: bool) -> float:
     """Returns the tokens that a request would wait for or with on an instance, and make others wait for."""
     prompt = asked.tokens, asked.blocks, asked.size
+    if not affinity:
+        return instance.load
     shared = asked.size * instance.held(asked.blocks)  # occupies no further room, and is no work
-    known = instance.known(*prompt) if affinity else 0
+    known = instance.known(*prompt)
     return instance.load - shared + asked.output + (len(asked.tokens) - known) * (1 + instance.running)
 
 

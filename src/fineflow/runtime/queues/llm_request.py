@@ -1,0 +1,88 @@
+"""Requests in the queue of an LLM: what it knows of each, their order by common prompts, and who has passed whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from fineflow.ir import Op
+from fineflow.protocols import Delta
+from fineflow.runtime import events
+from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues.placement import Asked, Computing, Instance, block_keys
+from fineflow.runtime.queues.policy import PATIENCE
+from fineflow.runtime.queues.request_context import waiting_record
+from fineflow.runtime.queues.waiting_line import Waiter
+
+
+class PrefillNotNeeded(Exception):
+    """Ends a waiting prefill when a request that begins with its tokens arrives: that one computes them anyway."""
+
+
+class LLMRequest(Waiter):
+    """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it.
+
+    passed: later requests that were admitted before it.
+    """
+
+    def __init__(self, number: int, tokens: Sequence[int], output: int, *, size: int, shared: bool) -> None:
+        self.seen = waiting_record(number, Op.DECODE, max(len(tokens) + output, 1))
+        self.tokens = tokens
+        self.output = output  # tokens reserved for its output
+        self.size = size
+        self.blocks = block_keys(tokens, size) if shared else []  # only if common prefixes matter
+        half = -(-len(tokens) // (2 * size))
+        self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
+        self.goes_on = bool(request_context.query.get())  # its query may ask again
+        self.quick = False  # set when it is admitted
+        self.passed = 0
+        self.ran = 0.0  # seconds, set when it has ended well
+        self.computing: Computing | None = None  # while its prompt is prefilled
+        self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
+        self.service: events.Service | None = None
+
+    @property
+    def alone(self) -> int:
+        """Tokens that no other request shares: the prompt after its last full block, and the output."""
+        return len(self.tokens) - len(self.blocks) * self.size + self.output
+
+    @property
+    def asked(self) -> Asked:
+        """What placement has to know."""
+        return Asked(self.tokens, self.blocks, self.size, self.output, self.quick)
+
+
+def in_groups(line: Sequence[LLMRequest]) -> Iterator[LLMRequest]:
+    """Yields requests in order, but those that share half their prompt follow the first of them.
+
+    None passes one that has let ``PATIENCE`` pass.
+    """
+    rest = {request.seen.number: request for request in line}
+    due = next((i for i, request in enumerate(line) if request.passed >= PATIENCE), len(line))
+    free = {request.seen.number for request in line[:due]}
+    for first in line:
+        if rest.pop(first.seen.number, None) is not None:
+            yield first
+            known = set(first.blocks)
+            for other in [other for other in rest.values() if other.half in known and other.seen.number in free]:
+                yield rest.pop(other.seen.number)
+
+
+def count_passed(request: LLMRequest, line: Iterable[LLMRequest]) -> bool:
+    """Counts that a request was admitted before those of the line that wait. True if one lets no more pass."""
+    due = False
+    for each in line:
+        if each is request:
+            break
+        if not each.room.done():
+            each.passed += 1
+            due = due or each.passed == PATIENCE
+    return due
+
+
+def note(service: events.Service | None, delta: Delta, decoded: int) -> None:
+    """Notes the tokens of a request. decoded: so far."""
+    if service is not None:
+        service.decoded = decoded
+        if delta.prompt_tokens:
+            service.prompt, service.cached = delta.prompt_tokens, delta.cached_tokens
