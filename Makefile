@@ -129,10 +129,10 @@ POLICIES = $(shell $(BIN)/python -c "from fineflow.runtime.queues.policy import 
 bench: $(READY)
 	@mkdir -p .cache
 	@$(BIN)/python -m benchmarks run --rates alone --scheme stock stock-sync tuned fineflow fineflow-sync $(ARGS) --json .cache/alone.json
-	@$(BIN)/python -m benchmarks run --rates 40% 80% --requests 16 --repeats 2 $(ARGS) --json .cache/loads.json
-	@$(BIN)/python -m benchmarks run --rates alone --requests 1 --scheme fineflow $(PASSES) $(ARGS) --json .cache/passes.json \
-		--app advanced_rag advanced_rag_llamaindex conversational_rag rag_fusion search_generation contextual_retrieval
-	@$(BIN)/python -m benchmarks run --rates 80% --requests 16 --repeats 1 --scheme fineflow $(POLICIES) $(ARGS) \
+	@$(BIN)/python -m benchmarks run --rates 40% 80% --requests 12 --repeats 2 $(ARGS) --json .cache/loads.json
+	@$(BIN)/python -m benchmarks run --rates alone --scheme fineflow $(PASSES) $(ARGS) --json .cache/passes.json \
+		--app advanced_rag advanced_rag_llamaindex conversational_rag rag_fusion
+	@$(BIN)/python -m benchmarks run --rates 80% --requests 12 --repeats 2 --scheme fineflow $(POLICIES) $(ARGS) \
 		--json .cache/policies.json --app advanced_rag colocated
 	@$(BIN)/python -m benchmarks report .cache/alone.json .cache/loads.json .cache/passes.json .cache/policies.json
 

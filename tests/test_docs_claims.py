@@ -90,10 +90,10 @@ def test_the_table_of_apps_is_what_is_measured(seconds: dict[str, Any]) -> None:
 
 
 def test_pictures_that_are_shown_exist_and_others_do_not() -> None:
-    shown = {name for page in PAGES for name in re.findall(r"images/([\w-]+\.\w+)", page.read_text(encoding="utf-8"))}
-    there = {path.name for path in FOLDER.iterdir()}
-    assert shown == there
-    assert [path.name for path in FOLDER.iterdir() if path.stat().st_size > 200_000] == []
+    found = (re.findall(r"images/([\w/-]+\.\w+)", page.read_text(encoding="utf-8")) for page in PAGES)
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert {name for names in found for name in names} == {str(path.relative_to(FOLDER)) for path in files}
+    assert [path.name for path in files if path.stat().st_size > 200_000] == []
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

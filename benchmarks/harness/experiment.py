@@ -21,7 +21,6 @@ from benchmarks.harness.setting import Device, Setting
 ALONE = "alone"
 SLO = 2.0  # a request is in time if it takes at most so many times its limit
 ENGINES = ("llm", "small", "embedder", "reranker")
-APART = 1000.0  # virtual seconds between requests that are alone
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,24 @@ def measure(given: Experiment) -> dict[str, Any]:
     rate = None if given.load == ALONE else rate_of(app, setting, given.load)
     runs, ends, bounds, paths, spent = list[Run](), list[float](), list[float](), list[Path](), list[dict[str, float]]()
     for seed in given.seeds:
-        apart = 0.0 if given.real else APART
-        arrivals = [apart * n for n in range(given.requests)] if rate is None else poisson(given.requests, rate, seed)
+        arrivals = given.requests if rate is None else poisson(given.requests, rate, seed)
         world = world_on(given.device, app, setting)
         with fineflow.record(calls=given.requests) as recorder:
             found = run(app, scheme, world, arrivals, seed=seed, real=given.real, stream=given.stream)
+        world.close()
         runs.append(found)
         tracks = recorder.timeline().tracks
         if _whole(tracks, found.latencies):
             spent += map(critical_seconds, tracks)
-        ends.append(max(at + took for at, took in zip(arrivals, found.latencies, strict=True)))
+        if not isinstance(arrivals, int):
+            ends.append(max(at + took for at, took in zip(arrivals, found.latencies, strict=True)))
         if given.device.kind != "emulated":
             continue  # of these no profile is known, so no limit either
         mine = [app.path(setting, app.asked(number, seed)) for number in range(given.requests)]
         paths += mine
-        bounds.append(bound(arrivals, mine))
+        bounds.append(
+            statistics.mean(path.limit for path in mine) if isinstance(arrivals, int) else bound(arrivals, mine)
+        )
     figures = _of_all(given, runs, spent)
     if rate is not None:
         figures |= {"rate": rate, "throughput": given.requests * len(runs) / sum(ends)}

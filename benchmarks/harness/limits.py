@@ -133,13 +133,16 @@ class Path:
         return self.steps[-1].first or self.seconds
 
     def spent(self) -> dict[str, float]:
-        """Returns the seconds of the critical path by engine; waiting for nothing is impossible on it."""
+        """Returns the seconds of the limit by engine: of the critical path, and of work that takes longer."""
         found: dict[str, float] = {}
         step: Step | None = self.steps[-1]
         while step is not None:
             last = max((each for each, _ in step.after), key=lambda each: each.end, default=None)
             found[step.engine] = found.get(step.engine, 0.0) + step.end - (last.end if last else 0.0)
             step = last
+        if (more := self.limit - self.seconds) > 1e-9:
+            busiest = max(self.work(), key=lambda name: self.head(name) + self.work()[name] + self.tail(name))
+            found[busiest] = found.get(busiest, 0.0) + more
         return found
 
     def work(self) -> dict[str, float]:

@@ -48,16 +48,21 @@ def run(
     app: App,
     scheme: Scheme,
     world: World,
-    arrivals: Sequence[float],
+    arrivals: Sequence[float] | int,
     *,
     seed: int,
     real: bool = False,
     stream: bool = False,
 ) -> Run:
-    """Runs a load. arrivals: seconds; an empty sequence of gaps (all 0) is a burst. stream: by ``astream``."""
+    """Runs a load.
+
+    arrivals: seconds at which requests come; a number: so many requests, each after the answer to the one before.
+    stream: by ``astream``.
+    """
     costs.forget()
     chain = scheme.build(app, world)
-    inputs = [app.asked(number, seed) for number in range(len(arrivals))]
+    count = arrivals if isinstance(arrivals, int) else len(arrivals)
+    inputs = [app.asked(number, seed) for number in range(count)]
     warm = [app.asked(_FIRST + number, seed) for number in range(WARM)]
     if scheme.entry == "invoke":
         work = functools.partial(_in_threads, app, chain, world, warm, inputs, arrivals)
@@ -85,7 +90,7 @@ async def _on_loop(
     world: World,
     warm: Sequence[Any],
     inputs: Sequence[Any],
-    arrivals: Sequence[float],
+    arrivals: Sequence[float] | int,
     stream: bool,
 ) -> Run:
     for each in warm:
@@ -104,32 +109,39 @@ async def _on_loop(
             parts.append(part)
         return loop.time() - began - at, first, "".join(map(str, parts))
 
-    ended = await asyncio.gather(*map(one, inputs, arrivals))
+    if isinstance(arrivals, int):
+        ended = [await one(given, loop.time() - began) for given in inputs]
+    else:
+        ended = await asyncio.gather(*map(one, inputs, arrivals))
     return _collected(ended, before, world.sent(), stream)
 
 
 def _in_threads(
-    app: App, chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float]
+    app: App, chain: Any, world: World, warm: Sequence[Any], inputs: Sequence[Any], arrivals: Sequence[float] | int
 ) -> Run:
     for each in warm:
         _call(chain, each)
     before, began = world.sent(), now()
     ended: list[Any] = [None] * len(inputs)
 
-    def one(place: int) -> None:
-        time.sleep(max(0.0, began + arrivals[place] - now()))
+    def one(place: int, at: float) -> None:
+        time.sleep(max(0.0, began + at - now()))
         try:
             answer = _call(chain, inputs[place])
         except Exception as error:
             ended[place] = error
         else:
-            ended[place] = (now() - began - arrivals[place], 0.0, app.answer(answer))
+            ended[place] = (now() - began - at, 0.0, app.answer(answer))
 
-    threads = [threading.Thread(target=one, args=(place,)) for place in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    if isinstance(arrivals, int):
+        for place in range(len(inputs)):
+            one(place, now() - began)
+    else:
+        threads = [threading.Thread(target=one, args=each) for each in enumerate(arrivals)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     for each in ended:
         if isinstance(each, Exception):
             raise each

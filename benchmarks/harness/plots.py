@@ -65,9 +65,8 @@ def achieved(results: Results, palette: Palette) -> str:
                 top = y + row * (BAR + 2)
                 drawing.box(LEFT, top, each["achieved"] * full, BAR, colour(scheme, palette), round=2)
                 label = f"{100 * each['achieved']:.1f} %  ({each['mean']:.2f} s)"
-                drawing.text(
-                    LEFT + each["achieved"] * full - 6, top + 9, label, size=9, anchor="end", colour=palette.surface
-                )
+                ink = palette.ink if scheme == "stock" else palette.on_ours if scheme == "fineflow" else palette.surface
+                drawing.text(LEFT + each["achieved"] * full - 6, top + 9, label, size=9, anchor="end", colour=ink)
     end = TOP + ROW * len(apps)
     drawing.line([(LEFT + full, TOP - 6), (LEFT + full, end)], palette.ink, dashed=True)
     drawing.text(LEFT + full, end + 16, "limit", size=11, anchor="middle", colour=palette.muted)

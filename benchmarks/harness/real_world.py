@@ -7,6 +7,7 @@ fixes lengths likewise). Embeddings are those of the model; scores are real, too
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -94,6 +95,11 @@ class RealWorld(World):
             for i, (vector, text) in enumerate(zip(vectors, self.passages, strict=True))
         ]
         return made
+
+    def close(self) -> None:
+        """Frees the models."""
+        asyncio.run(self.model.aclose())
+        asyncio.run(self.embedder.aclose())
 
     def sent(self) -> dict[str, float]:
         model = self.model

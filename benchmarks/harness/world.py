@@ -153,6 +153,9 @@ class World:
         for engine in (self.embedder, self.ranking, *(each.engine for each in (self.llm, self.small))):
             set_policy(engine, name)
 
+    def close(self) -> None:
+        """Frees what the engines hold; emulated ones hold nothing."""
+
     def sent(self) -> dict[str, float]:
         """Returns what the LLMs were sent and have written, and the busy seconds of each engine's busiest instance."""
         models = [model for group in self.llms.values() for model in group]

@@ -13,12 +13,15 @@ from benchmarks.apps import NAMES, app
 from benchmarks.harness.experiment import ALONE, Experiment, measure, rate_of
 from benchmarks.harness.figures import goodput, interval
 from benchmarks.harness.plots import drawings, merged
+from benchmarks.harness.real_world import Scripted
 from benchmarks.harness.schemes import scheme, schemes
 from benchmarks.harness.setting import PAPER, Device, device
 
+from fineflow.engines import EmulatedLLM
 from fineflow.passes import PASSES
+from fineflow.protocols import Delta, Sampling
 from fineflow.runtime.queues.policy import POLICIES
-from fineflow.testing import virtual_threads
+from fineflow.testing import virtual, virtual_threads
 
 pytest.importorskip("langchain_text_splitters")
 
@@ -103,6 +106,21 @@ def test_devices_are_named() -> None:
     for wrong in ("gpu", "emulated:nothing", "openai"):
         with pytest.raises(ValueError):
             device(wrong)
+
+
+def test_a_real_engine_says_what_the_script_says() -> None:
+    """An engine that would say something else, and more of it, decodes as many tokens as the script has."""
+    inner = EmulatedLLM(lambda prompt: "another text of its own that is longer than that", can_prefill=False)
+    engine = Scripted(inner, lambda prompt: f"It is  {len(prompt)}\nlong.")
+
+    async def said() -> list[Delta]:
+        tokens = engine.encode("How long?")
+        return [delta async for delta in engine.generate(tokens, Sampling(max_tokens=50))]
+
+    deltas, seconds = virtual.run(said())
+    assert "".join(delta.text for delta in deltas) == "It is  9\nlong." and deltas[-1].finish_reason == "stop"
+    assert sum(len(delta.tokens) for delta in deltas) == 4 == engine.written_tokens
+    assert seconds == pytest.approx(inner.profile.seconds(2, 0) + 3 * inner.profile.seconds(0, 1), abs=1e-4)
 
 
 def test_intervals_and_goodput() -> None:

@@ -116,6 +116,7 @@ def test_a_call_that_brings_much_work_to_an_engine_takes_at_least_that() -> None
     assert path.limit > path.seconds > 0
     work = 40 * 1000 * PAPER.llm.prefill_token / PAPER.llms
     assert path.limit > work
+    assert sum(path.spent().values()) == pytest.approx(path.limit)
 
 
 def test_no_order_on_one_device_beats_the_bound() -> None:
