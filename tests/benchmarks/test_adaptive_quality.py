@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -21,11 +22,15 @@ from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
 from benchmarks.adaptive_quality.systems import GRID, Reply
 from benchmarks.adaptive_quality.verdict import frontier, judge
+from tools.pictures.quality import label, quality_chart
+from tools.pictures.svg import PALETTES
 
 from fineflow.adaptation import Profiler
 from fineflow.adaptation.mapping import pruned
 from fineflow.engines import EmulatedLLM
 from fineflow.testing import virtual
+
+ROOT = Path(__file__).parents[2]
 
 
 def question(text: str, answer: str = "yes") -> Question:
@@ -300,6 +305,23 @@ def test_without_an_equal_one_the_best_counts() -> None:
 def test_the_frontier_leaves_out_what_another_one_beats() -> None:
     points = {"a": (0.1, 0.5), "b": (0.2, 0.4), "c": (0.3, 0.8), "d": (0.3, 0.7), "e": (0.9, 0.8)}
     assert frontier(points) == ["a", "c"]
+
+
+# The chart
+
+
+def test_the_chart_of_the_documentation_shows_the_kept_figures() -> None:
+    figures = json.loads((ROOT / "benchmarks/notebooks/adaptive_quality.json").read_text(encoding="utf-8"))
+    for palette in PALETTES:
+        shown = (ROOT / f"docs/images/quality-{palette.name}.svg").read_text(encoding="utf-8")
+        assert shown == quality_chart(figures, palette), "draw it again: python -m tools.pictures --quality FILE"
+    for name in ("stuff 4", "adaptive", "by complexity"):
+        assert f">{name}</text>" in shown
+
+
+@pytest.mark.parametrize("name", [str(each) for each in GRID])
+def test_each_fixed_configuration_has_a_short_name(name: str) -> None:
+    assert re.fullmatch(r"(stuff|rerank) \d+|reduce \d+/\d+", label(name))
 
 
 @pytest.mark.engine

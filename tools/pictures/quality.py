@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools.pictures.svg import Drawing, Palette
@@ -24,7 +24,8 @@ def quality_chart(figures: Mapping[str, Any], palette: Palette) -> str:
     """Returns the SVG: fixed configurations with their frontier, and what chooses for each question."""
     systems = figures["systems"]
     points = {name: (each["delay_s"], each["f1"]) for name, each in systems.items()}
-    place = _Scale(points)
+    ends = [f1 for name in CHOOSING for f1 in systems[name]["f1_interval"]]
+    place = _Scale(points, ends)
     count = sum(1 for name in systems if name.startswith(tuple(SHORT)))
     drawing = Drawing(WIDTH, HEIGHT, f"Token F1 over mean delay of {count} fixed configurations and adaptive.", palette)
     drawing.text(0, 16, "F1 over mean delay, each question answered by a small model", size=15, bold=True)
@@ -61,10 +62,11 @@ def label(name: str) -> str:
 class _Scale:
     """Places of points: the delay in powers, the F1 from the lowest tenth to the highest."""
 
-    def __init__(self, points: Mapping[str, tuple[float, float]]) -> None:
+    def __init__(self, points: Mapping[str, tuple[float, float]], ends: Sequence[float]) -> None:
         delays, scores = zip(*points.values(), strict=True)
+        shown = [*scores, *ends]
         self.delays = (min(delays) / 1.2, max(delays) * 1.2)
-        self.scores = (math.floor(min(scores) * 10 - 0.3) / 10, math.ceil(max(scores) * 10 + 0.3) / 10)
+        self.scores = (math.floor(min(shown) * 10) / 10, math.ceil(max(shown) * 10) / 10)
 
     def __call__(self, point: tuple[float, float]) -> tuple[float, float]:
         (low, high), (least, most) = self.delays, self.scores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 Synthesis = Literal["map_rerank", "stuff", "map_reduce"]
 """``map_rerank``: one answer for each chunk, the most confident one counts. ``stuff``: all chunks in one prompt.
@@ -112,3 +112,15 @@ class Space:
             for found in ([each.num_chunks for each in given], [each.intermediate_length for each in given])
         ]
         return Space(tuple(each for each in SYNTHESES if each in methods), *ranges)
+
+
+class Configurable(Protocol):
+    """An object with knobs of its own, for ``fineflow.adaptive``.
+
+    Optional attributes: ``engine``: the LLM engine that its runnables use; ``question(input)``: the text to profile, by
+    default the input itself, or what a dict has under "question", "query" or "input".
+    """
+
+    def configure(self, configuration: Configuration) -> Any:
+        """Returns the pipeline in one configuration, from question to answer: a LangChain ``Runnable``."""
+        ...

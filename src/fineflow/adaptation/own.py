@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableLambda
 
 import fineflow
-from fineflow.adaptation.configuration import Configuration
+from fineflow.adaptation.configuration import Configurable, Configuration
 from fineflow.adaptation.memory import counting
 
 _CHUNK = 500  # tokens of a chunk, if nobody says
 _QUESTIONS = ("question", "query", "input")
-
-
-@runtime_checkable
-class Configurable(Protocol):
-    """An object with knobs of its own.
-
-    Optional attributes: ``engine``: the LLM engine that its runnables use; ``question(input)``: the text to profile, by
-    default the input itself, or what a dict has under "question", "query" or "input".
-    """
-
-    def configure(self, configuration: Configuration) -> Runnable[Any, Any]:
-        """Returns the pipeline in one configuration, from question to answer."""
-        ...
 
 
 class OwnKnobs:

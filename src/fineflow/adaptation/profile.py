@@ -12,10 +12,9 @@ MOST_PIECES = 6
 SHORTEST, LONGEST = 30, 200  # words of a summary
 
 PROMPT = """\
-For the given query: Analyse the language and internal structure of the query and estimate its profile.
-Reply with JSON only, with the keys "complexity" ("high" or "low"), "joint_reasoning" (true or false: does it need \
-joint reasoning across multiple documents), "pieces" (how many pieces of information are needed to answer it, 1 to 6) \
-and "summary_words" (how long the summary of a document should be, 30 to 200 words).
+Classify the question by its language and structure. Answer with JSON only: complexity (low or high), joint_reasoning \
+(true or false: does it need joint reasoning across multiple documents), pieces (how many pieces of information are \
+needed to answer it, 1 to 6) and summary_words (how long the summary of a document should be, 30 to 200).
 {about}{feedback}
 Question: {question}"""
 """Prompt of the profiler. Fields: question; about: lines on the corpus and its chunks; feedback: earlier examples."""
