@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, found in sides.items():
         other = comparable(grid, found.f1)
         ratio = f"{grid[other].delay / found.delay:.2f}"
-        shares = (f"{found.profiled / found.delay:.1%}", f"{found.waited / found.delay:.1%}")
+        shares = tuple(f"{part / found.delay:.1%}" if found.profiled else "" for part in found[2:])
         figures = (f"{found.delay:.2f}", f"{found.f1:.3f}", str(other))
         rows.append((name, *figures, f"{grid[other].delay:.2f}", f"{grid[other].f1:.3f}", ratio, *shares))
     print(table(rows) + "\n", flush=True)
