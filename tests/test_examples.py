@@ -120,6 +120,15 @@ def test_index_then_ask(tmp_path: Path) -> None:
     assert figure(r"fineflow (\d+) ms", said) < figure(r"stock (\d+) ms", said)
 
 
+@pytest.mark.slow
+def test_adaptive_rag(tmp_path: Path) -> None:
+    said = run("adaptive_rag", tmp_path)
+    assert "profile   complexity low, joint reasoning no, pieces 1" in said
+    assert said.count("the highest of its space that fits") == 2
+    assert said.count("answer    Helen Kormar") == 1
+    assert "always map_reduce with 2 chunks: " in said
+
+
 def test_every_example_is_here_and_in_the_list() -> None:
     listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     tests = Path(__file__).read_text(encoding="utf-8")

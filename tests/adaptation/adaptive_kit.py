@@ -54,12 +54,14 @@ class Model:
 
     def __init__(self) -> None:
         self.prompts: list[str] = []
+        self.summaries_beside: list[int] = []  # requests that ran when a summary was asked for
         self.engine = EmulatedLLM(self._said, QUICK, name="app")
         self.chat = ChatEngine(engine=self.engine, max_tokens=64)
 
     def _said(self, prompt: str) -> str:
         self.prompts.append(prompt)
         if "Summary:" in prompt:
+            self.summaries_beside.append(len(self.engine._running) + len(self.engine._waiting))
             return "noted " * 400
         if "Passage 0" not in prompt and "noted" not in prompt:
             return "unknown"

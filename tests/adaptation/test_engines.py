@@ -13,6 +13,7 @@ from llama_index.core.schema import TextNode
 
 import fineflow
 from fineflow.adaptation import Configuration
+from fineflow.adaptation.llamaindex import EngineKnobs
 from fineflow.adaptation.memory import reader
 from fineflow.engines import EmulatedEmbedding, EmulatedLLM, LLMProfile
 from fineflow.errors import PlanningError
@@ -95,6 +96,14 @@ def test_summaries_are_made_side_by_side() -> None:
         for number in (1, 8)
     )
     assert several < 2 * one
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(None, 7), (4, 3)])
+def test_summaries_of_golden_runs_are_made_a_few_at_a_time(at_once: int | None, most: int) -> None:
+    model = Model()
+    knobs = EngineKnobs(engine_of(model))
+    virtual.run(knobs.configure(Configuration(8, "map_reduce", 40), at_once).aquery(QUESTION))
+    assert max(model.summaries_beside) == most
 
 
 def test_another_engine_is_refused() -> None:

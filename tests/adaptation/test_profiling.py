@@ -10,7 +10,7 @@ import pytest
 from adaptive_kit import HARD, QUESTION, SEVERAL, SINGLE, Asked, adaptive
 
 from fineflow.adaptation import Configuration, Profiler
-from fineflow.adaptation.feedback import EVERY
+from fineflow.adaptation.feedback import AT_ONCE, EVERY
 from fineflow.adaptation.mapping import FALLBACK
 from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
@@ -122,6 +122,46 @@ def test_choices_follow_the_memory_that_is_free() -> None:
     assert chain.last.configuration == Configuration(6)  # all is free again
 
 
+def test_figures_that_fail_are_no_reason_not_to_answer() -> None:
+    def broken() -> Any:
+        raise OSError("metrics are gone")
+
+    chain, _ = adaptive(Asked(SEVERAL), memory=broken)
+    assert chain.invoke(QUESTION) == "saw 4 passages and 0 notes"
+    assert chain.last.why == "the choice failed (OSError: metrics are gone): the middle of its space"
+
+
+def test_a_function_that_blocks_does_not_stop_the_loop() -> None:
+    gate = Gate()
+
+    def ask(prompt: str) -> str:
+        gate.wait_sync()
+        return json.dumps(SEVERAL)
+
+    chain, _ = adaptive(ask, patience=60.0)
+
+    async def both() -> str:
+        call = asyncio.create_task(chain.ainvoke(QUESTION))
+        await gate.arrived()  # the loop goes on
+        gate.open()
+        return str(await call)
+
+    assert asyncio.run(both()) == "saw 6 passages and 0 notes"
+
+
+def test_events_of_the_profiler_can_be_told_from_the_answer() -> None:
+    chain, _ = adaptive(ChatEngine(engine=EmulatedLLM(lambda prompt: json.dumps(SEVERAL))), patience=60.0)
+
+    async def events() -> list[Any]:
+        return [event async for event in chain.astream_events(QUESTION)]
+
+    starts = [event for event in asyncio.run(events()) if event["event"] == "on_chat_model_start"]
+    assert [("fineflow_profiler" in each["tags"], each["name"] == "profiler") for each in starts] == [
+        (True, True),
+        (False, False),
+    ]
+
+
 def test_cancelling_a_call_cancels_its_profiler_and_frees_its_memory() -> None:
     profiler = Asked(SEVERAL, seconds=1000.0)
     chain, model = adaptive(profiler, patience=500.0)
@@ -167,18 +207,25 @@ def test_a_failing_search_cancels_the_profiler() -> None:
     virtual.run(failed())
 
 
-async def test_every_thirtieth_query_teaches_the_profiler() -> None:
+def test_every_thirtieth_query_teaches_the_profiler() -> None:
     profiler = Asked(SINGLE)
     chain, model = adaptive(profiler)
-    for i in range(EVERY - 1):
-        await chain.ainvoke(f"{i}?")
-    assert chain.statistics().feedback == 0
-    await chain.ainvoke("The thirtieth?")
-    await until(lambda: chain.statistics().feedback == 1)
-    golden = [prompt for prompt in model.prompts if "Summary:" in prompt]
-    assert len(golden) == 30
-    assert "The most accurate answer to the query is: saw 0 passages and" in profiler.prompts[-1]
-    await chain.ainvoke("Afterwards?")
+
+    async def queries() -> None:
+        for i in range(EVERY - 1):
+            await chain.ainvoke(f"{i}?")
+        await asyncio.sleep(100.0)
+        assert chain.statistics().feedback == 0
+        await chain.ainvoke("The thirtieth?")
+        assert chain.statistics().feedback == 0  # nobody waits for it
+        await asyncio.sleep(100.0)
+        assert chain.statistics().feedback == 1
+        assert "The most accurate answer to the query is: saw 0 passages and" in profiler.prompts[-1]
+        await chain.ainvoke("Afterwards?")
+
+    virtual.run(queries())
+    assert len([prompt for prompt in model.prompts if "Summary:" in prompt]) == 30
+    assert max(model.summaries_beside) == AT_ONCE - 1  # users' queries keep room
     assert "Profiles of earlier queries" in profiler.prompts[-1]
     assert "Question: The thirtieth?" in profiler.prompts[-1]
 

@@ -16,7 +16,7 @@ from fineflow.backends.transformers import TransformersEngine
 from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError
 from fineflow.ir import Op
-from fineflow.protocols import Delta, LLMEngine, Message, Sampling
+from fineflow.protocols import Delta, LLMEngine, Measured, Message, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.call.trace import Stamp
 from fineflow.runtime.queues.llm_queue import LLMQueue
@@ -121,6 +121,27 @@ async def test_closing_aborts_before_the_next_step_and_frees_the_blocks(engine: 
         await until(lambda: engine.stats().requests == 0)
         assert forwards.count == 1
     assert engine.stats().used == 0
+
+
+async def test_the_cache_is_reported(engine: TransformersEngine) -> None:
+    await engine.start()
+    prompt = chat(engine, LONG)
+    await collect(engine, prompt, max_tokens=4)
+    await until(lambda: engine.stats().requests == 0)
+    idle = engine.cache_statistics()
+    assert idle is not None and isinstance(engine, Measured)
+    assert idle.total == idle.free == engine.capacity  # what the prefix cache keeps is free
+    stream = engine.generate(prompt, Sampling(max_tokens=40))
+    await anext(stream)
+    held = engine.cache_statistics()
+    await stream.aclose()
+    assert held is not None
+    assert held.total - held.free >= len(prompt)
+    await until(lambda: engine.stats().requests == 0)
+    ended = engine.cache_statistics()
+    assert ended is not None
+    assert ended.queried - idle.queried == len(prompt)
+    assert 0 < ended.hits - idle.hits < len(prompt)
 
 
 async def test_cancelling_the_consumer_aborts(engine: TransformersEngine) -> None:

@@ -173,3 +173,10 @@ def test_the_default_is_not_behind_tuned_stock_under_load(tmp_path: Path) -> Non
     shown, figures = run("under_load", "--runs", "1", "--requests", "12", tmp_path=tmp_path)
     assert len(figures["checks"]) == 18
     assert all(figures["checks"].values()), shown
+
+
+def test_adaptive_configurations_beat_fixed_ones(tmp_path: Path) -> None:
+    shown, figures = run("adaptive", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+    sides = figures["sides"]
+    assert sides["+ joint scheduling"]["delay"] < sides["+ batching"]["delay"], shown

@@ -16,10 +16,11 @@ from fineflow.adaptation.configuration import Space
 from fineflow.adaptation.decisions import Decision, Log
 from fineflow.adaptation.feedback import Feedback
 from fineflow.adaptation.mapping import FALLBACK, LARGEST, pruned
-from fineflow.adaptation.memory import Memory, Sizes
+from fineflow.adaptation.memory import Memory, Need, Sizes
 from fineflow.adaptation.profiler import Estimate, Profiler
 from fineflow.adaptation.speed import Speed
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import RuntimeSubmission
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Controller:
             await asyncio.wait([asking], timeout=self._patience(searched))
         finally:
             asking.cancel()
-        return self._decision(query, self._tokens.chunks(found), asking, began, searched), found
+        return self._decision(query, found, asking, began, searched), found
 
     def decide_sync(self, query: str, search: Callable[[], T]) -> tuple[Decision, T]:
         """Does the same in a thread. The profiler runs on the runtime's loop."""
@@ -96,11 +97,11 @@ class Controller:
             asking.start()
             found = search()
             searched = now() - began
-            asking.done_within(self._patience(searched))
+            asking.done_within(0.0 if on_engine_loop() else self._patience(searched))  # which would stop the loop
         finally:
             if not asking.outcome.done():
                 asking.cancel()
-        return self._decision(query, self._tokens.chunks(found), asking.outcome, began, searched), found
+        return self._decision(query, found, asking.outcome, began, searched), found
 
     def _patience(self, searched: float) -> float:
         """Returns the seconds that a call may wait for the profile after the search."""
@@ -112,14 +113,14 @@ class Controller:
     def _decision(
         self,
         query: str,
-        chunks: Sequence[int],
+        found: Any,
         asking: Future[Estimate] | asyncio.Future[Estimate],
         began: float,
         searched: float,
     ) -> Decision:
         waited = max(now() - began - searched, 0.0)
         space, origin, estimate, problem = self._space(asking)
-        choice, free = self._choice(space, query, chunks, now() - began)
+        choice, free = self._choice(space, query, found, now() - began)
         decision = Decision(
             query,
             choice.configuration,
@@ -138,12 +139,17 @@ class Controller:
         self.log.decided(decision, problem[0])
         return decision
 
-    def _choice(self, space: Space, query: str, chunks: Sequence[int], spent: float) -> tuple[Choice, int | None]:
-        free = self.memory.free()
-        sizes = Sizes(self._tokens.overhead(query), tuple(chunks), self.settings.answer_tokens)
-        left = None if self.settings.deadline is None else self.settings.deadline - spent
-        at = Situation(sizes, free, self.speed.seconds, left)
-        return (best_fit if self.settings.scheduling else middle)(space, at), free
+    def _choice(self, space: Space, query: str, found: Any, spent: float) -> tuple[Choice, int | None]:
+        try:
+            free = self.memory.free()
+            sizes = Sizes(self._tokens.overhead(query), tuple(self._tokens.chunks(found)), self.settings.answer_tokens)
+            left = None if self.settings.deadline is None else self.settings.deadline - spent
+            at = Situation(sizes, free, self.speed.seconds, left)
+            return (best_fit if self.settings.scheduling else middle)(space, at), free
+        except Exception as error:  # figures of an engine, or a tokenizer, that fail are no reason not to answer
+            why = f"the choice failed ({type(error).__name__}: {error}): the middle of its space"
+            need = Need.of(space.middle, Sizes(0, (), self.settings.answer_tokens))
+            return Choice(space.middle, need, why), None
 
     def _space(
         self, asking: Future[Estimate] | asyncio.Future[Estimate]

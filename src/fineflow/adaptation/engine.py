@@ -11,6 +11,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from fineflow.adaptation.configuration import GOLDEN, Configuration
 from fineflow.adaptation.controller import Controller
 from fineflow.adaptation.decisions import AdaptiveStatistics, Decision
+from fineflow.adaptation.feedback import AT_ONCE
 from fineflow.adaptation.llamaindex import EngineKnobs
 
 KEY = "configuration"
@@ -69,7 +70,7 @@ class AdaptiveQueryEngine(BaseQueryEngine):
         self._last.set(decision)
 
         async def golden() -> str:
-            return str(await self._knobs.configure(GOLDEN).aquery(decision.question))
+            return str(await self._knobs.configure(GOLDEN, AT_ONCE).aquery(decision.question))
 
         self._controller.learn(decision.question, golden, copy_context())
         answer.metadata = {**(answer.metadata or {}), KEY: decision.configuration.as_dict()}

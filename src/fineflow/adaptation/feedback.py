@@ -18,6 +18,7 @@ from fineflow.runtime.loop.submission import RuntimeSubmission
 EVERY = 30  # queries for one example
 KEPT = 4  # examples, the last ones
 PRIORITY = -1  # of golden runs: users' queries come first
+AT_ONCE = 4  # requests of a golden run; thirty at a time would leave users' queries little memory
 
 _ANSWERED = "\nThe most accurate answer to the query is: {answer}\n"
 _EXAMPLES = "\nProfiles of earlier queries, estimated from their most accurate answers:\n"

@@ -79,14 +79,14 @@ class EngineKnobs:
         key = (configuration.synthesis, configuration.intermediate_length)
         return self._kept(key, lambda: self._answer(configuration))
 
-    def configure(self, configuration: Configuration) -> Any:
-        """Returns a query engine in one configuration, optimized."""
+    def configure(self, configuration: Configuration, at_once: int | None = None) -> Any:
+        """Returns a query engine in one configuration, optimized. at_once: most requests about chunks at a time."""
 
         def make() -> RetrieverQueryEngine:
             retriever = with_chunks(self.retriever, configuration.num_chunks)
-            return self._engine(retriever, self._answer(configuration))
+            return self._engine(retriever, self._answer(configuration, at_once))
 
-        return self._kept(configuration, make)
+        return self._kept((configuration, at_once), make)
 
     def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._made:
@@ -101,7 +101,7 @@ class EngineKnobs:
             self.own.callback_manager,
         )
 
-    def _answer(self, configuration: Configuration) -> BaseSynthesizer:
+    def _answer(self, configuration: Configuration, at_once: int | None = None) -> BaseSynthesizer:
         common: dict[str, Any] = {
             "llm": self.llm,
             "callback_manager": self._synthesizer.callback_manager,
@@ -112,9 +112,11 @@ class EngineKnobs:
         if configuration.synthesis == "stuff":
             return stuffed
         if configuration.synthesis == "map_rerank":
-            return MapRerank(self._template, **common)
+            return MapRerank(self._template, at_once=at_once, **common)
         length = configuration.intermediate_length
-        return MapReduce(self._summary.partial_format(words=str(words_of(length))), length, stuffed, **common)
+        return MapReduce(
+            self._summary.partial_format(words=str(words_of(length))), length, stuffed, at_once=at_once, **common
+        )
 
 
 def with_chunks(retriever: BaseRetriever, number: int) -> BaseRetriever:
@@ -129,7 +131,11 @@ def with_chunks(retriever: BaseRetriever, number: int) -> BaseRetriever:
 
 
 class _Mapping(BaseSynthesizer):
-    """Base of synthesizers that ask about each chunk by itself, all of them concurrently."""
+    """Base of synthesizers that ask about each chunk by itself, concurrently. at_once: most requests at a time."""
+
+    def __init__(self, at_once: int | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        self._at_once = at_once
 
     def _get_prompts(self) -> dict[str, Any]:
         return {}
@@ -140,12 +146,18 @@ class _Mapping(BaseSynthesizer):
     async def _each(self, template: BasePromptTemplate, query: str, chunks: Sequence[str], **kwargs: Any) -> list[Any]:
         """Returns the completions for all chunks. Prompts get the chunk and the query by both of their names."""
 
-        def asked(chunk: str) -> Awaitable[Any]:
+        def request(chunk: str) -> Awaitable[Any]:
             values = {"context_str": chunk, "query_str": query, "context": chunk, "question": query}
             named = {name: values[name] for name in template.template_vars if name in values}
             if self._llm.metadata.is_chat_model:
                 return self._llm.achat(template.format_messages(llm=self._llm, **named), **kwargs)
             return self._llm.acomplete(template.format(llm=self._llm, **named), formatted=True, **kwargs)
+
+        limit = asyncio.Semaphore(self._at_once or max(len(chunks), 1))
+
+        async def asked(chunk: str) -> Any:
+            async with limit:
+                return await request(chunk)
 
         return list(await asyncio.gather(*map(asked, chunks)))
 

@@ -6,11 +6,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from fineflow.adaptation.profile import PROMPT, Profile, asked, profile_in
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.workers import in_thread
 
 _KEPT = 1024  # questions whose profiles are kept
 
@@ -69,16 +70,19 @@ class Profiler:
 
 def _asking(model: Any) -> Callable[[str], Any]:
     if hasattr(model, "ainvoke"):
-        fields = getattr(type(model), "model_fields", {})
-        if "logprobs" in fields and hasattr(model, "bind"):
-            model = model.bind(logprobs=True)
+        if hasattr(model, "with_config"):  # of LangChain; whoever streams the events of a call can tell it from answers
+            fields = getattr(type(model), "model_fields", {})
+            model = model.bind(logprobs=True) if "logprobs" in fields else model
+            model = model.with_config(run_name="profiler", tags=["fineflow_profiler"])
         ask: Callable[[str], Any] = model.ainvoke
         return ask
     if hasattr(model, "acomplete"):
         complete: Callable[[str], Any] = model.acomplete
         return complete
     function: Callable[[str], Any] = model
-    return function
+    if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
+        return function
+    return lambda prompt: in_thread(lambda: function(prompt))  # it may block
 
 
 def _read(said: Any) -> tuple[str, float | None]:
