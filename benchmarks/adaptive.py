@@ -74,8 +74,8 @@ class AdaptiveRag:
 class Adaptive:
     """``fineflow.adaptive``."""
 
-    def __init__(self, world: World, *, as_stock: bool = False, **settings: Any) -> None:
-        self.chain = fineflow.adaptive(world.chain, profiler=world.profiler, room=ROOM, **settings)
+    def __init__(self, world: World, *, room: int = ROOM, as_stock: bool = False, **settings: Any) -> None:
+        self.chain = fineflow.adaptive(world.chain, profiler=world.profiler, room=room, **settings)
         if as_stock:
             self.chain._knobs._optimize = lambda runnable: runnable
 
@@ -151,6 +151,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=1)
     parser.add_argument("--queries", type=positive, default=80, help="queries of each run (80)")
     parser.add_argument("--rate", type=float, default=0.6, help="queries per second (0.6)")
+    parser.add_argument("--room", type=positive, default=ROOM, help=f"tokens that adaptive queries take ({ROOM})")
     given = parser.parse_args(argv)
     rate, number, seed = given.rate, given.queries, 0
     print(f"RAGServe, emulated: {number} queries at {rate:g}/s, virtual seconds, F1 of tables.\n{hardware()}\n")
@@ -161,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
 
     sides = {"AdaptiveRAG-like": measure(AdaptiveRag, rate, number, seed)}
     for name, settings, policy in ABLATION:
-        sides[name] = measure(partial(Adaptive, **settings), rate, number, seed, policy=policy)
+        sides[name] = measure(partial(Adaptive, room=given.room, **settings), rate, number, seed, policy=policy)
     rows = [("side", "delay", "F1", "comparable fixed one", "its delay", "its F1", "ratio", "profiler", "waited for")]
     for name, found in sides.items():
         other = comparable(grid, found.f1)
@@ -174,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     ours = sides["+ feedback"]
     other = comparable(grid, ours.f1)
     most = grid[other].delay
-    most_rate = sustained(Adaptive, most, rate, number, seed)
+    most_rate = sustained(partial(Adaptive, room=given.room), most, rate, number, seed)
     print(f"highest rate with a mean delay of {most:.2f} s: {other}: {rate:g}/s, adaptive: {most_rate:.2f}/s\n")
     checks = {
         f"delay at least {DELAY} x as low as that of the comparable fixed one": most / ours.delay >= DELAY,
