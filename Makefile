@@ -119,7 +119,7 @@ pictures: $(READY)
 	@$(BIN)/python -m tools.pictures .cache/apps.json
 
 bench: $(READY)
-	@for b in overhead planning first_calls passes scheduling under_load objectives user_code llamaindex llamaindex_apps langgraph_apps ingestion assistant "assistant --ablation"; do \
+	@for b in overhead planning first_calls passes scheduling under_load objectives parrot_apps parrot_serving user_code llamaindex llamaindex_apps langgraph_apps ingestion assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)

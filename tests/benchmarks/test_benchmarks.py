@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import parrot_apps, parrot_serving
 from fineflow.passes import PASSES
 
 pytest.importorskip("langchain_chroma")  # the demo's chain
@@ -33,6 +34,22 @@ def test_objectives_keep_chats_quick_beside_jobs(tmp_path: Path) -> None:
     alone, quick, full, mine = (figures[name] for name in ("map-reduce", "stock, quick", "stock, full", "fineflow"))
     assert alone["stock, quick"] >= 1.7 * alone["fineflow"], shown
     assert mine["chat"] <= 0.85 * full["chat"] and mine["job"] <= 0.75 * quick["job"], shown
+
+
+def test_parrots_applications_gain_by_scheduling() -> None:
+    unshared, stock, ours = (parrot_apps.one_team(side) for side in ("no sharing", "stock", "fineflow"))
+    assert unshared >= 2.3 * ours and stock >= 1.2 * ours
+    assert parrot_apps.shared_team() <= 1.01 * ours  # a limit that nobody beats
+    alone, slow, quick = (
+        parrot_apps.beside_background(side, rate, 0)[0]
+        for side, rate in (("stock", 0.01), ("stock", 1.0), ("fineflow", 1.0))
+    )
+    assert slow >= 2.38 * quick and quick <= 1.2 * alone
+
+
+def test_an_app_of_its_own_prompt_stays_on_an_engine() -> None:
+    taken = [parrot_serving.seconds_per_token(side, 6000, 6.0, 60) for side in ("round robin", "fineflow")]
+    assert taken[1] <= 0.5 * taken[0] and taken[1] <= 0.04
 
 
 def test_the_assistant_is_near_its_critical_path(tmp_path: Path) -> None:
