@@ -75,7 +75,8 @@ def test_every_pass_saves_what_it_says(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     shown, figures = run("passes", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
-    assert set(figures["seconds"]) == {each.__name__ for each in PASSES}
+    # The queue of an engine shares prefixes with or without the pass ``fanout``.
+    assert set(figures["seconds"]) == {each.__name__ for each in PASSES} - {"fanout"}
     for took in figures["seconds"].values():
         assert took["all"] <= took["without"] <= took["stock"], shown
     assert "emulated engines, virtual seconds" in shown
