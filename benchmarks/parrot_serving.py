@@ -11,7 +11,9 @@ Sides:
 
 A rate is sustained if a token of an answer takes at most 100 ms on average, counted from the arrival of its question
 (alone it takes about 31 ms). Found by bisection in a ladder of rates, each a quarter above the one before, with ten
-seconds of questions at each. Not here: the attention kernel of Parrot, which makes decoding with a shared prompt faster, as the profile's decode time
+seconds of questions at each.
+
+Not here: the attention kernel of Parrot, which makes decoding with a shared prompt faster, as the profile's decode time
 does not depend on the length of prompts. So what is seen is scheduling and memory.
 """
 
