@@ -104,7 +104,6 @@ def test_semantic_functions(tmp_path: Path) -> None:
     said = run("semantic_functions", tmp_path)
     text = " ".join(said.split())
     assert "write~2.code.decode does not wait for write.code.decode, whose result it does not use" in text
-    assert "fanout write.code.shared_prefill" in text
     assert "equal: True" in said
     assert "verdict: 72 lines, well done; <Recorder: 0 calls of stock, 1 of fineflow>" in said
     # Three files of 72 tokens are written at once instead of one after the other.
