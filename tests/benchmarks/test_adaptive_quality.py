@@ -314,7 +314,7 @@ def test_the_chart_of_the_documentation_shows_the_kept_figures() -> None:
     figures = json.loads((ROOT / "benchmarks/notebooks/adaptive_quality.json").read_text(encoding="utf-8"))
     for palette in PALETTES:
         shown = (ROOT / f"docs/images/quality-{palette.name}.svg").read_text(encoding="utf-8")
-        assert shown == quality_chart(figures, palette), "draw it again: python -m tools.pictures --quality FILE"
+        assert shown == quality_chart(figures, palette), "draw it again: make pictures"
     for name in ("stuff 4", "adaptive", "by complexity"):
         assert f">{name}</text>" in shown
 
