@@ -82,7 +82,10 @@ def test_bring_your_own(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_custom_pass(tmp_path: Path) -> None:
     said = run("custom_pass", tmp_path)
-    assert "decode: context/multi_query/queries/llm.decode: each line goes to" in said
+    place = "context/multi_query/queries/llm.decode"
+    early = f"decode: {place}: each line goes to" in said
+    cores = f"decode refused: {place}: context/multi_query.searches needs the cores" in said
+    assert early is not cores  # depends on whether the model has a processor of its own
     assert "read_whole: context/multi_query/queries/llm.decode: the output of tinylm is read as a whole" in said
     assert "equal: True" in said
     variants = re.findall(r"^(\S.*?) +\d+ ms$", said, re.MULTILINE)

@@ -47,7 +47,7 @@ def test_it_is_kept_with_its_outputs(name: str) -> None:
 
 
 def test_all_notebooks_are_known() -> None:
-    assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NAMES)
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == {*NAMES, "adaptive"}  # that one takes minutes
 
 
 async def test_cells_share_names_and_show_what_jupyter_shows() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import chromadb
 import pytest
+from chromadb.config import Settings
+from langchain_chroma import Chroma
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
 from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -149,3 +152,15 @@ def test_a_group_is_on_the_cores_if_all_instances_are() -> None:
 def test_stores_in_this_process_search_on_the_cores() -> None:
     assert store_on(InMemoryVectorStore(EngineEmbeddings(EmulatedEmbedding()))) == {"device": CORES}
     assert store_on(FakeVectorStore()) == {}
+
+
+def test_a_subclass_of_such_a_store_may_search_elsewhere() -> None:
+    class RemoteStore(InMemoryVectorStore):
+        """Asks a server."""
+
+    embeddings = EngineEmbeddings(EmulatedEmbedding())
+    assert store_on(RemoteStore(embeddings)) == {}
+    client = chromadb.EphemeralClient(Settings(anonymized_telemetry=False))
+    store = Chroma("test-shared-cores", embeddings, client=client)
+    assert store_on(store) == {"device": CORES}
+    client.delete_collection("test-shared-cores")

@@ -16,6 +16,7 @@ _IN_PROCESS = {
     ("llama_index.core.vector_stores.simple", "SimpleVectorStore"),
     ("llama_index.vector_stores.faiss.base", "FaissVectorStore"),
 }
+_CHROMA = {("langchain_chroma.vectorstores", "Chroma"), ("llama_index.vector_stores.chroma.base", "ChromaVectorStore")}
 _LOCAL_CHROMA = frozenset({"RustBindingsAPI", "SegmentAPI"})  # chromadb 1.5; its client of a server is FastAPI
 
 
@@ -31,9 +32,15 @@ def engine_on(engine: Any) -> dict[str, Any]:
 
 
 def store_on(store: Any) -> dict[str, Any]:
-    """Returns the metadata of a search: ``{"device": "cores"}`` if the store is one that searches in this process."""
-    if any((base.__module__, base.__name__) in _IN_PROCESS for base in type(store).__mro__):
+    """Returns the metadata of a search: ``{"device": "cores"}`` if the store is one that searches in this process.
+
+    A subclass may ask something else, so only the classes themselves count.
+    """
+    kind = type(store)
+    if (kind.__module__, kind.__name__) in _IN_PROCESS:
         return {"device": CORES}
+    if (kind.__module__, kind.__name__) not in _CHROMA:
+        return {}
     held = {**getattr(store, "__dict__", {}), **(getattr(store, "__pydantic_private__", None) or {})}
     collection = held.get("_chroma_collection") or held.get("_collection")
     client = getattr(collection, "_client", None)
