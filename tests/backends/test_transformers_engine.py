@@ -238,6 +238,7 @@ async def test_reset_also_forgets_blocks_in_use(engine: TransformersEngine) -> N
 
 async def test_higher_priority_goes_first(engine: TransformersEngine) -> None:
     await engine.start()
+    await until(lambda: engine.stats().requests == 0)  # the gate is for "running": what was closed just now is gone
     order: list[str] = []
 
     async def ask(label: str, priority: int) -> None:
