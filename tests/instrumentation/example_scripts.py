@@ -31,6 +31,7 @@ def said(text: str) -> list[str]:
     text = re.sub(r"^(?:Plan for|As run|Last run).*?^output: .*?$", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.split(r"^(?:Plan for|As run|Last run)", text, maxsplit=1, flags=re.MULTILINE)[0]
     text = re.sub(r"\d+(\.\d+)?( times| ?m?s\b|x\b)", "#", text)
+    text = re.sub(r"\d+(\.\d+)?%", "#", text)
     text = re.sub(r"; # of # prompt tokens|\b\d+ of \d+ prompt tokens", "#", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 

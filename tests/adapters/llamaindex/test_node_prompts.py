@@ -67,6 +67,7 @@ async def test_all_is_asked_at_once_in_an_async_call(case: str, kind: Any) -> No
 def test_choices_on_an_engine_are_decoded_together() -> None:
     gate = Gate()
     backend = GatedLLM(said, gate=gate)
+    backend.can_prefill = False  # no cache: else two of them wait until the first has computed what they share
     engine = optimized(LLMRerank(llm=EngineLLM(engine=backend), choice_batch_size=2))
     call = in_thread(lambda: engine.query(QUESTION))
     gate.wait_arrived(3)
