@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from fineflow.engines import EmulatedEmbedding, EmulatedLLM, LLMProfile
 from fineflow.errors import PlanningError
 from fineflow.llamaindex import EngineEmbedding, EngineLLM
 from fineflow.protocols import Measured, Sampling
-from fineflow.testing import virtual
+from fineflow.testing import virtual, virtual_threads
 
 
 def engine_of(model: Model, **settings: Any) -> RetrieverQueryEngine:
@@ -89,10 +90,15 @@ def test_an_llm_of_llamaindex_profiles() -> None:
     assert engine.last.space.num_chunks == (2, 6)
 
 
+def asked(engine: Any) -> Any:
+    return asyncio.run(engine.aquery(QUESTION))
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 def test_summaries_are_made_side_by_side() -> None:
     engine = fineflow.adaptive(engine_of(Model()), profiler=Asked(SINGLE))
     one, several = (
-        virtual.run(engine.configured(Configuration(number, "map_reduce", 40)).aquery(QUESTION)).seconds
+        virtual_threads.run(partial(asked, engine.configured(Configuration(number, "map_reduce", 40)))).seconds
         for number in (1, 8)
     )
     assert several < 2 * one
