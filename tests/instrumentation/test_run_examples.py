@@ -15,7 +15,8 @@ def test_same_output_as_python(script: Path, tmp_path: Path) -> None:
     stock, routed = ran(script, tmp_path), ran(script, tmp_path, "-m", "fineflow", "run")
     assert (stock.returncode, routed.returncode) == (0, 0), routed.stderr
     assert said(routed.stdout) == said(stock.stdout) != []
-    assert "fineflow instrumentation is on: " in routed.stderr
+    on = "; no call was routed." if script.stem == "semantic_functions" else ": "  # that one calls no framework
+    assert f"fineflow instrumentation is on{on}" in routed.stderr
     assert "FineflowWarning" not in routed.stderr
     if script.parent.name == "langchain":
         gains = "of waiting saved, computed" in " ".join(routed.stderr.split())
