@@ -20,7 +20,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a choice depends on besides the space.
+    """State on which a choice depends besides the space.
 
     sizes: of the query; free: tokens of KV cache, None if unknown. seconds: predicts how long a need takes. left:
     seconds until the deadline; None without one.

@@ -15,7 +15,7 @@ SYNTHESES: tuple[Synthesis, ...] = get_args(Synthesis)  # from the lowest to the
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How one query is answered.
+    """Configuration with which one query is answered.
 
     num_chunks: chunks that are read, the nearest ones. intermediate_length: most tokens of the summary of a chunk; only
     ``map_reduce`` has one, else it is 0.

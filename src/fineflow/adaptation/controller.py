@@ -203,6 +203,6 @@ def _outcome(asking: Future[Any] | asyncio.Future[Any]) -> tuple[Estimate | None
 
 
 def _retrieved(asking: asyncio.Future[Any]) -> None:
-    """Keeps asyncio from logging a failure that nobody waits for."""
+    """Marks a failure that nobody waits for as retrieved, so that asyncio does not log it."""
     if not asking.cancelled():
         asking.exception()

@@ -1,4 +1,4 @@
-"""What was decided for each query, and counts of it."""
+"""Records of what was decided for each query, and their counts."""
 
 from __future__ import annotations
 

@@ -27,8 +27,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a configuration needs. at_once: tokens of all requests that it can run concurrently; single: of its largest
-    request, which must fit for it to begin. prefilled: prompt tokens in all; steps: of decoding, one after the other.
+    """Memory that a configuration needs.
+
+    at_once: tokens of all requests that it can run concurrently; single: of its largest request, which must fit for it
+    to begin. prefilled: prompt tokens in all; steps: of decoding, one after the other.
     """
 
     at_once: int

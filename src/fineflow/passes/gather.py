@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from fineflow.errors import GraphError
 from fineflow.ir import Graph, Note, Op, Primitive
 from fineflow.ir.meta import CORES
 from fineflow.ir.spec import everything
@@ -17,10 +18,12 @@ def gathered(graph: Graph) -> Graph:
     Only where model and embedding engine share the cores: the query's own vector would be there earlier, but take them
     from the model, and a batch of one costs nearly as much as one of a few.
     """
-    after: dict[str, str] = {}
+    if not any(p.op is Op.MAP and _engines(p) for p in graph):
+        return graph
+    behind, after = ancestors(graph, order=True), dict[str, str]()
     for joining in graph:
         if joining.op is Op.AGGREGATE:
-            after |= _waiting(joining, graph)
+            after |= _waiting(joining, graph, behind)
     if not after:
         return graph
     ordered = _in_order([p.with_(after=(*p.after, after[p.name])) if p.name in after else p for p in graph], graph)
@@ -28,19 +31,23 @@ def gathered(graph: Graph) -> Graph:
     return graph.with_primitives(ordered).noted(*(Note("stages", name, True, reason) for name in after))
 
 
-def _waiting(joining: Primitive, graph: Graph) -> Mapping[str, str]:
+def _engines(mapped: Primitive) -> set[str | None]:
+    """Returns the embedding engines on the cores that the items of a MAP use."""
+    return {q.engine for q in everything(mapped.body) if q.op is Op.EMBED and q.meta.get("device") == CORES}
+
+
+def _waiting(joining: Primitive, graph: Graph, behind: Mapping[str, frozenset[str]]) -> Mapping[str, str]:
     """Returns the vectors that may wait, each with the primitive whose end it waits for."""
     parts = [graph.by_name[ref.name] for ref in joining.args.values() if ref.name in graph]
-    behind = ancestors(graph, order=True)
+    united = {part.name for part in parts}
     found: dict[str, str] = {}
     for mapped in parts:
         items = mapped.args["items"].name if mapped.op is Op.MAP else ""
         if items not in graph:
             continue
-        engines = {q.engine for q in everything(mapped.body) if q.op is Op.EMBED and q.meta.get("device") == CORES}
+        engines = _engines(mapped)
         for p in _vectors(parts, graph):
-            readers = graph.users.get(p.name, ())
-            alone = all(name in {part.name for part in parts} for name in readers)
+            alone = united.issuperset(graph.users.get(p.name, ()))
             later = behind[items] - behind[p.name]
             apart = any(waits_elsewhere(graph[name]) for name in later if name in graph)
             if p.engine in engines and alone and not apart and p.name not in behind[items]:
@@ -57,7 +64,10 @@ def _vectors(parts: list[Primitive], graph: Graph) -> Iterator[Primitive]:
 
 
 def _in_order(primitives: list[Primitive], graph: Graph) -> list[Primitive]:
-    """Returns primitives in an order in which each comes after all that it needs, otherwise as they were."""
+    """Returns primitives in an order in which each comes after all that it needs, otherwise as they were.
+
+    Raises GraphError if there is none.
+    """
     done, found, rest = set(graph.inputs), [], primitives
     while rest:
         later = []
@@ -67,5 +77,7 @@ def _in_order(primitives: list[Primitive], graph: Graph) -> list[Primitive]:
                 found.append(p)
             else:
                 later.append(p)
+        if len(later) == len(rest):
+            raise GraphError(f"stages: {later[0].name} waits for itself, or for what is not in the graph")
         rest = later
     return found

@@ -211,16 +211,14 @@ _leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, list[RuntimeSubmission[An
 
 def _send(loop: asyncio.AbstractEventLoop) -> None:
     works = _leaving.pop(loop)
-    target = works[0]._loop
-    try:
-        if len(works) == 1 or any(work._loop is not target for work in works):
-            raise Unreachable
-        for work in works:
-            work._runtime.submissions[work] = work._ended
-        target.call_soon_threadsafe(_create_tasks, works)
-    except (Unreachable, RuntimeError):
-        for work in works:
-            work.start_or_fail()
+    runtime = works[0]._runtime
+    if len(works) > 1 and all(work._runtime is runtime for work in works):
+        runtime.submissions.update((work, work._ended) for work in works)
+        with suppress(RuntimeError):  # shut down since then: each finds the new runtime
+            runtime.loop.call_soon_threadsafe(_create_tasks, works)
+            return
+    for work in works:
+        work.start_or_fail()
 
 
 def _create_tasks(works: Sequence[Submission[Any]]) -> None:
