@@ -16,6 +16,7 @@ import fineflow.api
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.testing.leaks import Left, left
 from scheduling import FIRST, Scheduling
 from sweeps import redundant
 
@@ -70,6 +71,12 @@ def verified_graphs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fineflow.api, "rewrite", verified)
         yield
+
+
+@pytest.fixture
+def left_before() -> Left:
+    """What earlier tests of this process have left: their tracebacks and modules may hold queries."""
+    return left()
 
 
 @pytest.fixture

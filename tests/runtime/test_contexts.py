@@ -20,7 +20,7 @@ from fineflow.runtime.queues.request_context import query
 from fineflow.testing import virtual
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.leaks import settled
+from fineflow.testing.leaks import Left, settled
 
 ROUND = LLMProfile(iteration=1.0, prefill_token=0.01, decode_sequence=0.1, prefill_tokens=4096, sequences=8, blocks=512)
 SHARED = "s " * 324  # 20 blocks of 16 tokens, and the few at the end that a later text might change
@@ -153,7 +153,7 @@ def test_inside_a_call_it_belongs_to_that_call() -> None:
     assert [each.query for each in seen.values()] == ["call-7"]
 
 
-async def test_a_cancelled_fill_leaves_the_context_as_it_was_and_nothing_behind() -> None:
+async def test_a_cancelled_fill_leaves_the_context_as_it_was_and_nothing_behind(left_before: Left) -> None:
     gate = Gate()
     engine = GatedLLM(prefill_gate=gate)
     context = Context(engine)
@@ -168,10 +168,10 @@ async def test_a_cancelled_fill_leaves_the_context_as_it_was_and_nothing_behind(
     await context.fill("x" * 100)
     await context.free()
     assert engine.prefills.in_flight == 0
-    assert not await asyncio.to_thread(settled)
+    assert not await asyncio.to_thread(settled, before=left_before)
 
 
-async def test_free_ends_what_is_under_way_without_cancelling_its_caller() -> None:
+async def test_free_ends_what_is_under_way_without_cancelling_its_caller(left_before: Left) -> None:
     gate = Gate()
     engine = GatedLLM("a b c", token_gate=gate)
     context = await Context(engine).fill("x")
@@ -196,10 +196,10 @@ async def test_free_ends_what_is_under_way_without_cancelling_its_caller() -> No
     with pytest.raises(RuntimeError, match=r"Context\.fork was called, but the context was freed"):
         context.fork()
     await fork.free()
-    assert not await asyncio.to_thread(settled)
+    assert not await asyncio.to_thread(settled, before=left_before)
 
 
-async def test_a_stream_that_is_closed_ends_its_request() -> None:
+async def test_a_stream_that_is_closed_ends_its_request(left_before: Left) -> None:
     gate = Gate()
     engine = GatedLLM("a b c", token_gate=gate)
     context = await Context(engine).fill("x")
@@ -212,7 +212,7 @@ async def test_a_stream_that_is_closed_ends_its_request() -> None:
     assert context.text == "x"
     assert engine.meter.in_flight == 0
     await context.free()
-    assert not await asyncio.to_thread(settled)
+    assert not await asyncio.to_thread(settled, before=left_before)
 
 
 def test_what_an_engine_refuses_leaves_the_context_as_it_was() -> None:
@@ -245,7 +245,7 @@ def test_a_prompt_longer_than_the_engine_takes_is_refused_when_it_is_filled() ->
     timed(main())
 
 
-async def test_a_failed_prefill_is_raised_and_forgotten() -> None:
+async def test_a_failed_prefill_is_raised_and_forgotten(left_before: Left) -> None:
     class Failing(GatedLLM):
         async def prefill(self, tokens: Any, *, priority: int = 0) -> None:
             raise BackendError("out of order")
@@ -254,7 +254,7 @@ async def test_a_failed_prefill_is_raised_and_forgotten() -> None:
     with pytest.raises(BackendError, match="out of order"):
         await context.fill("x" * 100)
     assert context.text == ""
-    assert not await asyncio.to_thread(settled)
+    assert not await asyncio.to_thread(settled, before=left_before)
 
 
 def test_an_engine_that_takes_whole_prompts_gets_them_whole() -> None:

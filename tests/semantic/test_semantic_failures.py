@@ -15,7 +15,7 @@ from fineflow.protocols import Delta, Sampling
 from fineflow.runtime.loop import deadline
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.leaks import settled
+from fineflow.testing.leaks import Left, settled
 
 
 class Refusing(GatedLLM):
@@ -46,13 +46,13 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def llm(gate: Gate) -> Any:
+def llm(gate: Gate, left_before: Left) -> Any:
     made = Refusing("ok", gate=gate)
     fineflow.semantic_engine(made)
     yield made
     gate.open()
     fineflow.semantic_engine(None)
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 def test_an_error_names_the_function_and_fails_what_depends_on_it(llm: Refusing, gate: Gate) -> None:

@@ -21,7 +21,7 @@ from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate, wait_until
-from fineflow.testing.leaks import settled
+from fineflow.testing.leaks import Left, settled
 
 
 def last_words(prompt: str) -> str:
@@ -70,7 +70,7 @@ def test_a_chain_never_goes_back_to_the_client(llm: EmulatedLLM) -> None:
     timed(main())
 
 
-def test_sync_code_gets_concurrency_without_asyncio() -> None:
+def test_sync_code_gets_concurrency_without_asyncio(left_before: Left) -> None:
     gate = Gate()
     llm = GatedLLM(lambda prompt: f"<{prompt}>", gate=gate)
     parts = [summarize.on(llm)(f"part {i}") for i in range(3)]  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_sync_code_gets_concurrency_without_asyncio() -> None:
     gate.open()
     assert whole.get() == "<Combine " + "\n\n".join(f"<Summarize: part {i} Summary:>" for i in range(3)) + " Whole:>"
     assert [each.get() for each in parts] == [f"<Summarize: part {i} Summary:>" for i in range(3)]
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 @pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
@@ -115,7 +115,7 @@ def test_calls_whose_variables_nobody_refers_to_are_not_made() -> None:
     assert llm.meter.labels == ["Summarize: kept Summary:"]
 
 
-def test_a_program_is_of_one_thread_or_task_and_may_read_those_of_others() -> None:
+def test_a_program_is_of_one_thread_or_task_and_may_read_those_of_others(left_before: Left) -> None:
     llm = GatedLLM("ok")
     function = summarize.on(llm)  # type: ignore[arg-type]
     mine, found = function("mine"), list[Any]()
@@ -138,7 +138,7 @@ def test_a_program_is_of_one_thread_or_task_and_may_read_those_of_others() -> No
         return await left  # type: ignore[no-any-return]
 
     assert asyncio.run(main()) == "ok"
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 def test_a_program_is_one_query_with_its_identity(llm: EmulatedLLM) -> None:

@@ -11,7 +11,7 @@ from semantic_kit import engine, now, timed
 import fineflow
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
-from fineflow.testing.leaks import settled
+from fineflow.testing.leaks import Left, settled
 
 
 @fineflow.semantic_function
@@ -33,7 +33,7 @@ def test_pieces_arrive_while_the_model_writes() -> None:
     assert [at for at, _ in pieces] == [2.02, 3.02, 4.02]  # the first token is the white space
 
 
-def test_sync_code_reads_pieces_too_and_late_readers_all_of_them() -> None:
+def test_sync_code_reads_pieces_too_and_late_readers_all_of_them(left_before: Left) -> None:
     gate = Gate()
     llm = GatedLLM("a b c", token_gate=gate)
     text = draft.on(llm)("x")  # type: ignore[arg-type]
@@ -46,10 +46,10 @@ def test_sync_code_reads_pieces_too_and_late_readers_all_of_them() -> None:
     assert text.get() == "a b c"
     assert list(text.stream()) == ["a b c"]  # it is there
     assert list(text.map(len).stream()) == ["5"]
-    assert not settled()
+    assert not settled(before=left_before)
 
 
-def test_a_reader_that_leaves_ends_what_nobody_else_needs() -> None:
+def test_a_reader_that_leaves_ends_what_nobody_else_needs(left_before: Left) -> None:
     gate = Gate()
     llm = GatedLLM("a b c", token_gate=gate)
     text = draft.on(llm)("x")  # type: ignore[arg-type]
@@ -61,10 +61,10 @@ def test_a_reader_that_leaves_ends_what_nobody_else_needs() -> None:
     with pytest.raises(fineflow.SemanticError, match="was cancelled"):
         list(text.stream())
     gate.open()
-    assert not settled()
+    assert not settled(before=left_before)
 
 
-async def test_a_failure_reaches_the_reader_after_what_was_written() -> None:
+async def test_a_failure_reaches_the_reader_after_what_was_written(left_before: Left) -> None:
     def broken(text: str) -> str:
         raise ValueError("no")
 
@@ -76,4 +76,4 @@ async def test_a_failure_reaches_the_reader_after_what_was_written() -> None:
     with pytest.raises(fineflow.SemanticError, match="was cancelled"):
         [piece async for piece in cancelled.astream()]
     del later  # its error has a traceback, which holds what failed
-    assert not await asyncio.to_thread(settled)
+    assert not await asyncio.to_thread(settled, before=left_before)

@@ -32,7 +32,7 @@ from fineflow.runtime.queues.admission import inside
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
-from fineflow.testing.leaks import settled
+from fineflow.testing.leaks import Left, settled
 
 QUESTION = "Which bridge crosses the river?"
 LINES = "stone bridges\nold river crossings\nthe harbour"
@@ -130,7 +130,7 @@ def asked(chain: Any, entry: str) -> Any:
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_queries_are_written_while_documents_are_embedded(kind: Any, entry: str) -> None:
+def test_queries_are_written_while_documents_are_embedded(kind: Any, entry: str, left_before: Left) -> None:
     stock = built(kind, FakeEmbeddings())
     expected = asked(chain_over(stock, model()), entry)
     embeddings = HeldEmbeddings()
@@ -141,7 +141,7 @@ def test_queries_are_written_while_documents_are_embedded(kind: Any, entry: str)
         assert not inside.get()  # the marks of the call are gone
     assert contents(store) == contents(stock)
     assert type(store) is kind
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -262,7 +262,7 @@ class Refused(Exception):
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_use_raises_what_embedding_raised(kind: Any, entry: str) -> None:
+def test_the_first_use_raises_what_embedding_raised(kind: Any, entry: str, left_before: Left) -> None:
     error = Refused("no vectors today")
     embeddings = HeldEmbeddings(error=error)
     with fineflow.session():
@@ -276,7 +276,7 @@ def test_the_first_use_raises_what_embedding_raised(kind: Any, entry: str) -> No
         store.add_documents(documents())
     assert len(contents(store)) == len(TEXTS)
     del raised, error  # their tracebacks keep the call
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -303,7 +303,7 @@ def test_several_failures_are_told_together() -> None:
     assert "second" in raised.value.__notes__[0]
 
 
-def test_a_failure_of_the_write_comes_before_one_of_the_question() -> None:
+def test_a_failure_of_the_write_comes_before_one_of_the_question(left_before: Left) -> None:
     embeddings = HeldEmbeddings(error=Refused("no vectors"))
 
     def fails() -> None:
@@ -316,7 +316,7 @@ def test_a_failure_of_the_write_comes_before_one_of_the_question() -> None:
         with pytest.raises(Refused):
             chain.invoke(QUESTION)
     embeddings.error = None  # its traceback keeps the call
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 def test_a_failure_of_the_question_alone_is_stocks() -> None:
@@ -355,7 +355,7 @@ def test_an_interrupt_of_the_block_stays_one() -> None:
     assert "first" in raised.value.__notes__[0]
 
 
-def test_a_cancelled_question_leaves_the_write_alone() -> None:
+def test_a_cancelled_question_leaves_the_write_alone(left_before: Left) -> None:
     embeddings, expanding = HeldEmbeddings(), Gate()
 
     async def run() -> Any:
@@ -371,7 +371,7 @@ def test_a_cancelled_question_leaves_the_write_alone() -> None:
         return store
 
     assert len(asyncio.run(run()).store) == len(TEXTS)
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 # What is a session
@@ -600,7 +600,7 @@ SHAPES = (ensemble, compressed, in_a_function, written_within, searched)
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke", "batch", "abatch"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_other_chains_over_a_store_that_is_being_written(shape: Any, entry: str) -> None:
+def test_other_chains_over_a_store_that_is_being_written(shape: Any, entry: str, left_before: Left) -> None:
     def run(optimize: Callable[[Any], Any]) -> Any:
         store = built(InMemoryVectorStore, FakeEmbeddings(per_text=0.01))
         chain = optimize(shape(store, model()))
@@ -612,7 +612,7 @@ def test_other_chains_over_a_store_that_is_being_written(shape: Any, entry: str)
     expected = run(lambda chain: chain)
     with fineflow.session():
         assert run(lambda chain: fineflow.optimize(chain, strict=True)) == expected
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 def test_a_system_without_threads_writes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ import fineflow
 from fineflow.adapters.core import unfinished
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Gate
-from fineflow.testing.leaks import settled
+from fineflow.testing.leaks import Left, settled
 from fineflow.testing.llamaindex.differential import Observation, observed
 from fineflow.testing.llamaindex.fakes import FakeLLM
 from fineflow.testing.llamaindex.ingestion_differential import TextEmbedding
@@ -144,7 +144,7 @@ def gate_of(model: TextEmbedding) -> Gate:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_queries_are_written_while_documents_are_embedded(entry: str) -> None:
+def test_queries_are_written_while_documents_are_embedded(entry: str, left_before: Left) -> None:
     model = held()
 
     def said_and_opens(prompt: str) -> str:
@@ -160,7 +160,7 @@ def test_queries_are_written_while_documents_are_embedded(entry: str) -> None:
         engine = optimize(fusion(index, FakeLLM(answers=said_and_opens)))
         assert str(asked(engine, entry)) == expected  # stock would wait at the gate for ever
     assert type(index.__wrapped__) is VectorStoreIndex
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 @pytest.mark.skipif(not virtual_threads.available, reason="needs /proc to tell what threads do")
@@ -319,7 +319,7 @@ def test_an_exception_of_the_block_passes() -> None:
     assert unfinished.unfinished(index.__wrapped__) is None
 
 
-def test_a_cancelled_question_leaves_the_index_alone() -> None:
+def test_a_cancelled_question_leaves_the_index_alone(left_before: Left) -> None:
     model, writing = held(), Gate()
 
     def said_and_tells(prompt: str) -> str:
@@ -339,7 +339,7 @@ def test_a_cancelled_question_leaves_the_index_alone() -> None:
         return index
 
     assert asyncio.run(run()).docstore.docs
-    assert not settled()
+    assert not settled(before=left_before)
 
 
 # When nothing is deferred
