@@ -1,12 +1,14 @@
 """Applications: the papers' ones and common ones of the community, each written once.
 
 In unmodified LangChain, LangGraph or LlamaIndex. A module describes one ``App`` or several; ``app`` finds them by name.
+The examples of the documentation are applications, too.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
+from benchmarks.apps import examples
 from benchmarks.apps.app import App
 
 _AT = {
@@ -26,12 +28,15 @@ _AT = {
     "corrective_rag": "corrective_rag:APP",
 }
 NAMES = tuple(_AT)
+EXAMPLES = tuple(f"example_{name}" for name in examples.PATHS)
 
 
 def app(name: str) -> App:
     """Returns an application. Raises ValueError for an unknown name."""
+    if name in EXAMPLES:
+        return examples.example(name.removeprefix("example_"))
     if name not in _AT:
-        raise ValueError(f"no application is called {name!r}; there are {', '.join(NAMES)}")
+        raise ValueError(f"no application is called {name!r}; there are {', '.join((*NAMES, *EXAMPLES))}")
     module, _, attribute = _AT[name].partition(":")
     found: App = getattr(import_module(f"benchmarks.apps.{module}"), attribute)
     return found
@@ -39,4 +44,4 @@ def app(name: str) -> App:
 
 def apps() -> dict[str, App]:
     """Returns all applications by name."""
-    return {name: app(name) for name in NAMES}
+    return {name: app(name) for name in (*NAMES, *EXAMPLES)}

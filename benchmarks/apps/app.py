@@ -39,17 +39,17 @@ class App:
     """An application.
 
     stock: builds it as users write it. tuned: the same, as a good engineer writes it with asyncio by hand; it gives the
-    same answer. asked: the input of request ``number`` of a ``seed``. says: what the models answer to a prompt. limit:
-    adds the steps that the call for an input cannot do without. passages: contents of the standing store, and of the
-    web. together: apps on the same engines; an input has the ``place`` of its app. published: seconds that the paper's
-    authors report, before and after. streams: its ``astream`` yields the answer. answer: takes the answer out of a
-    result. sync: it has sync methods.
+    same answer; None if nobody has written that. asked: the input of request ``number`` of a ``seed``. says: what the
+    models answer to a prompt. limit: adds the steps that the call for an input cannot do without. passages: contents of
+    the standing store, and of the web. together: apps on the same engines; an input has the ``place`` of its app.
+    published: seconds that the paper's authors report, before and after. streams: its ``astream`` yields the answer.
+    answer: takes the answer out of a result. sync, awaits: it has sync methods, and async ones that hold no thread.
     """
 
     name: str
     about: str
     stock: Callable[[World], Any]
-    tuned: Callable[[World], Any]
+    tuned: Callable[[World], Any] | None
     asked: Callable[[int, int], Any]
     says: Callable[[str], str]
     limit: Callable[[Path, Any], None]
@@ -60,6 +60,7 @@ class App:
     streams: bool = True
     answer: Callable[[Any], Any] = str
     sync: bool = True
+    awaits: bool = True
 
     def path(self, setting: Setting, asked: Any) -> Path:
         """Returns the critical path of a call."""

@@ -15,9 +15,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apps import NAMES, app
+from benchmarks.apps import EXAMPLES, NAMES, app
+from benchmarks.apps.app import App
 from benchmarks.harness.experiment import ALONE, SLO, Experiment, measure
-from benchmarks.harness.schemes import scheme, schemes
+from benchmarks.harness.schemes import Scheme, scheme, schemes
 from benchmarks.harness.setting import device
 from benchmarks.report import hardware, positive, table
 
@@ -27,7 +28,13 @@ USUAL = ("stock", "tuned", "fineflow")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of ``run``."""
-    parser.add_argument("--app", nargs="+", default=["all"], metavar="APP", help=f"all, or some of: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--app",
+        nargs="+",
+        default=["all"],
+        metavar="APP",
+        help=f"all, examples, or some of: {', '.join(NAMES)} (python -m benchmarks lists those of examples)",
+    )
     names = [each.name for each in schemes()]
     parser.add_argument(
         "--scheme", nargs="+", default=list(USUAL), metavar="SCHEME", help=f"some of: {', '.join(names)}"
@@ -56,19 +63,34 @@ def planned(given: argparse.Namespace) -> list[Experiment]:
     if given.time == "virtual" and where.kind != "emulated":
         raise ValueError(f"a real engine works in real time: leave out --time virtual with --device {given.device}")
     found = []
-    for name in NAMES if given.app == ["all"] else given.app:
-        app(name)
+    for name in named(given.app):
+        one = app(name)
         for rate in given.rates:
             for each in given.scheme:
-                if scheme(each).entry == "invoke" and not app(name).sync:
-                    print(f"{name} has no sync methods: it is not run by {each}", file=sys.stderr)
+                if lacking := _lacking(one, scheme(each)):
+                    print(f"{name} has no {lacking}: it is not run by {each}", file=sys.stderr)
                     continue
-                stream = given.stream and scheme(each).entry == "ainvoke" and app(name).streams
+                stream = given.stream and scheme(each).entry == "ainvoke" and one.streams
                 requests, seeds = given.requests, range(given.seed, given.seed + given.repeats)
                 if rate == ALONE:
                     requests, seeds = min(requests, 3), seeds[:1]
                 found.append(Experiment(name, each, rate, where, requests, tuple(seeds), real, stream))
     return found
+
+
+def named(given: Sequence[str]) -> list[str]:
+    """Returns the names of applications. given: names, "all" for those of the page, "examples" for the examples."""
+    groups = {"all": NAMES, "examples": EXAMPLES}
+    return [name for each in given for name in groups.get(each, (each,))]
+
+
+def _lacking(one: App, how: Scheme) -> str:
+    """Returns what an application would need for a scheme and does not have."""
+    if how.by_hand and one.tuned is None:
+        return "version by hand"
+    if how.entry == "invoke":
+        return "" if one.sync else "sync methods"
+    return "" if one.awaits else "async methods that hold no thread"
 
 
 def main(given: argparse.Namespace, command: Sequence[str]) -> int:
@@ -187,7 +209,7 @@ def _about(given: argparse.Namespace, command: Sequence[str], began: float) -> d
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    names = NAMES if given.app == ["all"] else given.app
+    names = named(given.app)
     return {
         "command": " ".join(command),
         "hardware": hardware(),

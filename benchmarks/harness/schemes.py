@@ -37,7 +37,9 @@ class Scheme:
             return Together([self.build(part, world) for part in app.together])
         if self.optimized:
             return fineflow.optimize(app.stock(world), passes=self.passes, strict=True)
-        return (app.tuned if self.by_hand else app.stock)(world)
+        if self.by_hand and app.tuned is None:
+            raise ValueError(f"nobody has written {app.name} by hand: run it by another scheme than {self.name}")
+        return (app.tuned if self.by_hand and app.tuned else app.stock)(world)
 
 
 @dataclass(frozen=True)

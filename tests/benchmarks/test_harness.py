@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks.__main__ import listed, main
-from benchmarks.apps import NAMES, app
+from benchmarks.apps import EXAMPLES, NAMES, app
 from benchmarks.harness.experiment import ALONE, Experiment, measure, rate_of
 from benchmarks.harness.figures import goodput, interval
 from benchmarks.harness.plots import drawings, merged
@@ -42,6 +42,26 @@ def test_schemes_agree_and_none_beats_the_limit(name: str) -> None:
     assert found["fineflow"]["mean"] <= 1.02 * found["stock"]["mean"]
     spent = found["fineflow"]["spent"]
     assert sum(spent.values()) == pytest.approx(found["fineflow"]["mean"], rel=0.02)
+
+
+FEW = ("example_corrective_rag", "example_summary_map_reduce")
+
+
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in EXAMPLES if n not in FEW)])
+def test_examples_are_applications(name: str) -> None:
+    stock, ours = figures(name, "stock-sync"), figures(name, "fineflow-sync")
+    assert stock["answers"] == ours["answers"]
+    assert ours["mean"] <= 1.02 * stock["mean"]
+    assert stock["achieved"] <= 1 + ROUNDING and ours["achieved"] <= 1 + ROUNDING
+
+
+def test_a_scheme_that_an_application_lacks_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    schemes = ("tuned", "stock", "stock-sync")
+    assert main(["run", "--app", "example_guarded_router", "--rates", "alone", "--scheme", *schemes]) == 0
+    told = capsys.readouterr()
+    assert "has no version by hand: it is not run by tuned" in told.err
+    assert "has no async methods that hold no thread: it is not run by stock\n" in told.err
+    assert "stock-sync" in told.out
 
 
 def test_lists_and_documents_gain() -> None:
@@ -160,4 +180,4 @@ def test_wrong_names_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_everything_is_listed() -> None:
     text = listed()
-    assert all(name in text for name in (*NAMES, "fineflow-without-decode", "under_load"))
+    assert all(name in text for name in (*NAMES, *EXAMPLES, "fineflow-without-decode", "under_load"))
