@@ -9,7 +9,8 @@ import weakref
 from typing import Any
 
 import pytest
-from graph_cases import VALUE, App, ask, plain, says
+from benchmarks.peers.plain import plain
+from graph_cases import VALUE, App, ask, says
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from graph_cases import VALUE, App, plain
+from benchmarks.peers.plain import plain
+from graph_cases import VALUE, App
 from langgraph.types import Command
 
 import fineflow
