@@ -174,6 +174,7 @@ def _explained(
         remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
+        visits=framework.visits(shown),
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
             for name, part in framework.parts(obj, shown).items()

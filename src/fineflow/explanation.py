@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -14,7 +14,9 @@ from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
 from fineflow.observe.plan_page import STOCK, Section, calls, opaque, sections, stays, works
+from fineflow.observe.visits import drawn, forecasts
 from fineflow.runtime.call.trace import Trace
+from fineflow.runtime.call.visits import Visit
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
 
@@ -29,7 +31,8 @@ class Explanation:
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
     gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
     explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object. ``program``: of
-    semantic functions, which no framework runs.
+    semantic functions, which no framework runs. visits: forecasts of the steps in whose runs component calls run ahead,
+    by primitive.
     """
 
     p_graph: Graph | None = None
@@ -47,6 +50,7 @@ class Explanation:
     parts: tuple[Explanation, ...] = ()
     taken: bool = True
     program: bool = False
+    visits: Mapping[str, Visit] = field(default_factory=dict)
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -103,11 +107,11 @@ class Explanation:
 
     @property
     def timing(self) -> tuple[Section, ...]:
-        """Returns tables of where the time goes: the predicted critical paths, and the measured last call."""
+        """Returns tables of where the time goes: predicted paths and runs of steps, and the measured last call."""
         stock = self.entries if self.fallback else self.stock
         table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
         last = measured(self.trace, self.forecasts) if self.trace is not None else ()
-        return (*([table] if table is not None else []), *last)
+        return (*([table] if table is not None else []), *forecasts(self.visits), *last)
 
     @property
     def _marks(self) -> tuple[Marks, Marks]:
@@ -127,9 +131,9 @@ class Explanation:
     def _graphs(self) -> Iterator[tuple[str, Graph, Marks]]:
         written, run = self._marks
         if self.p_graph is not None:
-            yield "As written (p-graph)", self.p_graph, written
+            yield "As written (p-graph)", *drawn(self.p_graph, self.visits, written, serial=True)
         if self.e_graph is not None and not self.fallback:  # with a fallback the e-graph does not run
-            yield "As run (e-graph)", self.e_graph, run
+            yield "As run (e-graph)", *drawn(self.e_graph, self.visits, run, serial=False)
 
     def to_mermaid(self) -> str:
         """Renders the plan as a Mermaid flowchart; a single box when everything runs as stock."""
@@ -139,20 +143,25 @@ class Explanation:
     def to_html(self) -> str:
         """Renders the plan as one self-contained HTML page."""
         summary = () if self.fallback else self.summary
-        e_graph = None if self.fallback else self.e_graph
+        written, run = self._marks
+        p_graph, e_graph = self.p_graph, None if self.fallback else self.e_graph
+        if p_graph is not None:
+            p_graph, written = drawn(p_graph, self.visits, written, serial=True)
+        if e_graph is not None:
+            e_graph, run = drawn(e_graph, self.visits, run, serial=False)
         reason = f"{self.fallback[:1].upper()}{self.fallback[1:]}." if self.fallback else ""
         how = "predicted" if self.trace is None else "measured (as written: predicted)"
         page = to_html(
-            self.p_graph,
+            p_graph,
             e_graph,
             self.all_notes,
             title=self._title,
             summary=summary,
             fallback=reason,
             tables=self.timing,
-            marks=self._marks,
+            marks=(written, run),
             order=self._order,
-            critical=f"heavy frame: on the critical path, {how}" if any(m.critical for m in self._marks) else "",
+            critical=f"heavy frame: on the critical path, {how}" if written.critical or run.critical else "",
         )
         return page.replace("</body>", "".join(part._repr_html_() for part in self.parts) + "</body>")
 

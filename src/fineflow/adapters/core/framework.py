@@ -14,6 +14,7 @@ from fineflow.adapters.core.shadows import Shadows, Site
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.options import Options
 from fineflow.runtime.call.executor import Kernel
+from fineflow.runtime.call.visits import Visit
 from fineflow.runtime.queues.component_calls import LimitedComponent
 
 Planner = Callable[..., Plan]
@@ -82,6 +83,10 @@ class Framework(ABC):
 
     def parts(self, obj: Any, plan: Plan) -> Mapping[str, Any]:
         """Returns the parts of an object that stock calls by themselves, by display name."""
+        return {}
+
+    def visits(self, plan: Plan) -> Mapping[str, Visit]:
+        """Returns forecasts of the functions in whose runs component calls run ahead, by primitive, for ``explain``."""
         return {}
 
     def arguments(self, key: Any) -> Any:

@@ -19,6 +19,7 @@ from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
+from fineflow.runtime.call.visits import InTheWay
 
 
 class CallFinder:
@@ -102,6 +103,11 @@ class CallFinder:
         if isinstance(call.component, Fresh):
             return call.component.same(component)
         return call.component is component or self._components.same(call.component, component, self._fresh.shared())
+
+    @property
+    def held(self) -> InTheWay | None:
+        """Where the last walk ended early, and why; None if it got through."""
+        return InTheWay(self._walk.where, self._walk.reason) if self._walk.reason else None
 
     @property
     def steps(self) -> int:

@@ -13,7 +13,7 @@ class FoundCall:
     """One component call that the function is going to make.
 
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
-    when what ran ahead had its result (0: not yet), in seconds.
+    when it had its result (0: not yet), in seconds.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
     """
 

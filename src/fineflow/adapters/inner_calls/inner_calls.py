@@ -34,12 +34,14 @@ from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
+from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
+from fineflow.runtime.call.visits import Visits
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
@@ -57,7 +59,8 @@ class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
     claiming: the call that the function is a part of; None for none. arguments: wraps a key so that calls can be
-    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead.
+    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. visits: gets the
+    figures of the run; None if nobody asks for them.
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
@@ -74,7 +77,9 @@ class InnerCalls:
         named: Mapping[str, Any],
         *,
         options: Options,
+        visits: Visits | None = None,
     ) -> None:
+        self._figures = None if visits is None else RunFigures(visits)
         self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
@@ -135,6 +140,8 @@ class InnerCalls:
             self._results = 0
             began = time.thread_time()
             self._waiting = self._finder.look()
+            if self._figures is not None:
+                self._figures.walked(self._finder)
             if self.starts and not self._bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
@@ -347,7 +354,7 @@ class InnerCalls:
         return self._components.invocation(part, call.name, args, named, None)
 
     def _made(self, call: FoundCall, value: Any) -> None:
-        call.failed = False  # of what ran ahead, perhaps
+        call.failed, call.ended = False, call.ended or now()  # what ran ahead may have failed
         if call.value is UNKNOWN:
             call.value = self._components.seen(call.name, value)
             if self._finder.worth and self._next_look(call):
@@ -369,6 +376,8 @@ class InnerCalls:
 
     def _left(self) -> list[CallAhead]:
         with self._lock:
+            if self._figures is not None and not self._over:
+                self._figures.end(self._finder, self._saved)
             self._over = True
             self._learn()
             left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.pregel import Pregel
@@ -15,9 +15,10 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langgraph.lowering import gains, lowered_steps
 from fineflow.adapters.langgraph.proxy import OptimizedGraph
-from fineflow.adapters.langgraph.visits import GraphShadows, install
+from fineflow.adapters.langgraph.visits import GraphShadows, forecast_of, install
 from fineflow.ir import Graph
 from fineflow.options import Options
+from fineflow.runtime.call.visits import Visit
 
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
 
@@ -78,6 +79,10 @@ class LangGraph(LangChain):
             options=planned._self_options,
             arguments=self.arguments,
         )
+
+    def visits(self, plan: Plan) -> Mapping[str, Visit]:
+        steps = [p for p in plan.p_graph if p.meta.get("inside")]
+        return {p.name: forecast_of(p.component) for p in steps} if isinstance(plan.objects.get(""), Pregel) else {}
 
     def bounded(self, plan: Plan) -> Plan:
         return plan if isinstance(plan.objects.get(""), Pregel) else super().bounded(plan)

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import StructuredTool, Tool
 from langgraph._internal._runnable import RunnableCallable
+from langgraph.func import _TaskFunction
 
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.shadows import Shadows
@@ -32,6 +34,7 @@ from fineflow.adapters.langgraph.steps import attributes_of, in_executor, user_f
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.values import INERT
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime.call.visits import Visit, Visits
 
 _CALLED: tuple[tuple[type, str], ...] = (
     *((kind, name) for kind in (RunnableCallable, RunnableLambda) for name in ("invoke", "ainvoke")),
@@ -139,16 +142,23 @@ def _left(step: Any, error: Exception) -> None:
 class _Known(NamedTuple):
     """Facts about a step. Holds neither the step nor its functions: these often refer to the graph and to the app.
 
-    own: references to the functions it had, by attribute. gaining: attributes whose functions may gain.
+    own: references to the functions it had, by attribute. gaining: attributes whose functions may gain. visits: figures
+    of its runs.
     """
 
     step: weakref.ref[Any]
     own: dict[str, Callable[[], Any]]
     gaining: tuple[str, ...]
+    visits: Visits
 
     def holds(self, step: Any) -> bool:
         """Returns True if this is about a step as it is now."""
         return self.step() is step and all(found() is step.__dict__.get(name) for name, found in self.own.items())
+
+    def runs(self, functions: Sequence[Any]) -> bool:
+        """Returns True if this is about a step that runs one of these functions."""
+        own = [found() for found in self.own.values()]
+        return self.step() is not None and any(func is each for func in functions for each in own)
 
 
 _known: dict[int, _Known] = {}  # by the id of a step
@@ -161,9 +171,9 @@ def _functions_of(step: Any) -> dict[str, Any]:
         if len(_known) >= _MOST:
             _known.clear()
         number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
-        kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, _gaining(step))
+        kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, _gaining(step), Visits())
         _known[number] = kept
-    return _made(step, kept.gaining) if kept.gaining else {}
+    return _made(step, kept) if kept.gaining else {}
 
 
 def _reference(func: Any) -> Callable[[], Any]:
@@ -186,21 +196,37 @@ def _gaining(step: Any) -> tuple[str, ...]:
     return tuple(name for name, func in attributes_of(step).items() if any(func is each for each in own))
 
 
-def _made(step: Any, gaining: Sequence[str]) -> dict[str, Any]:
+def forecast_of(obj: Any) -> Visit:
+    """Returns a forecast of a step's next run, with the names by which its functions know the components."""
+    functions = (obj.func,) if isinstance(obj, _TaskFunction) else user_functions(obj)
+    kept = next((each for each in list(_known.values()) if each.runs(functions)), None)
+    found = calls_of(functions)
+    if kept is None or found is None:
+        return Visit()
+    names = {id(part): type(part).__name__ if name == "self" else name for name, part in found.components.items()}
+    forecast = kept.visits.forecast
+    calls = [
+        each._replace(label=names.get(id(each.component and each.component()), each.label)) for each in forecast.calls
+    ]
+    return replace(forecast, calls=tuple(calls))
+
+
+def _made(step: Any, kept: _Known) -> dict[str, Any]:
     hidden = {**HIDDEN_VALUES, **dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), "writer": INERT}
-    users = {name: step.__dict__[name] for name in gaining}
-    made = {name: looked_through(func, partial(_begin, func, hidden)) for name, func in users.items()}
+    users = {name: step.__dict__[name] for name in kept.gaining}
+    made = {name: looked_through(func, partial(_begin, func, hidden, kept.visits)) for name, func in users.items()}
     if "func" in made and in_executor(step.__dict__.get("afunc"), step.func):
         made["afunc"] = wraps(step.func)(partial(run_in_executor, None, made["func"]))
     return made
 
 
-def _begin(func: Any, hidden: Mapping[str, Any], args: Any, named: Any) -> InnerCalls | None:
+def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits, args: Any, named: Any) -> InnerCalls | None:
     here = _here()
     if here is None:
         return None
     try:
-        return inner_calls_of(here, func, args, named, hidden, streams_models=streaming_handlers(None))
+        streams = streaming_handlers(None)
+        return inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
     except Exception as error:
         _left(func, error)
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.analysis.bytecode import Instruction, location
 from fineflow.adapters.lookahead.code import decoded, meetings, stored
 from fineflow.adapters.lookahead.instructions import RULES
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Local, Stop
@@ -37,8 +37,12 @@ class Frame:
     def run(self, names: dict[str, Any]) -> Any:
         """Returns what the code returns, given its local variables. Raises Stop."""
         self.names = names
-        with self.walk.deeper():
-            self._until(frozenset({self._decoded.end}))
+        try:
+            with self.walk.deeper():
+                self._until(frozenset({self._decoded.end}))
+        except Stop as why:
+            why.where = why.where or location(self.code, self.instruction.line)
+            raise
         return self.result
 
     def _until(self, stops: frozenset[int]) -> None:

@@ -28,7 +28,12 @@ NULL: Any = _Marker("NULL")
 
 
 class Stop(Exception):
-    """The walk cannot go on: what follows may have side effects, or depends on a result. The message says why."""
+    """The walk cannot go on: what follows may have side effects, or depends on a result. The message says why.
+
+    where: file and line of the instruction at which the walk ended, once a frame has been left.
+    """
+
+    where = ""
 
 
 class Method(NamedTuple):

@@ -40,13 +40,14 @@ class Walk:
     """A walk through one call of a user function. Not thread-safe; walks of one call are made one after the other.
 
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
+    where: file and line of that.
     """
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
         self.past = past or Past()
         self.stale = False  # the walk has met a change that stock may have made already
-        self.reason = ""
+        self.reason = self.where = ""
         self.beside = False  # the walk has met calls that only stock can start, in threads of its own
         self.unsure = 0  # branches entered that the function may not take
         self._steps = _STEPS
@@ -76,7 +77,7 @@ class Walk:
         try:
             call(self, func, list(args), dict(named))
         except Stop as why:
-            self.reason, self.stale = str(why), isinstance(why, Stale)
+            self.reason, self.where, self.stale = str(why), why.where, isinstance(why, Stale)
         except RecursionError:
             self.reason = "is nested too deeply"
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read

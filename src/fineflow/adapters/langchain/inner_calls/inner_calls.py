@@ -58,6 +58,7 @@ from fineflow.adapters.langchain.user_functions import looked_through as looked_
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.ir import Effect, Primitive
+from fineflow.runtime.call.visits import Visits
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
 
@@ -332,15 +333,24 @@ def inner_calls_of(
     hidden: Mapping[str, Any] = HIDDEN_VALUES,
     *,
     streams_models: bool,
+    visits: Visits | None = None,
 ) -> InnerCalls:
     """Returns the component calls of a function that stock is about to run in a call.
 
     hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run, and
-    what walks get instead.
+    what walks get instead. visits: gets the figures of the run.
     """
     given = {name: hidden.get(name, value) for name, value in named.items()}
     shadows = here.shadows
     components = _RUNNABLES[shadows.options.trust == "interfaces", streams_models]
     return InnerCalls(
-        components, here, shadows.component, shadows.arguments, func, args, given, options=shadows.options
+        components,
+        here,
+        shadows.component,
+        shadows.arguments,
+        func,
+        args,
+        given,
+        options=shadows.options,
+        visits=visits,
     )

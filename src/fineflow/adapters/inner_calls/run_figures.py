@@ -1,0 +1,46 @@
+"""What one run of a user function tells of itself at its end, for ``explain``."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.adapters.inner_calls.found_call import FoundCall
+from fineflow.runtime.call.visits import ComponentCall, InTheWay, Visits
+from fineflow.runtime.events import now
+
+
+class RunFigures:
+    """Notes where walks of a run ended, and at the run's end its component calls. visits: gets the figures."""
+
+    def __init__(self, visits: Visits) -> None:
+        self._visits, self._began = visits, now()
+        self._ends: list[tuple[InTheWay, frozenset[int]]] = []  # with the calls that were known then, by id
+
+    def walked(self, finder: CallFinder) -> None:
+        """Notes where the last walk ended, if it did not get through the function."""
+        if finder.held is not None:
+            self._ends.append((finder.held, frozenset(map(id, finder.calls))))
+
+    def end(self, finder: CallFinder, saved: float) -> None:
+        """Records the run, if it has made component calls and none has failed. saved: seconds that stock waited less.
+
+        Calls that are made of other ones do not count beside these.
+        """
+        taken = [call for call in finder.calls if call.taken]
+        made = sorted((call for call in taken if not call.opened), key=lambda call: call.since)
+        if not made or not all(call.ended for call in taken):
+            return
+        calls = [self._figures(call) for call in made]
+        held = [each for each, known in self._ends if any(id(call) not in known for call in made)]
+        self._visits.add(now() - self._began, saved, calls, held)
+
+    def _figures(self, call: FoundCall) -> ComponentCall:
+        component: Any = call.component
+        try:
+            reference = weakref.ref(component)
+        except TypeError:
+            reference = None
+        began, ended = call.since - self._began, call.ended - self._began
+        return ComponentCall(reference, type(component).__name__, call.name, began, ended)
