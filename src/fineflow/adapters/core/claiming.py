@@ -262,19 +262,38 @@ class Claiming:
 
     def begin(self, leaf: str, works: Sequence[Ahead]) -> None:
         """Starts calls concurrently that stock is about to make one after the other. From any thread."""
-        call = self.call
         self._leaves |= {leaf}
-
-        def expect() -> None:
-            for keys, work in works:
-                entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
-                for entry in entries:
-                    entry.worker = Side.GRAPH
-                    entry.running()
-                call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)
-
         with suppress(Unreachable):
-            self.bridge.run(expect)
+            self.bridge.run(partial(self._expect, leaf, works))
+
+    def begin_early(self, leaf: str, work: Ahead) -> Callable[[], None]:
+        """Starts a call that stock is likely to make later, without waiting. From any thread.
+
+        Returns a function that ends it if stock has not made it. What stock calls then is its own.
+        """
+        self._leaves |= {leaf}
+        begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
+        self.post(lambda: begun.extend(self._expect(leaf, [work])))
+        return lambda: self.post(self._withdraw, leaf, begun)
+
+    def _expect(self, leaf: str, works: Sequence[Ahead]) -> list[tuple[Sequence[Entry], asyncio.Task[None]]]:
+        call, begun = self.call, []
+        for keys, work in works:
+            entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
+            for entry in entries:
+                entry.worker = Side.GRAPH
+                entry.running()
+            begun.append((entries, call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)))
+        return begun
+
+    def _withdraw(self, leaf: str, begun: Sequence[tuple[Sequence[Entry], asyncio.Task[None]]]) -> None:
+        for entries, task in begun:
+            left = [entry for entry in entries if not entry.for_stock]
+            for entry in left:
+                entry.for_stock = True  # nobody's any more
+                self.call.claims.forget(leaf, entry)
+            if len(left) == len(entries):
+                task.cancel()
 
 
 def _taken() -> None:

@@ -22,15 +22,22 @@ _CONSTANT = (str, int, float, bool, bytes, type(None))
 
 
 class Facts(NamedTuple):
-    """Facts of a call that kernels need. streams_models: a handler makes stock stream chat models in ``invoke``."""
+    """Facts of a call that kernels need. streams_models: a handler makes stock stream chat models in ``invoke``.
+
+    stops: a graph was called with breakpoints.
+    """
 
     streams_models: bool
+    stops: bool = False
 
 
 class ChainCall(Invocation):
-    """One call of a runnable. limit: the bound of its batch. way: if it depends on more than the input."""
+    """One call of a runnable. limit: the bound of its batch. way: if it depends on more than the input.
 
-    __slots__ = ("_config", "_input", "_limit", "_runnable", "_streams_models")
+    stops: it has breakpoints.
+    """
+
+    __slots__ = ("_config", "_input", "_limit", "_runnable", "_streams_models", "stops")
 
     def __init__(
         self,
@@ -55,12 +62,13 @@ class ChainCall(Invocation):
         self._config = config
         self._limit = limit
         self._streams_models = streams_models
+        self.stops = False
 
     def inputs(self) -> Mapping[str, Any]:
         return {"input": dict(self._input) if type(self._input) is dict else self._input}
 
     def facts(self) -> Facts:
-        return Facts(self._streams_models or streaming_handlers(self._config))
+        return Facts(self._streams_models or streaming_handlers(self._config), self.stops)
 
     def limit(self) -> asyncio.Semaphore | None:
         return self._limit or semaphore(_max_concurrency(self._runnable, self._config))

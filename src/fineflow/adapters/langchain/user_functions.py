@@ -140,6 +140,11 @@ def calls_of(functions: Iterable[Any]) -> Found | None:
     return next(filter(_may_gain, own), None)
 
 
+def calls_components(func: Any) -> bool:
+    """Returns True if a function calls a component, as far as its code shows."""
+    return scan(func, _is_component, _CALLED, _MANY).calls > 0
+
+
 def _may_gain(found: Found) -> bool:
     parts = found.components.values()
     return found.several or any(map(makes_chains, parts)) or (found.calls > 0 and any(map(composite, parts)))

@@ -51,7 +51,7 @@ class LangGraph(LangChain):
         graph = lowered.obj
         if not isinstance(graph, Pregel):
             return super().decide(p_graph, e_graph, lowered)
-        inside = any(p.meta.get("inside") for p in p_graph)
+        inside = gains(graph)
         if inside:
             install()
         watched = [(graph, ("nodes",)), *((node, ("bound", "writers")) for node in graph.nodes.values())]

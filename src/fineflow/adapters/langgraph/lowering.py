@@ -8,12 +8,13 @@ from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langgraph.steps import Step, steps_of
+from fineflow.adapters.langgraph.turns import turns_of
 from fineflow.ir import Ref
 
 
 def gains(graph: Any) -> bool:
-    """Returns True if calls in some function of a graph may run ahead."""
-    return any(step.found() is not None for step in steps_of(graph))
+    """Returns True if calls in some function of a graph may run ahead, or a tool may start early."""
+    return any(step.found() is not None for step in steps_of(graph)) or any(True for _ in turns_of(graph))
 
 
 def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:

@@ -11,6 +11,9 @@ from fineflow.adapters.langchain.calls import ChainCall, semaphore
 from fineflow.adapters.langchain.proxy import Optimized
 
 
+_BREAKPOINTS = ("interrupt_before", "interrupt_after")
+
+
 class OptimizedGraph(Optimized):
     """A compiled graph. What does not run it (state, drawing, subgraphs, caches) is the user's graph's own."""
 
@@ -47,6 +50,7 @@ class OptimizedGraph(Optimized):
     def _self_chain_call(self, *args: Any, **settings: Any) -> ChainCall:
         call = super()._self_chain_call(*args, **settings)
         call.plannable, call.way = True, True  # keyword arguments are the graph's own
+        call.stops = any(args[3].get(name) for name in _BREAKPOINTS)
         return call
 
     def _self_way(self, input: Any, config: Any) -> bool:

@@ -44,7 +44,7 @@ def steps_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0)
     """Yields what a graph runs, in the order of its nodes. outer: where it is, if it is in another graph."""
     for name, node in graph.nodes.items():
         here = f"{outer}{name}"
-        for part in _flat(node.bound):
+        for part in flat(node.bound):
             if name != "__start__" and not isinstance(part, Pregel):
                 yield from _step(here, part)
             tools = getattr(part, "tools_by_name", None)  # of a ToolNode
@@ -86,7 +86,7 @@ def _tasks(func: Any) -> Iterator[Any]:
         yield from (each for each in (*held, *named) if isinstance(each, _TaskFunction))
 
 
-def _flat(bound: Any) -> Sequence[Any]:
+def flat(bound: Any) -> Sequence[Any]:
     """Returns the runnables of a node: LangGraph runs those of a sequence one by one."""
     steps = getattr(bound, "steps", None)
     return steps if isinstance(steps, list) else [bound]

@@ -30,7 +30,10 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import calls_of
+from fineflow.adapters.langgraph import tools_ahead
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, user_functions
+from fineflow.adapters.langgraph.tools_ahead import Turn, turn
+from fineflow.adapters.langgraph.turns import Turns, turns_of
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.values import INERT
 from fineflow.errors import FineflowWarning, PlanningError
@@ -47,10 +50,15 @@ _MOST = 4096  # steps that are known
 
 
 class GraphShadows(Shadows):
-    """Stock runs the user's own graph. In calls of it the functions of nodes are looked through."""
+    """Stock runs the user's own graph. In calls of it the functions of nodes are looked through.
+
+    turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of these tools.
+    """
 
     def build(self, obj: Any) -> GraphShadows:
         self.shadow = obj
+        self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj)}
+        self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
         return self
 
     def hold(self, obj: Any) -> bool:
@@ -61,11 +69,12 @@ def install() -> None:
     """Puts the wrappers around the methods that call the user's functions, once per process."""
     for kind, name in _CALLED:
         wrap_method(kind, name, _visiting, _avisiting)
+    tools_ahead.install()
 
 
 def _visiting(own: Any, name: str) -> Any:
     def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        with _entered(step):
+        with _entered(step, args, named):
             return own.__get__(_visited(step), type(step))(*args, **named)
 
     return method
@@ -73,32 +82,46 @@ def _visiting(own: Any, name: str) -> Any:
 
 def _avisiting(own: Any, name: str) -> Any:
     async def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        with _entered(step):
+        with _entered(step, args, named):
             return await own.__get__(_visited(step), type(step))(*args, **named)
 
     return method
 
 
 @contextmanager
-def _leaving() -> Iterator[None]:
-    before = active.set(None)
+def _leaving(taken: Turn | None) -> Iterator[None]:
+    before, around = active.set(None), turn.set(taken)
     try:
         yield
     finally:
         with suppress(ValueError):  # closed in another context
             active.reset(before)
+            turn.reset(around)
 
 
 _STAYING = nullcontext()
 
 
-def _entered(step: Any) -> AbstractContextManager[None]:
+def _entered(step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Leaves the function around a step that LangGraph runs: a task that it calls, a node of a graph that it invokes.
 
     Walks of that function do not get there. They do go through the tools and the ``RunnableLambda`` that it calls.
     """
-    inside = isinstance(step, RunnableCallable) and active.get() is not None and _graph() is not None
-    return _leaving() if inside else _STAYING
+    here = _graph() if isinstance(step, RunnableCallable) else None
+    if here is None:
+        return _STAYING
+    taken = _turn(here, step, args, named) if here.shadows.turns else None
+    return _STAYING if active.get() is None and turn.get() is taken is None else _leaving(taken)
+
+
+def _turn(here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:
+    """Returns the turn that begins when stock enters a step; None if no tool may start early there."""
+    turns = here.shadows.turns.get(id(step))
+    if turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
+        return None
+    config = (args[1] if len(args) > 1 else named.get("config")) or {}
+    namespace = config.get("configurable", {}).get("checkpoint_ns") or ""
+    return Turn(here, turns, namespace.rpartition("|")[0], _left)
 
 
 def _graph() -> Claiming | None:
@@ -116,10 +139,13 @@ def _here() -> Claiming | None:
 
 def _visited(step: Any) -> Any:
     """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
-    if _here() is None:
+    here = _here()
+    if here is None:
         return step
     try:
         functions = _functions_of(step)
+        if id(step) in here.shadows.tools:
+            functions = tools_ahead.claiming(here, step, functions)
         if not functions:
             return step
         made = copy.copy(step)

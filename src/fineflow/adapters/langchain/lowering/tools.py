@@ -35,15 +35,9 @@ def _lower_tool(tool: StructuredTool, value: Symbol, b: ChainBuilder) -> Symbol:
         raise NotLowered("its input is a dict of dicts")
     if b.options:
         raise NotLowered("keyword arguments are bound to a tool")
-    functions = [func for func in (tool.func, tool.coroutine) if func is not None]
+    functions = _functions(tool)
     promises = [promise for func in functions if (promise := declaration(func)) is not None]
-    if len(promises) < len(functions) or not promises:
-        raise NotLowered("a tool is your own code; see fineflow.effects if it only reads something")
-    if any(promise.writes for promise in promises):
-        raise NotLowered("the tool is declared to write, so only stock calls it")
-    if starts_runs(tool):
-        raise NotLowered("the tool started a run of its own, which only stock can place")
-    if why := _place_matters(tool, functions):
+    if why := left_to_stock(tool):
         raise NotLowered(why)
     together = Declaration(reads=tuple(read for promise in promises for read in promise.reads))
     return b.add(
@@ -56,6 +50,23 @@ def _lower_tool(tool: StructuredTool, value: Symbol, b: ChainBuilder) -> Symbol:
         claimed=True,
         foreign=True,
     )
+
+
+def _functions(tool: StructuredTool) -> list[Any]:
+    return [func for func in (tool.func, tool.coroutine) if func is not None]
+
+
+def left_to_stock(tool: StructuredTool) -> str:
+    """Returns why only stock may call a tool; "" if its function may be called as soon as its arguments are known."""
+    functions = _functions(tool)
+    promises = [promise for func in functions if (promise := declaration(func)) is not None]
+    if len(promises) < len(functions) or not promises:
+        return "a tool is your own code; see fineflow.effects if it only reads something"
+    if any(promise.writes for promise in promises):
+        return "the tool is declared to write, so only stock calls it"
+    if starts_runs(tool):
+        return "the tool started a run of its own, which only stock can place"
+    return _place_matters(tool, functions)
 
 
 def _place_matters(tool: StructuredTool, functions: list[Any]) -> str:

@@ -1,0 +1,265 @@
+"""Calls of tools that start while the model writes: each when the JSON of its arguments is complete.
+
+In a node whose model writes calls for a ``ToolNode`` (``turns``), the pieces of the model's messages are looked at as
+they pass by. Only the function of a tool runs ahead. Stock's ``ToolNode`` opens the run, checks the arguments, and
+handles errors; its call of the function claims the result if the arguments are equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, closing, nullcontext
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import StructuredTool
+
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.langchain.models.aggregating import aggregating
+from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
+from fineflow.adapters.langgraph.turns import Turns
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.loop.workers import in_thread
+
+turn: ContextVar[Turn | None] = ContextVar("fineflow_turn", default=None)
+"""The visit of a node whose model may call tools that start early."""
+
+_INTERNAL = "__pregel_"  # keys by which LangGraph finds the task around a function
+
+
+def install() -> None:
+    """Looks at the messages of chat models, from now on, in turns."""
+    wrap_method(BaseChatModel, "_generate_with_cache", _asking, _aasking)
+    wrap_method(BaseChatModel, "_agenerate_with_cache", _asking, _aasking)
+
+
+def _asking(own: Any, name: str) -> Any:
+    def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        _look_at(model)
+        return own.__get__(model, type(model))(*args, **named)
+
+    return method
+
+
+def _aasking(own: Any, name: str) -> Any:
+    async def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        _look_at(model)
+        return await own.__get__(model, type(model))(*args, **named)
+
+    return method
+
+
+def _look_at(model: Any) -> None:
+    """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
+    if turn.get() is None:
+        return
+    row, kind = aggregating(model), type(model)
+    names = ("_stream", "_astream") if row is None else (row.source, row.asource)
+    for name, made in zip(names, (_seen, _aseen), strict=True):
+        if getattr(kind, name) is not getattr(BaseChatModel, name, None):
+            wrap_method(kind, name, made)
+
+
+def _seen(own: Any, name: str) -> Any:
+    def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
+        return chunks if found is None else found.read(chunks)
+
+    return method
+
+
+def _aseen(own: Any, name: str) -> Any:
+    def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
+        return chunks if found is None else found.aread(chunks)
+
+    return method
+
+
+class Turn:
+    """One visit of a node with a model. Starts the calls that the model writes, once each.
+
+    place: of the visited graph, by which the next visit of the same node ends what is left of this one. left: is told
+    of a fault of ours.
+    """
+
+    def __init__(self, here: Claiming, turns: Turns, place: str, left: Callable[[Any, Exception], None]) -> None:
+        self._here, self._turns, self._left = here, turns, left
+        self._ids = set[str]()
+        self._drops: list[Callable[[], None]] = []
+        visits = here.call.memory(_Visits)
+        before = visits.last.pop((id(turns.step), place), None)
+        visits.last[id(turns.step), place] = self
+        if before is not None:
+            before.drop()
+
+    def drop(self) -> None:
+        """Ends calls that stock has not made."""
+        drops, self._drops = self._drops, []
+        for drop in drops:
+            drop()
+
+    def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """Yields the pieces of a message."""
+        message = _Message(self)
+        with closing(chunks) if hasattr(chunks, "close") else nullcontext():
+            for chunk in chunks:
+                message.see(chunk)
+                yield chunk
+
+    async def aread(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """``read`` for async streams."""
+        message = _Message(self)
+        async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
+            async for chunk in chunks:
+                message.see(chunk)
+                yield chunk
+
+    def fault(self, error: Exception) -> None:
+        self._left(self._turns.step, error)
+
+    def begin(self, message: _Message, name: str, args: dict[str, Any], number: str) -> None:
+        """Starts a call, unless an earlier one of the message may change what it reads."""
+        offered = self._turns.tools.get(name)
+        if offered is None or number in self._ids:
+            return
+        self._ids.add(number)
+        message.written |= offered.writes
+        message.guarded = message.guarded or offered.guards
+        early = self._turns.early(name)
+        if early is None or (early.reads and (message.guarded or early.reads & message.written)):
+            return
+        tool: Any = early.tool
+        if starts_runs(tool) or (tool.func is None and self._here.call.sync):
+            return
+        try:
+            given = tool._to_args_and_kwargs(args, number)
+        except Exception:  # stock raises it, or lets the tool answer it
+            return
+        work = partial(_run, tool, given, sync=self._here.call.sync)
+        self._drops.append(self._here.begin_early(_leaf(tool), ([given], work)))
+
+
+class _Visits:
+    """Of one call: the last visit of each node with a model."""
+
+    def __init__(self) -> None:
+        self.last: dict[tuple[int, str], Turn] = {}
+
+
+class _Message:
+    """Reads the tool calls of one message. guarded, written: what its calls so far may do, and change."""
+
+    def __init__(self, here: Turn) -> None:
+        self._here = here
+        self._parts: dict[Any, dict[str, Any]] = {}
+        self.guarded = False
+        self.written = frozenset[int | str]()
+
+    def see(self, chunk: Any) -> None:
+        try:
+            for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
+                self._add(part, number)
+        except Exception as error:
+            self._here.fault(error)
+
+    def _add(self, part: Mapping[str, Any], number: int) -> None:
+        index = part.get("index")
+        kept = self._parts.setdefault(index if index is not None else (id(part), number), {})
+        for name in ("name", "args", "id"):
+            if part.get(name):
+                kept[name] = kept.get(name, "") + part[name]
+        text = kept.get("args", "")
+        if kept.get("over") or not (kept.get("name") and kept.get("id") and text.rstrip().endswith("}")):
+            return
+        try:
+            args = json.loads(text)
+        except ValueError:  # there is more to come
+            return
+        kept["over"] = True
+        if isinstance(args, dict):
+            self._here.begin(self, kept["name"], args, kept["id"])
+
+
+class _Left(Exception):
+    """The function has to be called by stock, in its place."""
+
+
+async def _run(tool: Any, given: Any, *, sync: bool) -> list[Any]:
+    """Calls the function of a tool, in the context of the call; returns its result as a list of one."""
+    recorder, (positional, named) = Recorder(tool), given
+    recorder.silence()
+    config: Any = var_child_runnable_config.get() or {}
+    configurable = _Configurable(recorder, config.get("configurable") or {})
+    var_child_runnable_config.set({**config, "configurable": configurable})
+    try:
+        if tool.coroutine is not None and not sync:
+            value = await tool.coroutine(*positional, **named)
+        else:
+            value = await in_thread(lambda: tool.func(*positional, **named))
+    except Nested as error:
+        raise _Left("it starts a run, or asks for the task around it") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _Left("it ends the process") from error
+    if recorder.tainted:
+        raise _Left("it starts a run, or asks for the task around it")
+    return [value]
+
+
+class _Configurable(dict[str, Any]):
+    """Stands for a task that is not there yet: a function that asks for LangGraph's parts of it is left to stock."""
+
+    def __init__(self, recorder: Recorder, given: Mapping[str, Any]) -> None:
+        super().__init__({key: value for key, value in given.items() if not key.startswith(_INTERNAL)})
+        self._recorder = recorder
+
+    def __getitem__(self, key: str) -> Any:
+        self._check(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._check(key)
+        return super().get(key, default)
+
+    def _check(self, key: str) -> None:
+        if isinstance(key, str) and key.startswith(_INTERNAL):
+            self._recorder.taint()
+
+
+def _usable(entry: Entry) -> bool:
+    return not isinstance(entry.error, _Left)
+
+
+def _leaf(tool: Any) -> str:
+    return f"tool {id(tool):x}"
+
+
+def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns functions in place of those of a tool, by attribute, which claim. functions: what they are already."""
+    made = dict(functions)
+    for name in ("func", "coroutine"):
+        own = made.get(name) or tool.__dict__.get(name)
+        if own is not None:
+            made[name] = (_aclaimed if name == "coroutine" else _claimed)(here, _leaf(tool), own)
+    return made
+
+
+def _claimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def claimed(*args: Any, **named: Any) -> Any:
+        return here.claim(leaf, (args, named), partial(own, *args, **named), _usable)[1]
+
+    return claimed
+
+
+def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    async def claimed(*args: Any, **named: Any) -> Any:
+        return (await here.aclaim(leaf, (args, named), partial(own, *args, **named), _usable))[1]
+
+    return claimed

@@ -1,0 +1,162 @@
+"""Where a graph's model and its tools take turns: nodes whose model writes calls that a ``ToolNode`` makes next.
+
+Found in the graph as it was built: the node leads to the ``ToolNode`` by one of its edges. So an ``after_model`` of a
+middleware, which is a node between the two, ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.graph import StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+
+from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.langchain.lowering.list_functions import judged
+from fineflow.adapters.langchain.lowering.tools import left_to_stock
+from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langgraph.steps import flat
+from fineflow.declare import Declaration, declaration
+
+_DEPTH = 8  # of graphs inside graphs, of functions that hold functions
+
+
+class Offered(NamedTuple):
+    """A tool that a model may call. why: what keeps it from starting early; "" for nothing.
+
+    reads, writes: the resources that it is declared to touch. guards: it may do anything, so no later call of the same
+    message starts before it.
+    """
+
+    tool: BaseTool
+    why: str
+    reads: frozenset[int | str] = frozenset()
+    writes: frozenset[int | str] = frozenset()
+    guards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A node with a model, and the tools of the ``ToolNode`` that it leads to, by name.
+
+    name: of the node, for display. graph: whose node it is. trusted: no code of the user's runs between the model's
+    answer and the tools, so that what tools read cannot change there.
+    """
+
+    name: str
+    step: RunnableCallable
+    graph: Pregel[Any, Any, Any, Any]
+    tools: dict[str, Offered]
+    trusted: bool
+
+    def early(self, name: str) -> Offered | None:
+        """Returns a tool whose calls may start while the model writes."""
+        found = self.tools.get(name)
+        return None if found is None or found.why or (found.reads and not self.trusted) else found
+
+    @property
+    def any(self) -> bool:
+        return any(self.early(name) for name in self.tools)
+
+    @property
+    def stops(self) -> bool:
+        """True if the graph has a breakpoint between the model and the tools."""
+        return bool(self.graph.interrupt_before_nodes) or bool(self.graph.interrupt_after_nodes)
+
+
+def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0) -> Iterator[Turns]:
+    """Yields the nodes of a graph, and of its subgraphs, whose model may call tools that start early."""
+    for name, node in graph.nodes.items():
+        for inner in node.subgraphs:
+            if isinstance(inner, Pregel) and depth < _DEPTH:
+                yield from turns_of(inner, f"{outer}{name}/", depth + 1)
+    builder = getattr(graph, "builder", None)
+    if type(builder) is not StateGraph or _fans_out(builder):
+        return
+    for name, node in graph.nodes.items():
+        nodes = [each for each in map(graph.nodes.get, _behind(builder, name)) if each is not None]
+        tools = _tools([part for each in nodes for part in flat(each.bound)])
+        for step in flat(node.bound):
+            if type(step) is RunnableCallable and tools:
+                found = Turns(f"{outer}{name}", step, graph, tools, _trusted(step))
+                if found.any:
+                    yield found
+
+
+def _behind(builder: Any, name: str) -> set[str]:
+    """Returns the nodes that an edge leads to from a node."""
+    found = {end for start, end in builder.edges if start == name}
+    for branch in builder.branches.get(name, {}).values():
+        found.update(builder.nodes if branch.ends is None else branch.ends.values())
+    return found
+
+
+def _fans_out(builder: Any) -> bool:
+    """Returns True if several nodes may run at the same time: one of them may write what a tool reads."""
+    starts = [start for start, _ in builder.edges]
+    starts += [start for start, branches in builder.branches.items() for _ in branches]
+    return bool(builder.waiting_edges) or len(set(starts)) < len(starts)
+
+
+def _tools(parts: Sequence[Any]) -> dict[str, Offered]:
+    """Returns the tools of the only ``ToolNode`` among some nodes; {} if its calls are not simply made."""
+    nodes = [part for part in parts if isinstance(part, ToolNode)]
+    if len(nodes) != 1 or type(nodes[0]) is not ToolNode:
+        return {}
+    node: Any = nodes[0]
+    if node._wrap_tool_call is not None or node._awrap_tool_call is not None:
+        return {}
+    return {name: offered(tool) for name, tool in node.tools_by_name.items()}
+
+
+def offered(tool: BaseTool) -> Offered:
+    """Returns what is known of a tool: whether its calls may start early."""
+    if type(tool) is not StructuredTool:
+        return Offered(tool, f"is a {type(tool).__name__}", guards=True)
+    functions = [func for func in (tool.func, tool.coroutine) if func is not None]
+    said = [found for func in functions if (found := declaration(func)) is not None]
+    if not functions or len(said) < len(functions):
+        pure = bool(functions) and all(judged(func).pure for func in functions)
+        return Offered(tool, "its effects are not declared", guards=not pure)
+    reads, writes = (_resources(said, name) for name in ("reads", "writes"))
+    why = left_to_stock(tool)
+    if not why and any(map(calls_components, functions)):
+        why = "its function calls components"
+    return Offered(tool, why, reads, writes)
+
+
+def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
+    found = [resource for each in said for resource in getattr(each, name)]
+    return frozenset(each if isinstance(each, str) else id(each) for each in found)
+
+
+def _trusted(step: RunnableCallable) -> bool:
+    """Returns True if a node runs no functions of the user's: neither as the node, nor in what its functions hold."""
+    todo: list[tuple[Any, int]] = [(step.func, 0), (step.afunc, 0)]
+    seen = set[int]()
+    while todo:
+        func, depth = todo.pop()
+        func = getattr(func, "__func__", func)
+        if not isinstance(func, FunctionType) or id(func) in seen:
+            continue
+        seen.add(id(func))
+        if depth > _DEPTH or not of_package(func.__module__ or ""):
+            return False
+        held = [cell.cell_contents for cell in func.__closure__ or () if _filled(cell)]
+        held += [part for each in held if isinstance(each, list | tuple) for part in each]
+        todo += [(each, depth + 1) for each in held if isinstance(each, FunctionType | MethodType)]
+    return True
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
