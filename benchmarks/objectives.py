@@ -1,11 +1,13 @@
 """Performance objectives on engines with a latency capacity: map-reduce and mixed workloads (Parrot, 8.2 and 8.5).
 
 Emulated Llama-2-7B engines; the clock is virtual. An engine takes up to 4,096 tokens while a request runs on it that
-has to be quick, and 16,384 otherwise. Three sides:
+has to be quick, and 16,384 otherwise. Four sides:
 
 * stock, quick: every request has to be quick, as services assume that see one request at a time;
 * stock, full: no request has to be (no latency capacity);
-* fineflow: the requests of one call that run concurrently are a task group; summaries ask for throughput.
+* fineflow: the requests of one call that run concurrently are a task group; summaries ask for throughput;
+* fineflow, no deduction: the same with ``instances(engines, deduction=False)``. Of fineflow that leaves the order of
+  the requests, the oldest call first, and the placement by prefix.
 
 map-reduce: one engine; a document in chunks, each summarized, then a summary of the summaries. mixed: four engines;
 chats arrive at random, one a second, beside map-reduce jobs, one after the other.
@@ -35,15 +37,18 @@ LATENCY, FULL = 4096, 16384  # tokens
 CHUNKS, CHUNK, SUMMARY = 20, 1024, 50  # chunks of a document, tokens of each, tokens of a summary
 CHAT, REPLY, RATE = 200, 150, 1.0  # tokens of a chat's prompt and of its reply, chats a second
 ENGINES, JOBS = 4, 3
-QUICK, UNBOUND, OURS = SIDES = ("stock, quick", "stock, full", "fineflow")
+QUICK, UNBOUND, ALIKE, OURS = SIDES = ("stock, quick", "stock, full", "fineflow, no deduction", "fineflow")
 
 
 def say(text: str) -> str:
     return " ".join(["word"] * (SUMMARY if "Summarize" in text or "Combine" in text else REPLY))
 
 
-def engine(side: str) -> EmulatedLLM:
-    return EmulatedLLM(say, capacity=FULL, latency_capacity=None if side == UNBOUND else LATENCY)
+def engine(side: str, count: int) -> Any:
+    """Returns a group of so many engines."""
+    capacity = None if side == UNBOUND else LATENCY
+    made = [EmulatedLLM(say, capacity=FULL, latency_capacity=capacity) for _ in range(count)]
+    return instances(made, deduction=side != ALIKE)
 
 
 def ask(llm: ChatEngine, template: str) -> Runnable[Any, str]:
@@ -66,13 +71,13 @@ def document(number: int) -> list[str]:
 
 
 def ours(side: str, chain: Runnable[Any, Any], **options: Any) -> Runnable[Any, Any]:
-    return fineflow.optimize(chain, strict=True, **options) if side == OURS else chain
+    return fineflow.optimize(chain, strict=True, **options) if side in (ALIKE, OURS) else chain
 
 
 def one_job(side: str) -> float:
     """Returns the seconds of one map-reduce job on one engine."""
     costs.forget()
-    chain = ours(side, map_reduce(ChatEngine(engine=engine(side), max_tokens=256)))
+    chain = ours(side, map_reduce(ChatEngine(engine=engine(side, 1), max_tokens=256)))
     return virtual.run(chain.ainvoke(document(0))).seconds
 
 
@@ -80,7 +85,7 @@ def mixed(side: str, chats: int, seed: int) -> tuple[list[float], list[float]]:
     """Returns the seconds of each chat, and of each map-reduce job, on the same four engines."""
     costs.forget()
     chosen = random.Random(seed)
-    llm = ChatEngine(engine=instances([engine(side) for _ in range(ENGINES)]), max_tokens=256)
+    llm = ChatEngine(engine=engine(side, ENGINES), max_tokens=256)
     chat = ours(side, ask(llm, "Reply to {text}"))
     summarize = ours(side, map_reduce(llm), objective="throughput")
 
@@ -130,11 +135,13 @@ def main(argv: list[str] | None = None) -> int:
         figures[side] = {"chat": statistics.mean(chats), "chat p99": p99, "job": statistics.mean(jobs)}
         rows.append((side, *(f"{each:.2f}" for each in figures[side].values())))
     print(table(rows) + "\n")
-    mine, quick, full = (figures[side] for side in (OURS, QUICK, UNBOUND))
+    mine, quick, full, alike = (figures[side] for side in (OURS, QUICK, UNBOUND, ALIKE))
     checks = {
         "map-reduce: as fast as if no request had to be quick": alone[OURS] <= 1.01 * alone[UNBOUND],
         "mixed: chats are faster than where no request has to be quick": mine["chat"] < full["chat"],
         "mixed: jobs are faster than where every request has to be": mine["job"] < quick["job"],
+        "map-reduce: the task group is what makes it faster": alone[OURS] < alone[ALIKE],
+        "mixed: deduction makes both faster": all(mine[each] < alike[each] for each in ("chat", "job")),
     }
     return finish(figures, checks, given.json)
 

@@ -95,6 +95,20 @@ def test_refusals(made: Graph, refusal: str) -> None:
     assert reasons(refused) == [(False, refusal)]
 
 
+@pytest.mark.parametrize("spare", [True, False])
+def test_a_program_prefills_only_what_its_own_engine_does_not_write(spare: bool) -> None:
+    """Judged for each beginning: the engine has nothing else to do while what comes after its own text is searched."""
+    made = graph(("text", LONG), ("variable", "draft"), ("text", LONG), ("variable", "context"), draft=Ref("draft"))
+    search, render, full, decode = made.primitives
+    draft = Primitive("draft", Op.DECODE, {"cache": Ref("input")}, engine="llm")
+    search = search.with_(args={"query": Ref("draft")})
+    found = prefill(
+        made.with_primitives((draft, search, render, full.with_(meta={**full.meta, "spare": spare}), decode))
+    )
+    ends = [p.meta["end"] for p in found if p.op is Op.PARTIAL_PREFILL]
+    assert ends == (["context"] if spare else ["draft", "context"])
+
+
 def test_a_prompt_that_is_known_at_once_is_not_split() -> None:
     made = lowered(CHAINS["nothing to gain"]())
     assert prefill(made) == made

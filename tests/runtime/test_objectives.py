@@ -28,9 +28,9 @@ ROOM = PROMPT + OUTPUT  # of a request
 class Load:
     """Requests to one or several engines, each with room for ten, or for two while one has to be quick."""
 
-    def __init__(self, engines: int = 1, *, latency: int | None = 2 * ROOM) -> None:
+    def __init__(self, engines: int = 1, *, latency: int | None = 2 * ROOM, deduction: bool = True) -> None:
         made = [self._engine(f"engine {number}", latency) for number in range(engines)]
-        self.engine: Any = made[0] if engines == 1 else instances(made)
+        self.engine: Any = made[0] if engines == 1 and deduction else instances(made, deduction=deduction)
         self.queue: LLMQueue = llm_queue_of(self.engine)
         self.most = 0  # requests that ran together
         self.done: list[str] = []
@@ -82,6 +82,29 @@ def test_capacity_follows_the_strictest_request(asked: Sequence[Any], most: int)
     load = Load()
     load.run(*asked)
     assert load.most == most
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(several(10, query="one"), id="a task group"),
+        pytest.param(several(10, objective="throughput"), id="throughput"),
+        pytest.param(several(10, objective="ttft"), id="first tokens"),
+    ],
+)
+def test_without_deduction_every_request_has_to_be_quick(asked: Sequence[Any]) -> None:
+    assert Load().run(*asked) < (alike := Load(deduction=False)).run(*asked)
+    assert alike.most == 2
+
+
+def test_without_deduction_no_objective_comes_first() -> None:
+    ends = {}
+    for deduction in (True, False):
+        load = Load(deduction=deduction)
+        names = ("throughput", "latency", "ttft")
+        load.run(*several(2), *((0.1 * i, {"name": name, "objective": name}) for i, name in enumerate(names, 1)))
+        ends[deduction] = [name for name in load.done if name in OBJECTIVES]
+    assert ends[False] == ["throughput", "latency", "ttft"] != ends[True]
 
 
 def test_without_a_latency_capacity_all_fill_the_engine() -> None:

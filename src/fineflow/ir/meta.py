@@ -42,6 +42,7 @@ META: Mapping[str, str] = {
     "options": "keyword arguments bound to the model; of a prompt, its formatting options",
     "block": "tokens per block of the engine's prefix cache; absent if it has none",
     "cache": "equal for models that share a prefix cache",
+    "spare": "its beginnings are prefilled only while its engine does not write what they wait for",
     "remote": "the cache is on a server, to which prompts are sent ahead; answers do not wait for that",
     "urgent": "its requests carry its depth to the server as a priority",
     "whole_prompts": "why no prefixes are sent ahead to a server that could keep them",

@@ -50,6 +50,10 @@ class Ready:
         """
         return any(elsewhere(p) and _counts(p) for p in (self._graph[name] for name in names))
 
+    def written(self, names: Set[str], engine: str | None) -> bool:
+        """Returns True if all of these primitives are texts that an engine writes."""
+        return all(self._graph[name].op is Op.DECODE and self._graph[name].engine == engine for name in names)
+
     def _end(self, names: Set[str]) -> float:
         if not self._ends:
             for p in self._graph:
@@ -228,13 +232,19 @@ def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
     return wait > costs.split_penalty(prompt.prefill.engine, beginning.tokens)
 
 
-def competes(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
-    """Returns True if all that a prompt waits for is done by the cores that would prefill its beginning meanwhile.
+def competes(beginning: Beginning, prompt: Prompt, ready: Ready) -> str:
+    """Returns why a beginning would only take time from what its prompt waits for; "" if it would not.
 
-    These then spend as much time on the beginning as they save later, and the split comes on top.
+    If the same cores do all of that, they spend as much time on the beginning as they save later, and the split comes
+    on top. So does an engine that writes the text that the prompt waits for; the blocks may also be evicted before they
+    are used. In a program, which consists of little else than such waits, that is not done (``spare``).
     """
-    waited = beginning.later - beginning.waits
-    return prompt.prefill.meta.get("device") == CORES and not ready.elsewhere(waited)
+    waited, p = beginning.later - beginning.waits, prompt.prefill
+    if p.meta.get("device") == CORES and not ready.elsewhere(waited):
+        return f"what it waits for runs on the same cores as {p.engine}"
+    if p.meta.get("spare") and waited and ready.written(waited, p.engine):
+        return f"{p.engine} itself writes what it waits for, and would be slowed by as much"
+    return ""
 
 
 def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:

@@ -158,8 +158,8 @@ def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
         return f"nothing comes before {{{each.end}}}"
     if not each.known and each.characters < prompt.block:  # a token is at least one character
         return f"only {each.characters} characters {place}, less than a block of {prompt.block} tokens"
-    if competes(each, prompt, ready):
-        return f"what it waits for runs on the same cores as {prompt.prefill.engine}"
+    if why := competes(each, prompt, ready):
+        return why
     if not pays(each, prompt, ready):
         awaited = f"{{{each.end}}}" if each.end else "its turn"
         return f"{awaited} is expected too soon after what comes before it for a split to pay"

@@ -12,11 +12,10 @@ from typing import Any
 
 from fineflow.adapters.semantic.calls import Step, Variable
 from fineflow.adapters.semantic.prompts import INPUT, TEXT, Prompt, Segment, Template
-from fineflow.adapters.semantic.spare_prefills import spare_prefills
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.ir import PURE, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import fresh
-from fineflow.passes import PASSES, bind, prefill
+from fineflow.passes import PASSES, bind
 from fineflow.protocols import LLMEngine
 
 _KEPT = 64  # plans of programs that begin with the same function
@@ -125,7 +124,7 @@ def _plan(shape: Shape) -> Plan:
     lowered = _Lowering(shape)
     graph = lowered.graph
     for each in PASSES:
-        graph = spare_prefills(graph) if each is prefill else each(graph)
+        graph = each(graph)
     return Plan(lowered.graph, bind(graph, answer=True), lowered.places, lowered.given, lowered.late)
 
 
@@ -223,4 +222,4 @@ class _Lowering:
 
 
 def _prefix_cache(engine: LLMEngine) -> dict[str, Any]:
-    return {"block": engine.block_size, "cache": id(engine)} if engine.can_prefill else {}
+    return {"block": engine.block_size, "cache": id(engine), "spare": True} if engine.can_prefill else {}

@@ -64,9 +64,12 @@ class BatchInstances(_Instances):
 class LLMInstances(_Instances):
     """``LLMEngine`` made of several with one model: a request goes to the instance with room, or with its prefix."""
 
-    def __init__(self, engines: Sequence[LLMEngine], name: str | None = None, *, affinity: bool = True) -> None:
+    def __init__(
+        self, engines: Sequence[LLMEngine], name: str | None = None, *, affinity: bool = True, deduction: bool = True
+    ) -> None:
         super().__init__(engines, name)
         self.affinity = affinity
+        self.deduction = deduction
         sizes = sorted({engine.block_size for engine in engines})
         if len(sizes) > 1:
             raise ValueError(f"expected instances with one block_size, got {', '.join(map(str, sizes))}")
@@ -118,13 +121,14 @@ class LLMInstances(_Instances):
         return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
 
 
-def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool = True) -> Any:
+def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool = True, deduction: bool = True) -> Any:
     """Combines engines into one, for ``EngineEmbeddings``, ``EngineReranker``, ``ChatEngine``, ``EngineLLM``.
 
     engines: distinct objects that serve the same model: all ``BatchEngine`` or all ``LLMEngine``, each in one group
     only and used only through it. name: in plans and timelines; default that of the first. affinity: False sends a
-    request to an ``LLMEngine`` by load alone, wherever the prefix of its prompt is (to measure what the other way is
-    worth).
+    request to an ``LLMEngine`` by load alone, wherever the prefix of its prompt is. deduction: False treats all
+    requests to it alike, each as one that somebody waits for: no task groups, and objectives count for nothing. Both
+    are for measuring what the other way is worth.
 
     An instance that raises BackendError (other than RequestError, which concerns one request) is taken out of service;
     its requests move to another instance, once. If none is left, calls raise BackendError.
@@ -137,6 +141,6 @@ def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool
     if all(isinstance(engine, BatchEngine) for engine in found):
         return BatchInstances(found, name)
     if all(isinstance(engine, LLMEngine) for engine in found):
-        return LLMInstances(found, name, affinity=affinity)
+        return LLMInstances(found, name, affinity=affinity, deduction=deduction)
     kinds = ", ".join(type(engine).__name__ for engine in found)
     raise ValueError(f"expected engines that are all a BatchEngine or all an LLMEngine, got: {kinds}")

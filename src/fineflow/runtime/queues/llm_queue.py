@@ -21,7 +21,7 @@ from typing import Any, cast
 from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.ir.objectives import THROUGHPUT, TPOT, TTFT
+from fineflow.ir.objectives import LATENCY, THROUGHPUT, TPOT, TTFT
 from fineflow.protocols import Delta, LLMEngine, Sampling
 from fineflow.runtime import events, servers
 from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
@@ -180,6 +180,8 @@ class LLMQueue:
         shared = self.engine.can_prefill
         size, number = self.engine.block_size, next(self._line.numbers)
         request = LLMRequest(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
+        if not self._deduces:
+            request.seen = replace(request.seen, objective=LATENCY)
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
@@ -273,6 +275,8 @@ class LLMQueue:
         Requests of one call that run concurrently are a task group, whose last one counts (Parrot, section 5.2). Here
         those that are in the queue together, so calls inside functions of the user's form groups, too.
         """
+        if not self._deduces:
+            return True
         asked = request.seen.objective
         if request.seen.number in self._prefills or asked in (THROUGHPUT, TTFT):
             return False
@@ -378,6 +382,10 @@ class LLMQueue:
     @property
     def _affinity(self) -> bool:
         return bool(getattr(self.engine, "affinity", True))
+
+    @property
+    def _deduces(self) -> bool:
+        return bool(getattr(self.engine, "deduction", True))
 
     def _follows(self, request: LLMRequest, instance: Instance) -> bool:
         """Returns True if a request had better wait for a running one that computes a prefix of its prompt.
