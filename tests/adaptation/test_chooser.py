@@ -57,6 +57,8 @@ def test_the_highest_configuration_that_fits_is_chosen(space: Space, free: int, 
         (BOTH, 160, Configuration(2, "map_reduce", 40), "the first summaries fit"),  # one of two requests does
         (STUFF, 140, Configuration(1), "as many chunks as do"),  # fewer than its space has
         (Space(("map_rerank",), (2, 3), (40, 40)), 140, Configuration(1, "map_rerank"), "as many chunks as do"),
+        (Space(("map_reduce",), (2, 6), (40, 80)), 150, Configuration(2, "map_reduce", 40), "the first summaries fit"),
+        (Space(("map_reduce",), (2, 6), (40, 80)), 90, Configuration(2, "map_reduce", 40), "it waits"),  # never stuff
         (STUFF, 0, Configuration(2), "it waits"),
         (RERANK, 0, Configuration(1, "map_rerank"), "it waits"),
         (BOTH, 0, Configuration(2, "map_reduce", 40), "it waits"),

@@ -122,6 +122,28 @@ def test_choices_follow_the_memory_that_is_free() -> None:
     assert chain.last.configuration == Configuration(6)  # all is free again
 
 
+def test_methods_that_are_left_out_are_never_used() -> None:
+    chain, model = adaptive(Asked(HARD), methods=("stuff", "map_rerank"))
+
+    async def queries() -> None:
+        for i in range(EVERY):
+            await chain.ainvoke(f"{i}?")
+        await asyncio.sleep(100.0)
+
+    virtual.run(queries())
+    found = chain.statistics()
+    assert dict(found.configurations) == {Configuration(6): EVERY}
+    assert found.feedback == 1
+    assert not any("Summary:" in prompt for prompt in model.prompts)  # nor for the golden answer
+    assert any(prompt.count("Passage ") == 30 for prompt in model.prompts)
+
+
+@pytest.mark.parametrize("methods", [(), ("stuff", "refine"), "map"])
+def test_methods_that_do_not_exist_are_refused(methods: Any) -> None:
+    with pytest.raises(ValueError, match=r"methods=.*expected some of map_rerank, stuff, map_reduce"):
+        adaptive(Asked(HARD), methods=methods)
+
+
 def test_figures_that_fail_are_no_reason_not_to_answer() -> None:
     def broken() -> Any:
         raise OSError("metrics are gone")

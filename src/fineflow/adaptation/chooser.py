@@ -43,8 +43,8 @@ def best_fit(space: Space, at: Situation) -> Choice:
 
     A configuration fits if all its concurrent requests do. ``map_reduce`` with the lowest knobs also does if its
     largest request fits: it can begin, which ``stuff`` cannot (Figure 8). If none fits: whatever the space says, as
-    many chunks as fit (``map_rerank`` if the space has only that, else ``stuff``); if not even one does, the query has
-    to wait anyway, and gets the lowest configuration of its space's highest method.
+    many chunks as fit (``stuff``, or the highest method of a space without it); if not even one does, the query has to
+    wait anyway, and gets the lowest configuration of its space's highest method.
     """
     within = [each for each in space if each.num_chunks <= max(len(at.sizes.chunks), space.num_chunks[0])]
     timely = [each for each in within if at.timely(each)]
@@ -91,9 +91,10 @@ def _in_time(space: Space, at: Situation) -> Choice:
 
 def _cheaper(space: Space, chunks: Sequence[int]) -> list[Configuration]:
     """Returns configurations outside the space that need less, from many chunks to one."""
-    synthesis: Synthesis = "map_rerank" if space.syntheses == ("map_rerank",) else "stuff"
-    most = max(min(space.num_chunks[0] if synthesis == "stuff" else space.num_chunks[1], len(chunks)), 1)
-    return [Configuration(number, synthesis) for number in range(most, 0, -1)]
+    synthesis: Synthesis = "stuff" if "stuff" in space.syntheses else space.middle.synthesis
+    length = space.intermediate_length[0] if synthesis == "map_reduce" else 0
+    most = max(min(space.num_chunks[synthesis == "map_rerank"], len(chunks)), 1)
+    return [Configuration(number, synthesis, length) for number in range(most, 0, -1)]
 
 
 def _chosen(configuration: Configuration, at: Situation, why: str) -> Choice:

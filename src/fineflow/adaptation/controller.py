@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from fineflow.adaptation.chooser import Choice, Situation, best_fit, middle
-from fineflow.adaptation.configuration import Space
+from fineflow.adaptation.configuration import GOLDEN, SYNTHESES, Configuration, Space, Synthesis
 from fineflow.adaptation.decisions import Decision, Log
 from fineflow.adaptation.feedback import Feedback
 from fineflow.adaptation.mapping import FALLBACK, LARGEST, pruned
@@ -41,6 +41,7 @@ class Settings:
     most_chunks: int = LARGEST
     answer_tokens: int = 64
     fallback: Space = FALLBACK
+    methods: tuple[Synthesis, ...] = SYNTHESES
 
     def __post_init__(self) -> None:
         for name in ("deadline", "patience", "most_chunks", "answer_tokens"):
@@ -49,6 +50,15 @@ class Settings:
                 raise ValueError(f"adaptive({name}=...) is {value!r}; expected a number greater than 0")
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"adaptive(confidence=...) is {self.confidence!r}; expected 0 to 1; 0 takes every profile")
+        if not self.methods or not {*self.methods} <= {*SYNTHESES}:
+            raise ValueError(f"adaptive(methods=...) is {self.methods!r}; expected some of {', '.join(SYNTHESES)}")
+
+    @property
+    def golden(self) -> Configuration:
+        """The most demanding configuration, by the highest method that may be used."""
+        if GOLDEN.synthesis in self.methods:
+            return GOLDEN
+        return Configuration(GOLDEN.num_chunks, max(self.methods, key=SYNTHESES.index))
 
 
 class Tokens(Protocol):
@@ -171,8 +181,7 @@ class Controller:
         return estimate.confidence is None or estimate.confidence >= self.settings.confidence
 
     def _bounded(self, space: Space) -> Space:
-        low, high = (min(number, self.settings.most_chunks) for number in space.num_chunks)
-        return Space(space.syntheses, (low, high), space.intermediate_length)
+        return space.within(self.settings.methods, self.settings.most_chunks)
 
     @contextmanager
     def running(self, decision: Decision) -> Iterator[None]:
