@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from adaptive_kit import HARD, QUESTION, SEVERAL, SINGLE, Asked, adaptive
+from adaptive_kit import HARD, QUESTION, SEVERAL, SINGLE, Asked, Model, adaptive, chain_of
 
+import fineflow
 from fineflow.adaptation import Configuration, Profiler
 from fineflow.adaptation.feedback import AT_ONCE, EVERY
 from fineflow.adaptation.mapping import FALLBACK
@@ -136,6 +137,15 @@ def test_methods_that_are_left_out_are_never_used() -> None:
     assert found.feedback == 1
     assert not any("Summary:" in prompt for prompt in model.prompts)  # nor for the golden answer
     assert any(prompt.count("Passage ") == 30 for prompt in model.prompts)
+
+
+def test_by_default_a_query_goes_up_to_the_middle_of_its_space() -> None:
+    model = Model()
+    chain = fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL))
+    chain.invoke(QUESTION)
+    assert chain.last.configuration == chain.last.space.middle == Configuration(4)
+    with pytest.raises(ValueError, match=r"reach=.*expected 0 to 1"):
+        fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL), reach=1.5)
 
 
 @pytest.mark.parametrize("methods", [(), ("stuff", "refine"), "map"])

@@ -100,6 +100,13 @@ class Space:
         """The last configuration in the order of iteration."""
         return list(self)[-1]
 
+    def up_to(self, reach: float) -> Space:
+        """Returns the lower part of the space: the ranges of its knobs up to a share of their length, 0 to 1."""
+        chunks, lengths = (
+            (low, low + int((high - low) * reach)) for low, high in (self.num_chunks, self.intermediate_length)
+        )
+        return Space(self.syntheses, chunks, lengths)
+
     def within(self, methods: Sequence[Synthesis], most_chunks: int) -> Space:
         """Returns the space without other methods than ``methods``, and without more chunks than ``most_chunks``.
 

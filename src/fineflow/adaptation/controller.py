@@ -42,14 +42,16 @@ class Settings:
     answer_tokens: int = 64
     fallback: Space = FALLBACK
     methods: tuple[Synthesis, ...] = SYNTHESES
+    reach: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("deadline", "patience", "most_chunks", "answer_tokens"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"adaptive({name}=...) is {value!r}; expected a number greater than 0")
-        if not 0 <= self.confidence <= 1:
-            raise ValueError(f"adaptive(confidence=...) is {self.confidence!r}; expected 0 to 1; 0 takes every profile")
+        for name, meaning in (("confidence", "0 takes every profile"), ("reach", "1 takes all of a space")):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"adaptive({name}=...) is {getattr(self, name)!r}; expected 0 to 1; {meaning}")
         if not self.methods or not {*self.methods} <= {*SYNTHESES}:
             raise ValueError(f"adaptive(methods=...) is {self.methods!r}; expected some of {', '.join(SYNTHESES)}")
 
@@ -154,7 +156,7 @@ class Controller:
             free = self.memory.free()
             sizes = Sizes(self._tokens.overhead(query), tuple(self._tokens.chunks(found)), self.settings.answer_tokens)
             left = None if self.settings.deadline is None else self.settings.deadline - spent
-            at = Situation(sizes, free, self.speed.seconds, left)
+            at = Situation(sizes, free, self.speed.seconds, left, self.settings.reach)
             return (best_fit if self.settings.scheduling else middle)(space, at), free
         except Exception as error:  # figures of an engine, or a tokenizer, that fail are no reason not to answer
             why = f"the choice failed ({type(error).__name__}: {error}): the middle of its space"
