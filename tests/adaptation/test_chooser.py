@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fineflow.adaptation import Configuration, Space
@@ -57,6 +59,8 @@ def test_the_highest_configuration_that_fits_is_chosen(space: Space, free: int, 
         (BOTH, 160, Configuration(2, "map_reduce", 40), "the first summaries fit"),  # one of two requests does
         (STUFF, 140, Configuration(1), "as many chunks as do"),  # fewer than its space has
         (Space(("map_rerank",), (2, 3), (40, 40)), 140, Configuration(1, "map_rerank"), "as many chunks as do"),
+        (Space(("map_reduce",), (2, 6), (40, 80)), 150, Configuration(2, "map_reduce", 40), "the first summaries fit"),
+        (Space(("map_reduce",), (2, 6), (40, 80)), 90, Configuration(2, "map_reduce", 40), "it waits"),  # never stuff
         (STUFF, 0, Configuration(2), "it waits"),
         (RERANK, 0, Configuration(1, "map_rerank"), "it waits"),
         (BOTH, 0, Configuration(2, "map_reduce", 40), "it waits"),
@@ -73,6 +77,28 @@ def test_a_deadline_leaves_out_what_takes_too_long() -> None:
     assert late.configuration == Configuration(1)  # 110 s, outside the space
     assert "ends in time" in late.why
     assert best_fit(STUFF, at(10_000, left=0.0)).configuration == Configuration(1)
+
+
+@pytest.mark.parametrize(
+    ("space", "free", "reach", "chosen"),
+    [
+        (STUFF, 10_000, 0.5, STUFF.middle),
+        (BOTH, 10_000, 0.5, BOTH.middle),
+        (RERANK, 10_000, 0.5, RERANK.middle),
+        (STUFF, 10_000, 0.0, Configuration(2)),
+        (STUFF, 10_000, 0.75, Configuration(5)),
+        (STUFF, 335, 0.5, Configuration(3)),  # below the middle memory decides, as ever
+        (STUFF, 140, 0.5, Configuration(1)),
+    ],
+)
+def test_reach_bounds_how_high_a_query_goes(space: Space, free: int, reach: float, chosen: Configuration) -> None:
+    found = best_fit(space, replace(at(free), reach=reach))
+    assert found.configuration == chosen
+    assert (f"the highest in the lower {100 * reach:g} % of its space" in found.why) == (chosen.num_chunks > 1)
+
+
+def test_without_figures_reach_does_not_move_the_middle() -> None:
+    assert best_fit(STUFF, replace(at(None), reach=0.5)).configuration == STUFF.middle
 
 
 def test_without_figures_or_scheduling_the_middle_is_chosen() -> None:

@@ -50,6 +50,19 @@ def test_the_union_of_spaces_holds_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("own", "methods", "left"),
+    [
+        (("stuff", "map_reduce"), ("stuff", "map_rerank"), ("stuff",)),
+        (("map_rerank",), ("stuff", "map_reduce"), ("stuff",)),  # the next higher one
+        (("stuff",), ("map_rerank", "map_reduce"), ("map_reduce",)),
+        (("stuff", "map_reduce"), ("map_rerank",), ("map_rerank",)),  # none is higher
+    ],
+)
+def test_a_space_within_some_methods(own: tuple[Any, ...], methods: tuple[Any, ...], left: tuple[Any, ...]) -> None:
+    assert Space(own, (4, 12), (40, 80)).within(methods, 9) == Space(left, (4, 9), (40, 80))
+
+
+@pytest.mark.parametrize(
     ("knobs", "said"),
     [
         ({"num_chunks": 0}, "num_chunks is 0"),

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from adaptive_kit import HARD, QUESTION, SEVERAL, SINGLE, Asked, adaptive
+from adaptive_kit import HARD, QUESTION, SEVERAL, SINGLE, Asked, Model, adaptive, chain_of
 
+import fineflow
 from fineflow.adaptation import Configuration, Profiler
 from fineflow.adaptation.feedback import AT_ONCE, EVERY
 from fineflow.adaptation.mapping import FALLBACK
@@ -120,6 +121,37 @@ def test_choices_follow_the_memory_that_is_free() -> None:
     assert second.configuration.num_chunks < first.configuration.num_chunks
     virtual.run(chain.ainvoke("Three?"))
     assert chain.last.configuration == Configuration(6)  # all is free again
+
+
+def test_methods_that_are_left_out_are_never_used() -> None:
+    chain, model = adaptive(Asked(HARD), methods=("stuff", "map_rerank"))
+
+    async def queries() -> None:
+        for i in range(EVERY):
+            await chain.ainvoke(f"{i}?")
+        await asyncio.sleep(100.0)
+
+    virtual.run(queries())
+    found = chain.statistics()
+    assert dict(found.configurations) == {Configuration(6): EVERY}
+    assert found.feedback == 1
+    assert not any("Summary:" in prompt for prompt in model.prompts)  # nor for the golden answer
+    assert any(prompt.count("Passage ") == 30 for prompt in model.prompts)
+
+
+def test_by_default_a_query_goes_up_to_the_middle_of_its_space() -> None:
+    model = Model()
+    chain = fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL))
+    chain.invoke(QUESTION)
+    assert chain.last.configuration == chain.last.space.middle == Configuration(4)
+    with pytest.raises(ValueError, match=r"reach=.*expected 0 to 1"):
+        fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL), reach=1.5)
+
+
+@pytest.mark.parametrize("methods", [(), ("stuff", "refine"), "map"])
+def test_methods_that_do_not_exist_are_refused(methods: Any) -> None:
+    with pytest.raises(ValueError, match=r"methods=.*expected some of map_rerank, stuff, map_reduce"):
+        adaptive(Asked(HARD), methods=methods)
 
 
 def test_figures_that_fail_are_no_reason_not_to_answer() -> None:

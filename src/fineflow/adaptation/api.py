@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fineflow.adaptation.configuration import Space
+from fineflow.adaptation.configuration import SYNTHESES, Space, Synthesis
 from fineflow.adaptation.controller import Controller, Settings
 from fineflow.adaptation.mapping import FALLBACK, LARGEST
 from fineflow.adaptation.memory import Memory, reader
@@ -29,6 +29,8 @@ def adaptive(
     most_chunks: int = LARGEST,
     answer_tokens: int = 64,
     fallback: Space = FALLBACK,
+    methods: Sequence[Synthesis] = SYNTHESES,
+    reach: float = 0.5,
     summary_prompt: str = SUMMARY,
     memory: Callable[[], CacheStatistics | None] | None = None,
     room: int | None = None,
@@ -47,14 +49,20 @@ def adaptive(
     stopped. patience: most seconds that a query waits for its profile. confidence: a profile below it is not used;
     0 uses all. scheduling: choose by the memory that is free; else the middle of the space. feedback: improve the
     profiler's prompt every 30 queries. most_chunks: largest number of chunks. answer_tokens: room for an answer.
-    fallback: space without a profile. summary_prompt: template that summarizes a chunk, with the fields question,
-    context and words. memory: reads the KV cache of the model's engine; by default that of fineflow's engines.
+    fallback: space without a profile. methods: those that may be used; a query that should get one that is left out
+    gets the next higher one, or else the next lower one. reach: up to which part of its space a query goes while memory
+    is free, 0 to 1: by default its middle; 1 is the paper's rule. summary_prompt: template that summarizes a chunk,
+    with the fields question, context and words. memory: reads the KV cache of the model's engine; by default that of
+    fineflow's engines.
     room: most tokens of it that the queries may take together; by default the engine's ``latency_capacity``, or all.
 
     Raises: PlanningError for an object whose knobs are not found; TypeError for a profiler that is none; ValueError for
     settings out of range.
     """
-    settings = Settings(deadline, patience, confidence, scheduling, feedback, most_chunks, answer_tokens, fallback)
+    used: tuple[Synthesis, ...] = tuple(methods)
+    settings = Settings(
+        deadline, patience, confidence, scheduling, feedback, most_chunks, answer_tokens, fallback, used, reach
+    )
     asked = profiler if isinstance(profiler, Profiler) else Profiler(profiler, corpus, chunk_size)
 
     def controller(knobs: Any) -> Controller:

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from fineflow.adaptation.configuration import GOLDEN, Configuration
+from fineflow.adaptation.configuration import Configuration
 from fineflow.adaptation.controller import Controller
 from fineflow.adaptation.decisions import AdaptiveStatistics, Decision
 from fineflow.adaptation.feedback import AT_ONCE
@@ -134,7 +134,8 @@ class AdaptiveChain(Runnable[Any, Any]):
 
     def _learn(self, state: State) -> None:
         async def golden() -> str:
-            answer = await self._knobs.configure(GOLDEN).ainvoke(state["input"], {"max_concurrency": AT_ONCE})
+            chain = self._knobs.configure(self._controller.settings.golden)
+            answer = await chain.ainvoke(state["input"], {"max_concurrency": AT_ONCE})
             answer = answer[self._knobs.output] if self._knobs.output is not None else answer
             return answer.text if isinstance(answer, BaseMessage) else str(answer)
 

@@ -23,13 +23,14 @@ class Situation:
     """State on which a choice depends besides the space.
 
     sizes: of the query; free: tokens of KV cache, None if unknown. seconds: predicts how long a need takes. left:
-    seconds until the deadline; None without one.
+    seconds until the deadline; None without one. reach: up to which part of its space a query goes.
     """
 
     sizes: Sizes
     free: int | None
     seconds: Callable[[Need], float]
     left: float | None = None
+    reach: float = 1.0
 
     def need(self, configuration: Configuration) -> Need:
         return Need.of(configuration, self.sizes)
@@ -41,23 +42,28 @@ class Situation:
 def best_fit(space: Space, at: Situation) -> Choice:
     """Returns the highest configuration of the space that fits now and, with a deadline, ends in time.
 
+    ``reach`` bounds how high: more chunks than a query needs cost time and may distract the model, and what one query
+    takes without need the next ones lack.
+
     A configuration fits if all its concurrent requests do. ``map_reduce`` with the lowest knobs also does if its
     largest request fits: it can begin, which ``stuff`` cannot (Figure 8). If none fits: whatever the space says, as
-    many chunks as fit (``map_rerank`` if the space has only that, else ``stuff``); if not even one does, the query has
-    to wait anyway, and gets the lowest configuration of its space's highest method.
+    many chunks as fit (``stuff``, or the highest method of a space without it); if not even one does, the query has to
+    wait anyway, and gets the lowest configuration of its space's highest method.
     """
+    whole, space = space, space.up_to(at.reach)
     within = [each for each in space if each.num_chunks <= max(len(at.sizes.chunks), space.num_chunks[0])]
     timely = [each for each in within if at.timely(each)]
     if not timely:
         return _in_time(space, at)
     if at.free is None:
-        return _median(space, timely, at)
+        return _median(whole, timely, at)
     for synthesis in reversed(space.syntheses):
         those = [each for each in timely if each.synthesis == synthesis]
         for each in those:
             if at.need(each).at_once <= at.free:
                 late = "" if len(timely) == len(within) else " and ends in time"
-                return _chosen(each, at, f"the highest of its space that fits{late}")
+                part = "" if at.reach == 1 else f" in the lower {100 * at.reach:g} %"
+                return _chosen(each, at, f"the highest{part} of its space that fits{late}")
         if synthesis == "map_reduce" and those and at.need(those[-1]).single <= at.free:
             return _chosen(those[-1], at, "the first summaries fit, so it can begin: the lowest of this kind")
     for each in _cheaper(space, at.sizes.chunks):
@@ -91,9 +97,10 @@ def _in_time(space: Space, at: Situation) -> Choice:
 
 def _cheaper(space: Space, chunks: Sequence[int]) -> list[Configuration]:
     """Returns configurations outside the space that need less, from many chunks to one."""
-    synthesis: Synthesis = "map_rerank" if space.syntheses == ("map_rerank",) else "stuff"
-    most = max(min(space.num_chunks[0] if synthesis == "stuff" else space.num_chunks[1], len(chunks)), 1)
-    return [Configuration(number, synthesis) for number in range(most, 0, -1)]
+    synthesis: Synthesis = "stuff" if "stuff" in space.syntheses else space.middle.synthesis
+    length = space.intermediate_length[0] if synthesis == "map_reduce" else 0
+    most = max(min(space.num_chunks[synthesis == "map_rerank"], len(chunks)), 1)
+    return [Configuration(number, synthesis, length) for number in range(most, 0, -1)]
 
 
 def _chosen(configuration: Configuration, at: Situation, why: str) -> Choice:

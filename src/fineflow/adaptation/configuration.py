@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -99,6 +99,25 @@ class Space:
     def lowest(self) -> Configuration:
         """The last configuration in the order of iteration."""
         return list(self)[-1]
+
+    def up_to(self, reach: float) -> Space:
+        """Returns the lower part of the space: the ranges of its knobs up to a share of their length, 0 to 1."""
+        chunks, lengths = (
+            (low, low + int((high - low) * reach)) for low, high in (self.num_chunks, self.intermediate_length)
+        )
+        return Space(self.syntheses, chunks, lengths)
+
+    def within(self, methods: Sequence[Synthesis], most_chunks: int) -> Space:
+        """Returns the space without other methods than ``methods``, and without more chunks than ``most_chunks``.
+
+        If it has none of them, it gets the next higher one, or else the next lower one.
+        """
+        low, high = (min(number, most_chunks) for number in self.num_chunks)
+        kept = tuple(each for each in self.syntheses if each in methods)
+        if not kept:
+            own = max(map(SYNTHESES.index, self.syntheses))
+            kept = (min(methods, key=lambda each: ((at := SYNTHESES.index(each)) < own, abs(at - own))),)
+        return Space(kept, (low, high), self.intermediate_length)
 
     @staticmethod
     def union(spaces: Iterable[Space]) -> Space:

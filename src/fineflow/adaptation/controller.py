@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from fineflow.adaptation.chooser import Choice, Situation, best_fit, middle
-from fineflow.adaptation.configuration import Space
+from fineflow.adaptation.configuration import GOLDEN, SYNTHESES, Configuration, Space, Synthesis
 from fineflow.adaptation.decisions import Decision, Log
 from fineflow.adaptation.feedback import Feedback
 from fineflow.adaptation.mapping import FALLBACK, LARGEST, pruned
@@ -41,14 +41,26 @@ class Settings:
     most_chunks: int = LARGEST
     answer_tokens: int = 64
     fallback: Space = FALLBACK
+    methods: tuple[Synthesis, ...] = SYNTHESES
+    reach: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("deadline", "patience", "most_chunks", "answer_tokens"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"adaptive({name}=...) is {value!r}; expected a number greater than 0")
-        if not 0 <= self.confidence <= 1:
-            raise ValueError(f"adaptive(confidence=...) is {self.confidence!r}; expected 0 to 1; 0 takes every profile")
+        for name, meaning in (("confidence", "0 takes every profile"), ("reach", "1 takes all of a space")):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"adaptive({name}=...) is {getattr(self, name)!r}; expected 0 to 1; {meaning}")
+        if not self.methods or not {*self.methods} <= {*SYNTHESES}:
+            raise ValueError(f"adaptive(methods=...) is {self.methods!r}; expected some of {', '.join(SYNTHESES)}")
+
+    @property
+    def golden(self) -> Configuration:
+        """The most demanding configuration, by the highest method that may be used."""
+        if GOLDEN.synthesis in self.methods:
+            return GOLDEN
+        return Configuration(GOLDEN.num_chunks, max(self.methods, key=SYNTHESES.index))
 
 
 class Tokens(Protocol):
@@ -144,7 +156,7 @@ class Controller:
             free = self.memory.free()
             sizes = Sizes(self._tokens.overhead(query), tuple(self._tokens.chunks(found)), self.settings.answer_tokens)
             left = None if self.settings.deadline is None else self.settings.deadline - spent
-            at = Situation(sizes, free, self.speed.seconds, left)
+            at = Situation(sizes, free, self.speed.seconds, left, self.settings.reach)
             return (best_fit if self.settings.scheduling else middle)(space, at), free
         except Exception as error:  # figures of an engine, or a tokenizer, that fail are no reason not to answer
             why = f"the choice failed ({type(error).__name__}: {error}): the middle of its space"
@@ -171,8 +183,7 @@ class Controller:
         return estimate.confidence is None or estimate.confidence >= self.settings.confidence
 
     def _bounded(self, space: Space) -> Space:
-        low, high = (min(number, self.settings.most_chunks) for number in space.num_chunks)
-        return Space(space.syntheses, (low, high), space.intermediate_length)
+        return space.within(self.settings.methods, self.settings.most_chunks)
 
     @contextmanager
     def running(self, decision: Decision) -> Iterator[None]:

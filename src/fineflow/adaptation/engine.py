@@ -8,7 +8,7 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from fineflow.adaptation.configuration import GOLDEN, Configuration
+from fineflow.adaptation.configuration import Configuration
 from fineflow.adaptation.controller import Controller
 from fineflow.adaptation.decisions import AdaptiveStatistics, Decision
 from fineflow.adaptation.feedback import AT_ONCE
@@ -70,7 +70,8 @@ class AdaptiveQueryEngine(BaseQueryEngine):
         self._last.set(decision)
 
         async def golden() -> str:
-            return str(await self._knobs.configure(GOLDEN, AT_ONCE).aquery(decision.question))
+            golden = self._controller.settings.golden
+            return str(await self._knobs.configure(golden, AT_ONCE).aquery(decision.question))
 
         self._controller.learn(decision.question, golden, copy_context())
         answer.metadata = {**(answer.metadata or {}), KEY: decision.configuration.as_dict()}
