@@ -35,6 +35,7 @@ META: Mapping[str, str] = {
     "assumed": "assume_pure was set at lowering",
     # functions
     "verdict": "purity verdict on a user function, re-checked before each call",
+    "itemwise": "lists from which a pure function makes its own item by item (``analysis.itemwise``)",
     "keys": "keys of its argument that a declared function reads; None for any",
     "reads": "keys of the whole value in its argument 'value' that a pure function or a template reads",
     "routes": "the runnables that a routing function may return",

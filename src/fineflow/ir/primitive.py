@@ -37,6 +37,10 @@ FED = (Op.CALL, Op.INGEST)
 """Operations that stock alone runs, feeding the graph, if marked ``by_stock=True``."""
 
 
+NUMBER = "item number"
+"""Input of a MAP's body that needs it: the place of ``item`` in the list, from 0."""
+
+
 class Effect(StrEnum):
     """Effect of a primitive on the world (docs/design.md, section 4)."""
 
@@ -106,7 +110,7 @@ class Primitive:
     executes it. depth: longest path to the output, in primitives; -1 before the bind pass. after: order edges, names
     of primitives that must finish first. component: the user's object that does the work; passes use it only through
     ``fineflow.protocols``. meta: facts that adapters, passes and kernels exchange (keys: ``ir.meta``). body: for a
-    MAP, a graph with the input ``item``; for a CONDITION, a graph by label ("if 1", "then 1", ..., "else").
+    MAP, a graph with the input ``item`` (and ``NUMBER``); for a CONDITION, a graph by label ("if 1", "then 1", ..., "else").
     """
 
     name: str

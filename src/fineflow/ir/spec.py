@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fineflow.errors import GraphError
 from fineflow.ir.graph import Graph
-from fineflow.ir.primitive import Effect, Op, Primitive
+from fineflow.ir.primitive import NUMBER, Effect, Op, Primitive
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _bodies(graph: Graph) -> Broken:
         if p.op is Op.MAP:
             if not isinstance(p.body, Graph):
                 yield p, f"its body is {type(p.body).__name__}"
-            elif set(p.body.inputs) != {"item", *p.args} - {"items"}:
+            elif set(p.body.inputs) - {NUMBER} != {"item", *p.args} - {"items"} or NUMBER in p.args:
                 yield p, f"its body has the inputs {', '.join(p.body.inputs) or 'none'}"
         elif p.op is Op.CONDITION:
             yield from _arms(p)
@@ -240,7 +240,7 @@ RULES: tuple[Rule, ...] = (
     Rule("what is opaque is a call that stock runs (by='stock'), or has one in its bodies", _effects),
     Rule("items are read one by one only from what releases them one by one", _streams),
     Rule(
-        "a map has one body that reads 'item' and its other arguments, a condition bodies 'if 1', 'then 1', ... and "
+        "a map has one body that reads 'item' (and its number) and its other arguments, a condition bodies 'if 1', 'then 1', ... and "
         "'else' that read its arguments, no other op any",
         _bodies,
     ),

@@ -98,6 +98,22 @@ def redirected(p: Primitive, instead: Mapping[str, Ref]) -> Primitive:
     )
 
 
+def added_to_body(source: Primitive, p: Primitive, others: Mapping[str, Ref], *own: str) -> Primitive:
+    """Returns a MAP whose body ends with ``p``, which its output does not wait for; ``p`` gets a name of its own there.
+
+    others: further arguments of ``p``, values of the graph around the MAP. own: inputs of the body that it reads.
+    """
+    body: Graph = source.body
+    inner, outer = dict(p.args), dict(source.args)
+    for name, ref in others.items():
+        # One name per value: another primitive in this body may read a different value by the same name.
+        given = fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
+        inner[name], outer[given] = Ref(given), ref
+    added = p.with_(name=fresh(p.name, {q.name for q in body}), args=inner)
+    inputs = tuple(dict.fromkeys((*body.inputs, *own, *(n for n in outer if n != "items"))))
+    return source.with_(args=outer, body=Graph((*body.primitives, added), body.output, inputs, body.notes))
+
+
 _STRENGTH = (Effect.OPAQUE, Effect.WRITE, Effect.EXTERNAL, Effect.READ, Effect.UNORDERED, Effect.PURE)
 
 

@@ -16,9 +16,10 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.editor import GraphEditor
 from fineflow.ir.meta import CORES
-from fineflow.ir.traverse import ancestors, fresh, in_bodies
+from fineflow.ir.traverse import added_to_body, ancestors, in_bodies
 from fineflow.ir.weights import waits_elsewhere
 from fineflow.passes.gather import gathered
+from fineflow.passes.made_each import MadeEach, made_each
 from fineflow.passes.map_chains import chained
 
 _UNIONS = ("unique", "merge", "fusion")  # aggregates of the documents of several searches
@@ -73,11 +74,12 @@ class _Staging:
             self.edit.done(p.name, f"runs in stages of {size}, the engine's maximum efficient batch")
         found = p.args[_TEXTS[p.op]]
         union = self._graph.by_name.get(found.name)
-        if union is not None and union.op is Op.MAP and found.key is None and not found.stream:
-            if p.meta.get("device") == CORES and not waits_elsewhere(union):
+        making = self._making(union) if union is not None and found.key is None and not found.stream else None
+        if making is not None:
+            if p.meta.get("device") == CORES and not waits_elsewhere(making.source):
                 self.edit.refused(p.name, _busy(p))
             else:
-                self._after_each(p, union)
+                self._after_each(p, making)
         elif union is None or not _unites(union):
             self.edit.refused(p.name, "its documents come from one place, all at once")
         elif union.meta.get("by_id"):
@@ -103,16 +105,22 @@ class _Staging:
             if name in self._graph:
                 yield self._graph[name]
 
-    def _after_each(self, p: Primitive, source: Primitive) -> None:
+    def _making(self, union: Primitive) -> MadeEach | None:
+        """Returns the map that makes documents one by one: ``union``, or one whose items ``union`` makes them of."""
+        return MadeEach(union) if union.op is Op.MAP else made_each(union, self._graph)
+
+    def _after_each(self, p: Primitive, making: MadeEach) -> None:
         """Inserts a stage of ``p`` into the body of the map that makes its documents, one document for each item."""
+        source = making.source
         others = {name: ref for name, ref in p.args.items() if name != _TEXTS[p.op]}
         after = (name for name in p.after if name not in self._data[p.name])
-        if why := self._too_late(source, others, after):
+        if why := self._too_late(source, {**others, **making.given}, after):
             self.edit.refused(p.name, why)
             return
-        self.edit.put(self._stage_in_body(p, self.edit[source.name], others, "one"))
+        mapped, document = making.in_body(self.edit[source.name])
+        self.edit.put(self._stage_in_body(p, mapped, others, "one", document))
         self.edit.change(p.name, meta={**p.meta, "staged": True})
-        self.edit.done(p.name, f"starts on each document when {source.name} has made it")
+        self.edit.done(p.name, f"starts on each document when {source.name} has made {making.what}")
 
     def _parts(self, union: Primitive) -> Iterator[Ref]:
         """Yields the references that are united, unions of unions included."""
@@ -154,17 +162,14 @@ class _Staging:
         """Returns True if the value is ready when ``source`` starts, without making it wait."""
         return name in self._graph.inputs or name in self._behind[source.name]
 
-    def _stage_in_body(self, p: Primitive, source: Primitive, others: Mapping[str, Ref], of: str = "each") -> Primitive:
+    def _stage_in_body(
+        self, p: Primitive, source: Primitive, others: Mapping[str, Ref], of: str = "each", found: Ref | None = None
+    ) -> Primitive:
+        """Returns the map with a stage in its body. found: the documents there; None for the body's output."""
         body: Graph = source.body
-        inner, outer = {_TEXTS[p.op]: body.output}, dict(source.args)
-        for name, ref in others.items():
-            # One name per value: another stage in this body may read a different value by the same name.
-            given = fresh(name, {n for n, there in outer.items() if there != ref} | {"item"})
-            inner[name], outer[given] = Ref(given), ref
-        name = fresh(f"{body.output.name}.{p.op}", {q.name for q in body})
-        stage = p.with_(name=name, args=inner, params=_each(p, of), after=())
-        inputs = tuple(dict.fromkeys((*body.inputs, *(n for n in outer if n != "items"))))
-        return source.with_(args=outer, body=Graph((*body.primitives, stage), body.output, inputs, body.notes))
+        found = found or body.output
+        stage = p.with_(name=f"{found.name}.{p.op}", args={_TEXTS[p.op]: found}, params=_each(p, of), after=())
+        return added_to_body(source, stage, others)
 
 
 def _each(p: Primitive, of: str = "each") -> Mapping[str, Any]:

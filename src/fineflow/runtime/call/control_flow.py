@@ -8,6 +8,7 @@ from typing import Any
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op, Primitive
+from fineflow.ir.primitive import NUMBER
 from fineflow.runtime.call.executor import IN_HAND, Execution, Failed
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.events import now
@@ -50,6 +51,7 @@ def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
     """Runs the body of a MAP for every element; elements of a stream start as they are released."""
     items = args["items"]
     outer = {name: value for name, value in args.items() if name != "items"}
+    numbered = NUMBER in p.body.inputs
     results: list[Any] = []
     pipelined = p.args["items"].stream or "overlap" in p.meta  # its items do not all begin, or go on, together
     complete = slowest = 0.0  # when the last item was there; the seconds of the slowest
@@ -58,8 +60,10 @@ def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
     def begin(item: Any) -> None:
         nonlocal running
         running += 1
+        number = len(results)
         results.append(None)
-        run.within(p, p.body, {**outer, "item": item}, partial(ended, len(results) - 1, now()))
+        given = {**outer, "item": item, NUMBER: number} if numbered else {**outer, "item": item}
+        run.within(p, p.body, given, partial(ended, number, now()))
 
     def ended(number: int, begun: float, value: Any) -> None:
         nonlocal slowest

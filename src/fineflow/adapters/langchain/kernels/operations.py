@@ -14,6 +14,7 @@ from langchain_core.runnables import Runnable
 
 from fineflow.adapters.core.durations import computed
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, fields, plain
+from fineflow.adapters.langchain.kernels.itemwise import one_item
 from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
 from fineflow.adapters.langchain.kernels.parsing import parse, pieces
 from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
@@ -44,6 +45,8 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
     verdict = p.meta.get("verdict")
     if verdict is not None and not verdict.still_holds():
         raise LeftToStock("something that the function's purity depends on has changed")
+    if p.params.get("stage") == "one":
+        return one_item(p, args)
 
     def called(given: Any) -> Any:
         if p.meta.get("copied"):  # the message holds the value itself

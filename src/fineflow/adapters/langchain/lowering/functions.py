@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
 
+from fineflow.adapters.analysis.itemwise import itemwise
 from fineflow.adapters.analysis.keys import keys_read
 from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Record, Symbol
 from fineflow.adapters.core.durations import brief, slow
@@ -75,6 +76,8 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
     reason = verdict.reason if verdict.pure else "assumed pure"
     made, leaf = list_made(func, value), b.leaf
     facts: dict[str, Any] = {"reads": verdict.keys, "verdict": verdict, **made} if verdict.pure else {}
+    if verdict.pure and (each := itemwise(func)) is not None:
+        facts["itemwise"] = each
     if verdict.pure and not made and _takes_time(step, value):
         facts |= {"claimed": True, "keys": verdict.keys, "counted": shown(step), "leaf": leaf}
     with b.inside("", _name(func)):
