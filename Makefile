@@ -7,6 +7,7 @@
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
 # make pictures    draws what the README and the documentation show; screenshots need chromium on the path
 # make bench   the applications on emulated engines, in minutes, and the pictures of docs/benchmarks.md; ARGS for run
+# make micro   what fineflow itself costs, as ratios; fails if one is 20 % above the record; ARGS=--record writes it
 # make bench-scripts   the benchmarks of one thing each; make bench-real runs applications on the engine of transformers
 # make notebooks   runs the notebooks and keeps their outputs; make notebook opens one: NOTEBOOK=langchain
 # make package sets up .venv, builds the wheel and the sdist, and tries each in an environment of its own
@@ -45,7 +46,7 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak
-.PHONY: lint format types docs pictures bench bench-scripts bench-real notebooks notebook clean
+.PHONY: lint format types docs pictures bench micro bench-scripts bench-real notebooks notebook clean
 .DEFAULT_GOAL := help
 
 help:
@@ -146,8 +147,11 @@ notebook: $(READY)
 	@$(BIN)/jupyter --version >/dev/null 2>&1 || $(INSTALL) "[1/1] JupyterLab" $(VENV)/install-jupyter.log jupyterlab
 	@$(BIN)/jupyter lab benchmarks/notebooks/$(NOTEBOOK).ipynb
 
+micro: $(READY)
+	@$(BIN)/python -m benchmarks micro $(or $(ARGS),--check)
+
 bench-scripts: $(READY)
-	@for b in overhead planning first_calls passes scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps ingestion sessions assistant "assistant --ablation"; do \
+	@for b in first_calls passes scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps peers ingestion sessions assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)

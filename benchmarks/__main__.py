@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what there is, and the commands ``run`` and ``report``."""
+"""``python -m benchmarks``: what there is, and the commands ``run``, ``report`` and ``micro``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness import plots, program
+from benchmarks.micro import program as micro
 
 FOLDER = Path(__file__).parent
 
@@ -36,9 +37,13 @@ def main(argv: list[str] | None = None) -> int:
     program.add_arguments(running)
     drawing = commands.add_parser("report", help="pictures of what run has measured", description=plots.__doc__)
     plots.add_arguments(drawing)
+    costs = commands.add_parser("micro", help="what fineflow itself costs, as ratios", description=micro.__doc__)
+    micro.add_arguments(costs)
     given = parser.parse_args(argv)
     if given.command == "report":
         return plots.main(given)
+    if given.command == "micro":
+        return micro.main(given)
     if given.command == "run":
         return program.main(given, ["python -m benchmarks", *(sys.argv[1:] if argv is None else argv)])
     print(listed())

@@ -139,19 +139,6 @@ def test_an_index_and_the_first_question_overlap_in_a_session(tmp_path: Path) ->
     assert all(figures["checks"].values()), shown
 
 
-@pytest.mark.parametrize("name", ["overhead", "planning"])
-def test_the_others_run(name: str, tmp_path: Path) -> None:
-    shown, figures = run(name, "--runs", "2", tmp_path=tmp_path)
-    assert figures["hardware"] in shown.replace("\n", " ")
-    assert figures["checks"]
-
-
-def test_the_cost_of_telemetry_is_measured(tmp_path: Path) -> None:
-    _, figures = run("telemetry", "--runs", "1", "--calls", "1", tmp_path=tmp_path)
-    assert len(figures["telemetry"]) == 6
-    assert all(each["off_s"] > 0 for each in figures["telemetry"].values())
-
-
 def test_wrong_flags_are_explained() -> None:
     command = [sys.executable, "-m", "benchmarks.assistant", "--runs", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -1,6 +1,6 @@
-"""The benchmarks of the runtime under load, small: they run, and nothing is left of any call.
+"""The benchmark of the runtime under mixed load, small: it runs, and nothing is left of any call.
 
-In processes of their own: what is left is counted all over the process, also what other tests still hold.
+In a process of its own: what is left is counted all over the process, also what other tests still hold.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from typing import Any
 
 import pytest
 
-import fineflow
-from benchmarks import queries
-
 ROOT = Path(__file__).parents[2]
-KIB = 1024
 
 
 def run(tmp_path: Path, name: str, *flags: str) -> tuple[int, str, dict[str, Any]]:
@@ -27,17 +23,6 @@ def run(tmp_path: Path, name: str, *flags: str) -> tuple[int, str, dict[str, Any
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert kept.exists(), done.stderr
     return done.returncode, done.stdout, json.loads(kept.read_text())
-
-
-@pytest.mark.slow
-def test_many_queries_at_once_leave_nothing(tmp_path: Path) -> None:
-    _, shown, figures = run(tmp_path, "queries", "--queries", "100", "--runs", "1")  # what they cost is another matter
-    assert "ok    nothing is left afterwards" in shown
-    assert figures["queries"] == 100 and figures["memory_bytes"]["optimized"] < 150 * KIB
-
-
-def test_the_graph_of_the_benchmark() -> None:
-    assert len(fineflow.explain(queries.chain()).e_graph.primitives) == queries.PRIMITIVES
 
 
 @pytest.mark.slow
