@@ -18,12 +18,14 @@ from typing import Any
 
 import httpx
 from langchain_core.messages import BaseMessage
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import StructuredTool, tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from langgraph.types import Interrupt
 
 import fineflow
+from fineflow.engines import EmulatedLLM
+from fineflow.langchain import ChatEngine
 
 sys.path.append(str(Path(__file__).parent.parent / "langchain"))
 from services import Network, vector_store
@@ -59,11 +61,23 @@ class Services:
             model="gpt-4o-mini", custom_get_token_ids=lambda text: list(text.encode()), **network.clients()
         )
 
+    def engine(self) -> ChatEngine:
+        """Returns a chat model on an emulated engine, which takes 25 ms for a word. Not scaled."""
+
+        def answer(prompt: str) -> str:
+            said = self.says(prompt)
+            if isinstance(said, str):
+                return said
+            calls = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in said]
+            return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+
+        return ChatEngine(engine=EmulatedLLM(answer))
+
     def store(self, seconds: float) -> InMemoryVectorStore:
         """Returns a store of passages whose searches take ``seconds``."""
         return vector_store(PASSAGES, seconds * self.scale)
 
-    def web_search(self, seconds: float) -> BaseTool:
+    def web_search(self, seconds: float) -> StructuredTool:
         """Returns a tool that searches the web in ``seconds``."""
         pause = seconds * self.scale
 

@@ -277,7 +277,8 @@ class Claiming:
         return lambda: self.post(self._withdraw, leaf, begun)
 
     def _expect(self, leaf: str, works: Sequence[Ahead]) -> list[tuple[Sequence[Entry], asyncio.Task[None]]]:
-        call, begun = self.call, []
+        call = self.call
+        begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
             entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
             for entry in entries:

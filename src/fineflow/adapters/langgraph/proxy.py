@@ -10,7 +10,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from fineflow.adapters.langchain.calls import ChainCall, semaphore
 from fineflow.adapters.langchain.proxy import Optimized
 
-
 _BREAKPOINTS = ("interrupt_before", "interrupt_after")
 
 

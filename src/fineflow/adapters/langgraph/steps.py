@@ -10,17 +10,19 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import of_package
-from fineflow.adapters.langchain.user_functions import calls_of, functions_of
+from fineflow.adapters.langchain.user_functions import calls_of, functions_of, functions_of_tool
 from fineflow.adapters.lookahead.scan import Found, codes
 
 _DEPTH = 8  # of graphs inside graphs
+_HOLDING = frozenset({"langchain_core.tools.retriever", "langchain_core.tools.convert"})
+"""Modules whose functions only call the user's component: those of ``create_retriever_tool`` and ``as_tool``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,14 @@ def flat(bound: Any) -> Sequence[Any]:
 
 
 def user_functions(runnable: Any) -> Sequence[Any]:
-    """Returns the user's functions that stock calls when it runs a step of a graph."""
-    return tuple(func for func in attributes_of(runnable).values() if not of_package(_module(func)))
+    """Returns the user's functions that stock calls when it runs a step of a graph, and those that hold a component."""
+    found = functions_of_tool(runnable) if own_tool(runnable) else attributes_of(runnable)
+    return tuple(func for func in found.values() if not of_package(_module(func)) or _module(func) in _HOLDING)
+
+
+def own_tool(runnable: Any) -> bool:
+    """Returns True for a tool whose class defines what it does; others hold functions."""
+    return isinstance(runnable, BaseTool) and type(runnable) not in (StructuredTool, Tool)
 
 
 def attributes_of(runnable: Any) -> dict[str, Any]:

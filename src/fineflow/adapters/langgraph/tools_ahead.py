@@ -104,7 +104,7 @@ class Turn:
         for drop in drops:
             drop()
 
-    def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
+    def read(self, chunks: Any) -> Iterator[Any]:
         """Yields the pieces of a message."""
         message = _Message(self)
         with closing(chunks) if hasattr(chunks, "close") else nullcontext():
@@ -112,7 +112,7 @@ class Turn:
                 message.see(chunk)
                 yield chunk
 
-    async def aread(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def aread(self, chunks: Any) -> AsyncIterator[Any]:
         """``read`` for async streams."""
         message = _Message(self)
         async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
@@ -195,8 +195,8 @@ async def _run(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     recorder, (positional, named) = Recorder(tool), given
     recorder.silence()
     config: Any = var_child_runnable_config.get() or {}
-    configurable = _Configurable(recorder, config.get("configurable") or {})
-    var_child_runnable_config.set({**config, "configurable": configurable})
+    inside: Any = {**config, "configurable": _Configurable(recorder, config.get("configurable") or {})}
+    var_child_runnable_config.set(inside)
     try:
         if tool.coroutine is not None and not sync:
             value = await tool.coroutine(*positional, **named)
@@ -227,7 +227,7 @@ class _Configurable(dict[str, Any]):
         return super().get(key, default)
 
     def _check(self, key: str) -> None:
-        if isinstance(key, str) and key.startswith(_INTERNAL):
+        if key.startswith(_INTERNAL):
             self._recorder.taint()
 
 

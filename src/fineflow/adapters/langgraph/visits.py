@@ -25,13 +25,13 @@ from langgraph.func import _TaskFunction
 
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.shadows import Shadows
-from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import calls_of
 from fineflow.adapters.langgraph import tools_ahead
-from fineflow.adapters.langgraph.steps import attributes_of, in_executor, user_functions
+from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn, turn
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 from fineflow.adapters.lookahead import UNKNOWN
@@ -58,11 +58,26 @@ class GraphShadows(Shadows):
     def build(self, obj: Any) -> GraphShadows:
         self.shadow = obj
         self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj)}
+        self._look_through_tools(obj)
         self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
         return self
 
+    def _look_through_tools(self, obj: Any) -> None:
+        """Makes component calls in tools run ahead that are classes of the user's, whose objects must run."""
+        for step in steps_of(obj):
+            found = step.found() if own_tool(step.obj) else None
+            if found is not None:
+                claims_inside(found)
+                self.inside[id(step.obj)] = _inside_method
+                for func in step.functions:
+                    looks_through(type(step.obj), func.__name__)
+
     def hold(self, obj: Any) -> bool:
         return self.shadow is obj
+
+
+def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | None:
+    return _begin(func, HIDDEN_VALUES, args, named)
 
 
 def install() -> None:

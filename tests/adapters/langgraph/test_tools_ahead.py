@@ -1,0 +1,243 @@
+"""Tools of agents start while the model writes; all that can be seen of the run is what stock shows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from agent_cases import FOUR, VALUE, Agent, look_up, ran
+from graph_cases import plain
+from langchain.agents.middleware import AgentMiddleware, wrap_model_call
+from langchain_core.documents import Document
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.types import interrupt
+
+import fineflow
+from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeRetriever
+from fineflow.testing.leaks import settled
+from fineflow.testing.recording import run_tree
+
+pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+ENTRIES = ("invoke", "ainvoke", "stream", "astream")
+MODES: list[Any] = [
+    *("values", "updates", "messages", "debug", "tasks", "checkpoints", "custom"),
+    ["values", "updates", "messages", "custom", "tasks"],
+]
+
+
+def both(
+    entry: str = "invoke", *given: Any, more: Any = None, saves: bool = False, trees: bool = True, **made: Any
+) -> tuple[Agent, Agent, Any, Any]:
+    """Runs an agent as it is and optimized; checks that result and run tree are equal."""
+    stock, mine = (Agent(*given, **made, **({"checkpointer": InMemorySaver()} if saves else {})) for _ in range(2))
+    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
+    assert seen(found[0]) == seen(expected[0])
+    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
+    assert not stock.early
+    return stock, mine, expected[1], found[1]
+
+
+def seen(events: Any) -> Any:
+    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
+    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_turn_of_four_calls_gains(entry: str, awaits: bool) -> None:
+    """The first call takes 1 s, as long as the model takes to write two others; these take 0.25 s."""
+    if awaits and entry in ("invoke", "stream"):
+        pytest.skip("stock calls async tools in async runs alone")
+    stock, mine, before, after = both(entry, awaits=awaits)
+    assert sorted(mine.called) == sorted(stock.called) == ["bridges", "ferries", "floods", "rivers"]
+    assert len(mine.early) >= 3
+    assert before / after >= 1.1
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_turn_of_one_call_takes_what_it_takes(entry: str) -> None:
+    _, _, before, after = both(entry, FOUR[:1])
+    assert after <= 1.005 * before
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("entry", ["stream", "astream"])
+def test_streams_are_those_of_stock(entry: str, mode: Any, left_before: Any) -> None:
+    stock, mine, _, _ = both(entry, more={"stream_mode": mode, "subgraphs": True})
+    assert sorted(mine.called) == sorted(stock.called)
+    assert mine.early
+    assert not settled(before=left_before)
+
+
+def test_astream_events_are_those_of_stock() -> None:
+    stock, mine = Agent(), Agent()
+    found = [
+        [{key: part for key, part in each.items() if key not in ("run_id", "parent_ids")} for each in events]
+        for events in (ran(stock, "astream_events")[0], ran(mine, "astream_events", optimized=True)[0])
+    ]
+    assert seen(found[1]) == seen(found[0])
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_error_surfaces_where_stock_calls_the_tool(entry: str, left_before: Any) -> None:
+    """In async runs, what becomes of the calls beside it is a matter of time."""
+    sync = entry in ("invoke", "stream")
+    stock, mine, _, _ = both(entry, fails="bridges", trees=sync)
+    assert not sync or sorted(mine.called) == sorted(stock.called)
+    assert "bridges" in mine.early
+    assert not settled(before=left_before)
+
+
+class After(AgentMiddleware):
+    def after_model(self, state: Any, runtime: Any) -> None:
+        return None
+
+
+class Around(AgentMiddleware):
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return handler(request)
+
+
+@pytest.mark.parametrize("kind", [After, Around])
+def test_middleware_between_model_and_tools_leaves_them_to_stock(kind: Any) -> None:
+    _, mine, _, _ = both("invoke", middleware=[kind()])
+    assert not mine.early
+
+
+@pytest.mark.parametrize("where", ["tools", "model", "*"])
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+def test_breakpoints_leave_tools_to_stock(when: str, where: str) -> None:
+    stops: Any = {when: "*" if where == "*" else [where]}
+    config = {"configurable": {"thread_id": "1"}}
+    _, mine, _, _ = both("invoke", saves=True, more={"config": config, **stops})
+    assert not mine.early
+    if where != "*":
+        _, mine, _, _ = both("invoke", saves=True, more={"config": config}, **stops)
+        assert not mine.early
+
+
+def test_a_bound_of_the_user_leaves_tools_to_stock() -> None:
+    _, mine, _, _ = both("invoke", more={"config": {"max_concurrency": 2}})
+    assert not mine.early
+
+
+def test_calls_that_middleware_removes_are_dropped(left_before: Any) -> None:
+    """Their results serve no later call, even one with the same arguments."""
+
+    @wrap_model_call
+    def first_turn_without(request: Any, handler: Any) -> Any:
+        found = handler(request)
+        if len(request.messages) == 1:
+            found.result[0].tool_calls[:] = found.result[0].tool_calls[:1]
+        return found
+
+    def tools(agent: Agent) -> Any:
+        @tool
+        @fineflow.pure
+        def look_up(topic: str, reason: str = "") -> str:
+            """Looks a topic up in the archive."""
+            agent.note(topic)
+            return f"{topic}, call {agent.called.count(topic)}"
+
+        return [look_up]
+
+    mine = Agent(FOUR, FOUR[1:2], tools=tools, middleware=[first_turn_without])
+    value, _, _ = ran(mine, optimized=True)
+    said = [each.content for each in value["messages"] if each.type == "tool"]
+    assert said == ["rivers, call 1", "bridges, call 2"]
+    assert not settled(before=left_before)
+
+
+def saver(agent: Agent) -> Any:
+    @tool
+    def save(text: str) -> str:
+        """Saves a text in the archive."""
+        agent.note(text)
+        return "saved"
+
+    return save
+
+
+def declared_saver(agent: Agent) -> Any:
+    @tool
+    @fineflow.effects(writes="the archive")
+    def save(text: str) -> str:
+        """Saves a text in the archive."""
+        agent.note(text)
+        return "saved"
+
+    return save
+
+
+@pytest.mark.parametrize("made", [saver, declared_saver])
+def test_nothing_is_read_before_an_earlier_call_may_have_written_it(made: Any) -> None:
+    calls = [FOUR[0], ("save", {"text": "a text"}), *FOUR[1:]]
+    _, mine, _, _ = both("invoke", calls, tools=lambda agent: [look_up(agent), made(agent)])
+    assert mine.early == ["rivers"]
+
+
+def test_an_undeclared_tool_is_left_to_stock() -> None:
+    _, mine, _, _ = both("invoke", [("save", {"text": "a"})] * 3, tools=lambda agent: [saver(agent)])
+    assert not mine.early
+
+
+@pytest.mark.parametrize("entry", ["stream", "astream"])
+def test_functions_that_need_their_task_are_called_by_stock(entry: str) -> None:
+    """A retriever opens a run; a writer, and an interrupt, belong to the task of the call."""
+    retriever = FakeRetriever(documents=[Document("a page")], latency=0.1)
+
+    def found(topic: str) -> Any:
+        return [retriever, topic]
+
+    def tools(agent: Agent) -> Any:
+        @tool
+        @fineflow.effects(reads="the archive")
+        def searched(topic: str) -> str:
+            """Searches."""
+            holder, query = found(topic)
+            return str(holder.invoke(query))
+
+        @tool
+        @fineflow.effects(reads="the archive")
+        def noted(topic: str) -> str:
+            """Notes."""
+            get_stream_writer()({"noted": topic})
+            return topic
+
+        @tool
+        @fineflow.effects(reads="the archive")
+        def asked(topic: str) -> str:
+            """Asks."""
+            return str(interrupt(topic))
+
+        return [searched, noted, asked, look_up(agent)]
+
+    calls = [("searched", {"topic": "a"}), ("noted", {"topic": "b"}), ("asked", {"topic": "c"}), *FOUR[:2]]
+    config = {"configurable": {"thread_id": "1"}}
+    more = {"config": config, "stream_mode": ["updates", "custom"]}
+    _, mine, _, _ = both(entry, calls, tools=tools, saves=True, more=more)
+    assert mine.early == ["rivers", "bridges"]
+    assert len(retriever.meter.labels) == 2  # one by each of the two agents
+
+
+def test_arguments_that_the_tool_does_not_accept_are_stocks_to_refuse() -> None:
+    calls = [("look_up", {"topics": 3}), ("unknown", {"x": 1}), *FOUR[:2]]
+    stock, mine, _, _ = both("invoke", calls)
+    assert sorted(mine.called) == sorted(stock.called)
+
+
+def test_a_cancelled_run_leaves_nothing(left_before: Any) -> None:
+    mine = Agent(seconds=30.0, awaits=True)
+    graph: Any = fineflow.optimize(mine.graph, strict=True, timeout=3.0)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await graph.ainvoke(VALUE)
+
+    virtual_threads.run(lambda: asyncio.run(main()))
+    assert mine.early
+    assert not settled(before=left_before)
