@@ -39,6 +39,7 @@ from fineflow.runtime.queues.placement import (
     separates,
 )
 from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start, decide, mixes
+from fineflow.runtime.queues.prompts import Lengths, Part, Prompt, Segment, segments_in
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.waiting_line import WaitingLine
 from fineflow.runtime.statistics import served, watch
@@ -69,6 +70,7 @@ class LLMQueue:
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
         self._handovers = Handovers(self._decide_soon)
+        self._lengths = Lengths(engine.encode)
 
     def __repr__(self) -> str:
         return f"<LLMQueue of {self.engine.name}: {self.waiting} waiting, {self.running} running>"
@@ -88,6 +90,12 @@ class LLMQueue:
         """Tokens of the running requests, with the tokens reserved for their outputs."""
         return sum(instance.load for instance in self.instances)
 
+    def segments(self, text: str, parts: Sequence[Part]) -> tuple[Segment, ...]:
+        """Returns the segments of a prompt; none if its parts are not known, or if no prompts are compared here."""
+        if not parts or not self.engine.can_prefill or getattr(self.engine, "shares_at_once", False):
+            return ()
+        return segments_in(text, parts, self._lengths)
+
     async def prefill(self, tokens: Sequence[int]) -> None:
         """Runs ``LLMEngine.prefill`` as soon as there is room, with the policy's priority. Only on the runtime's loop.
 
@@ -102,8 +110,12 @@ class LLMQueue:
                     except BackendError as error:
                         self._lost(instance, error, again=not attempt)
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment] = ()
+    ) -> AsyncGenerator[Delta, None]:
         """Runs ``LLMEngine.generate`` as soon as there is room, with the policy's priority. Only on the runtime's loop.
+
+        segments: of the prompt, if they are known.
 
         Closing it ends the request, waiting or decoding. If the instance of a group is lost, the request moves to
         another one, once, and starts over: if nothing was returned yet, or if the output is reproducible (greedy, or a
@@ -112,7 +124,7 @@ class LLMQueue:
         The engine is read one piece ahead of the reader; to the end if others wait for the room that it takes.
         """
         self._settle_on_loop()
-        stream = DecodeStream(self._decode(tokens, sampling), self._others_wait)
+        stream = DecodeStream(self._decode(tokens, sampling, segments), self._others_wait)
         self._streams.add(stream)
         try:
             async for delta in stream.read():
@@ -125,10 +137,12 @@ class LLMQueue:
         """Returns True if requests wait for room, or may wait for a permit of the server."""
         return (self._full and bool(self._line)) or servers.limited_server(self.engine) is not None
 
-    async def _decode(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta, None]:
+    async def _decode(
+        self, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment]
+    ) -> AsyncGenerator[Delta, None]:
         text, count = "", 0
         for attempt in itertools.count():
-            async with self._room(tokens, sampling.max_tokens) as (instance, request):
+            async with self._room(tokens, sampling.max_tokens, segments) as (instance, request):
                 try:
                     source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
                     async with (
@@ -149,10 +163,12 @@ class LLMQueue:
                     self._lost(instance, error, again=not attempt and repeatable)
 
     @asynccontextmanager
-    async def _room(self, tokens: Sequence[int], output: int) -> AsyncGenerator[tuple[Instance, LLMRequest], None]:
+    async def _room(
+        self, tokens: Sequence[int], output: int, segments: Sequence[Segment] = ()
+    ) -> AsyncGenerator[tuple[Instance, LLMRequest], None]:
         """Waits for room, and holds it during the block. output: tokens to decode; 0 for a prefill."""
         loop = self._settle_on_loop()
-        request = self._join(tokens, output)
+        request = self._join(tokens, output, segments)
         service = request.service = events.Service(request.seen.number, events.now())
         admitted, failed = None, False
         try:
@@ -176,10 +192,12 @@ class LLMQueue:
             if loop is self._loop:  # else that loop has ended, and its requests were dropped
                 self._leave(request)
 
-    def _join(self, tokens: Sequence[int], output: int) -> LLMRequest:
-        shared = self.engine.can_prefill
-        size, number = self.engine.block_size, next(self._line.numbers)
-        request = LLMRequest(number, tokens, self._reckoned(len(tokens), output), size=size, shared=shared)
+    def _join(self, tokens: Sequence[int], output: int, segments: Sequence[Segment]) -> LLMRequest:
+        number = next(self._line.numbers)
+        prompt = Prompt(tokens, self.engine.block_size, segments, shared=self.engine.can_prefill)
+        line = costs.line(self.instances[0].engine.name, Op.PREFILL)
+        worth = line.fixed / line.each if line.each else inf
+        request = LLMRequest(number, prompt, self._reckoned(len(tokens), output), worth=worth)
         if not self._deduces:
             request.seen = replace(request.seen, objective=LATENCY)
         self._line.join(request)
@@ -201,7 +219,7 @@ class LLMQueue:
         if request.room.done() and not request.room.cancelled() and request.room.exception() is None:
             instance = request.room.result()
             self._computed(instance, request)
-            instance.end(request.alone, request.blocks, request.size, quick=request.quick)
+            instance.end(request.alone, request.prompt, quick=request.quick)
             if request.ran and request.output and self._comes_first_again(request):
                 step = costs.line(self.engine.name, Op.DECODE).each
                 self._handovers.keep(request.seen.query, instance, step=step, ran=request.ran)
@@ -227,7 +245,7 @@ class LLMQueue:
     def _end_covered_prefills(self, tokens: Sequence[int]) -> None:
         """Ends waiting prefills of a prefix of ``tokens``."""
         for prefill in self._prefills.values():
-            if not prefill.room.done() and tokens[: len(prefill.tokens)] == prefill.tokens:
+            if not prefill.room.done() and tokens[: len(prefill.prompt)] == prefill.prompt.tokens:
                 prefill.room.set_exception(PrefillNotNeeded())
 
     def _reckoned(self, prompt: int, output: int) -> int:
@@ -395,16 +413,14 @@ class LLMQueue:
         """
         if not instance.computing or getattr(instance.engine, "shares_at_once", False):
             return False
-        shared = instance.computes(request.tokens, request.blocks, request.size, request.seen.rank)
+        shared = instance.computes(request.prompt, request.seen.rank)
         line = costs.line(instance.engine.name, Op.PREFILL)
         return shared * line.each > line.fixed
 
     def _begin(self, request: LLMRequest, instance: Instance) -> None:
         self._line.serve((request, request.seen.items))
         self._overtaking = self._overtaking + 1 if request.quick else 0
-        request.computing = instance.begin(
-            request.alone, request.blocks, request.size, quick=request.quick, rank=request.seen.rank
-        )
+        request.computing = instance.begin(request.alone, request.prompt, quick=request.quick, rank=request.seen.rank)
         request.room.set_result(instance)
 
     def _priority(self, request: LLMRequest) -> int:
