@@ -10,8 +10,7 @@ Emulated Llama-2-7B engines; the clock is virtual. The apps are ordinary LangCha
 chain with background: one document in 20 chunks of 1,024 tokens, each summarized in 50 with the summary so far, beside
 single requests that arrive at random (a Poisson process, the same for every side). many chains: 25 such documents at
 once. team: an architect designs, 16 coders write a file each; three times 16 reviewers read all files and comment on
-one, and 16 coders revise theirs. instructions: three apps, each with instructions of 1,000 tokens, summarize 12 texts
-of 1,200 each, all at once.
+one, and 16 coders revise theirs.
 
 Not here: what Parrot saves on the way between client and service (200 to 300 ms a request, as fineflow runs beside the
 engines), and what its attention kernel saves, as the profile's decode time does not depend on the length of prompts.
@@ -43,7 +42,6 @@ CHAINS = 25
 PROMPT, REPLY = 512, 150  # tokens of a background request and of its reply
 RATES = (0.6, 0.8, 1.0)  # background requests a second
 FILES, CYCLES = 16, 3
-APPS, TEXTS, RULES, LENGTH = 3, 12, 1000, 1200  # apps with instructions, their texts, tokens of both
 DESIGN, CODE, COMMENT = 500, 250, 100  # tokens of the design, of a file, of a review
 UNSHARED, STOCK, OURS = "no sharing", "stock", "fineflow"
 
@@ -173,20 +171,6 @@ def one_team(side: str) -> float:
     return virtual.run(app.ainvoke(text("task", 100))).seconds
 
 
-def instructed(side: str) -> float:
-    """Returns the seconds until the last of all texts is summarized, by apps that take turns."""
-    costs.forget()
-    llm = ChatEngine(engine=engine(side, QUICK), max_tokens=SUMMARY)
-    rules = [text(f"rules {i}", RULES) for i in range(APPS)]
-    apps = [built(side, lambda llm, i=i: ask(llm, rules[i] + " {text}\nTO DO: Summarize."), llm) for i in range(APPS)]
-
-    async def main() -> None:
-        texts = (text(f"text {number}", LENGTH) for number in range(APPS * TEXTS))
-        await asyncio.gather(*(apps[number % APPS].ainvoke({"text": each}) for number, each in enumerate(texts)))
-
-    return virtual.run(main()).seconds
-
-
 def shared_team() -> float:
     """Returns the least seconds of a task of the team: each prefix is computed once, and nothing waits for room."""
     profile = engine(OURS, FULL).profile
@@ -240,12 +224,6 @@ def main(argv: list[str] | None = None) -> int:
     print(table(rows) + "\n")
     checks["team: 2.3 times as fast as without sharing"] = taken[UNSHARED] >= 2.3 * taken[OURS]
     checks["team: 1.2 times as fast as with a prefix cache"] = taken[STOCK] >= 1.2 * taken[OURS]
-
-    taken = figures["instructions"] = {side: instructed(side) for side in (UNSHARED, STOCK, OURS)}
-    rows = [(f"{APPS} apps with instructions, {TEXTS} texts each", "seconds", "this / fineflow")]
-    rows += [(side, f"{seconds:.1f}", f"{seconds / taken[OURS]:.2f}") for side, seconds in taken.items()]
-    print(table(rows) + "\n")
-    checks["instructions: faster than with a prefix cache"] = taken[STOCK] > taken[OURS]
     return finish(figures, checks, given.json)
 
 

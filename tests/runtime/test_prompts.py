@@ -58,7 +58,8 @@ def test_a_hash_is_that_of_all_tokens_before_it() -> None:
 def test_boundaries_are_the_ends_that_are_worth_it_and_the_half() -> None:
     prompt = Prompt(list(range(160)), 16, [Segment(TEXT, 20), Segment(INPUT, 50), Segment(TEXT, 130)])
     assert prompt.boundaries(32) == (prompt.key(130), prompt.key(80), prompt.key(50))
-    assert Prompt(list(range(160)), 16).boundaries(32) == (prompt.key(80),)
+    assert Prompt(list(range(160)), 16).boundaries(32) == (prompt.key(80), prompt.key(40))
+    assert Prompt(list(range(160)), 16).boundaries(100) == (prompt.key(80),)
     assert Prompt(list(range(160)), 16, shared=False).boundaries(32) == ()
 
 
@@ -117,18 +118,21 @@ def test_without_a_cache_no_segments_are_looked_for() -> None:
     assert llm_queue_of(engine).segments(RULES, [Part(TEXT, RULES)]) == ()
 
 
+@pytest.mark.parametrize("segments", [(Segment(TEXT, 995),), ()])
 @pytest.mark.parametrize("blocks", [1024, 384])
-def test_those_that_share_less_than_half_are_served_together_by_their_segments(blocks: int) -> None:
+def test_those_that_share_less_than_half_are_served_together(
+    blocks: int, segments: Sequence[Segment], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three apps with instructions of 1,000 tokens, in turns; an engine has room for two or three of their requests."""
 
-    def seconds(known: Sequence[Segment]) -> float:
+    def seconds() -> float:
         costs.forget()
         profile = LLMProfile(0.0305, 0.00023, 0.0003, blocks=blocks)
         llm = EmulatedLLM(lambda _: "word " * 50, profile, capacity=6000)
 
         async def one(number: int) -> None:
             prompt = f"app{number % 3} " + "rule " * 999 + f"own{number} " + "text " * 1199
-            source = llm_queue_of(llm).generate(llm.encode(prompt), Sampling(max_tokens=50), known)
+            source = llm_queue_of(llm).generate(llm.encode(prompt), Sampling(max_tokens=50), segments)
             assert [delta async for delta in source]
 
         async def main() -> None:
@@ -136,4 +140,6 @@ def test_those_that_share_less_than_half_are_served_together_by_their_segments(b
 
         return virtual.run(main()).seconds
 
-    assert seconds([Segment(TEXT, 995)]) < 0.97 * seconds(())
+    together = seconds()
+    monkeypatch.setattr(Prompt, "boundaries", lambda prompt, least: ())
+    assert together < 0.97 * seconds()

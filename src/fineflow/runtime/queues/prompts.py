@@ -68,12 +68,15 @@ class Prompt:
     def boundaries(self, least: float) -> tuple[int, ...]:
         """Returns hashes of beginnings to look for in other prompts, the longest first.
 
-        They end where segments end, if they have ``least`` tokens: a shorter one is not worth a change of order. The
-        first half counts as one, too: all that is known of the prompts of code that names no segments.
+        They end where segments end. Of a prompt whose segments are not known they are its first half, quarter, and so
+        on. A beginning of less than ``least`` tokens is not worth a change of order, unless it is half of the prompt.
         """
         half = -(-len(self.tokens) // (2 * self.size)) * self.size
-        ends = {half, *(each.end for each in self.segments if each.end >= least)}
-        return tuple(dict.fromkeys(key for end in sorted(ends, reverse=True) if (key := self.key(end)) is not None))
+        ends = {each.end for each in self.segments}
+        if not ends:
+            ends = {half >> shift for shift in range(1, half.bit_length())}
+        found = sorted({half, *(end for end in ends if end >= least)}, reverse=True)
+        return tuple(dict.fromkeys(key for end in found if (key := self.key(end)) is not None))
 
     def leading(self, found: Container[int], begin: int = 0) -> int:
         """Returns the tokens of consecutive blocks, from the block number ``begin``, whose hashes are found."""
