@@ -14,7 +14,8 @@ from fineflow.cost_model.costs import costs
 from fineflow.protocols import Delta, Sampling
 from fineflow.runtime.queues.instances import instances
 from fineflow.runtime.queues.llm_queue import llm_queue_of
-from fineflow.runtime.queues.placement import Asked, Instance, block_keys, roomiest
+from fineflow.runtime.queues.placement import Asked, Instance, roomiest
+from fineflow.runtime.queues.prompts import Prompt
 from fineflow.testing import virtual
 
 PROFILE = LLMProfile(iteration=0.02, prefill_token=0.001, decode_sequence=0.0, prefill_tokens=256, blocks=4096)
@@ -112,10 +113,9 @@ def test_followers_go_on_when_the_first_is_cancelled() -> None:
 
 
 def test_a_busy_group_keeps_a_prefix_together_and_an_idle_one_spreads_it() -> None:
-    size, asked = 16, [*range(960), 1]
-    request = Asked(asked, block_keys(asked, size), size, 20)
+    request = Asked(Prompt([*range(960), 1], 16), 20)
     holder, other = (Instance(engine(name, capacity=8000)) for name in ("holder", "other"))
-    holder.begin(21, request.blocks, size)
+    holder.begin(21, request.prompt)
     for _ in range(9):
         holder.begin(100)
         other.begin(100)
@@ -128,20 +128,18 @@ def test_a_busy_group_keeps_a_prefix_together_and_an_idle_one_spreads_it() -> No
 
 
 def test_the_prefix_of_a_running_request_is_no_load_for_those_that_share_it() -> None:
-    size, asked = 16, [*range(960), 1]
-    request = Asked(asked, block_keys(asked, size), size, 20)
+    request = Asked(Prompt([*range(960), 1], 16), 20)
     holder, idle = Instance(engine("holder")), Instance(engine("idle"))
-    holder.begin(21, request.blocks, size)
+    holder.begin(21, request.prompt)
     assert roomiest([idle, holder], request)[0] is holder
 
 
 def test_what_the_engine_has_dropped_from_its_cache_is_not_known() -> None:
-    size, asked = 16, [*range(960), 1]
-    request = Asked(asked, block_keys(asked, size), size, 20)
+    request = Asked(Prompt([*range(960), 1], 16), 20)
     before, idle = Instance(engine("before")), Instance(engine("idle"))
-    before.begin(21, request.blocks, size)
-    before.end(21, request.blocks, size)
-    assert before.known(request.tokens, request.blocks, size) == 0  # it ran elsewhere: the cache is empty
+    before.begin(21, request.prompt)
+    before.end(21, request.prompt)
+    assert before.known(request.prompt) == 0  # it ran elsewhere: the cache is empty
     assert roomiest([before, idle], request)[0] is idle
 
 
@@ -170,10 +168,9 @@ def test_a_request_waits_for_the_full_instance_with_its_prefix_if_that_costs_les
 
 
 def test_what_waits_for_an_instance_already_counts() -> None:
-    size, asked = 16, [*range(960), 1]
-    request = Asked(asked, block_keys(asked, size), size, 20)
+    request = Asked(Prompt([*range(960), 1], 16), 20)
     full, other = Instance(engine("full", capacity=2000)), Instance(engine("other", capacity=2000))
-    full.begin(1030, request.blocks, size)
+    full.begin(1030, request.prompt)
     other.begin(100)
     assert roomiest([full, other], request, waiting={}) == (other, full)
     assert roomiest([full, other], request, waiting={full: 2000}) == (other, None)

@@ -34,7 +34,7 @@ def fanout(graph: Graph) -> Graph:
     They are marked with ``shares`` and wait for that PARTIAL_PREFILL while it is running. It is not an order edge: if
     stock makes a request before the graph does, or the prefill fails, nothing waits. Not done if the prefix is shorter
     than a block or saves less than it costs. Requests outside of a MAP that begin together need no pass: the queue of
-    their engine lets one of them compute what they share (``runtime.queues.llm_queue``).
+    their engine lets one of them compute what they share (``runtime.queues.llm_admissions``).
     """
     graph = in_bodies(fanout, graph)
     if not any(p.op is Op.MAP for p in graph):

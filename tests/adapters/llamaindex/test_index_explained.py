@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("llama_index.core")
 
 from index_shapes import QUESTION, answer, index, scored
-from llama_index.core import VectorStoreIndex
+from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.agent.workflow import AgentWorkflow, ReActAgent
 from llama_index.core.indices.query.query_transform.base import IdentityQueryTransform
+from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
 from llama_index.core.retrievers import QueryFusionRetriever
@@ -22,11 +23,15 @@ from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 
 import fineflow
+from fineflow.cost_model.costs import costs
+from fineflow.engines import EmulatedEmbedding, EmulatedLLM
 from fineflow.explanation import Explanation
+from fineflow.llamaindex import EngineEmbedding, EngineLLM
 from fineflow.observe import Track, timeline_html
 from fineflow.observe.plan_svg import family
 from fineflow.runtime import events
 from fineflow.runtime.call.trace import CLAIMED, STOCK, Step, steps
+from fineflow.testing import virtual
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
 
 SECONDS = 0.05
@@ -212,3 +217,38 @@ def test_pictures_and_timelines_show_what_ran() -> None:
     assert plan.e_graph is not None
     assert family(plan.e_graph["synthesizer.texts"]) == "flow"
     assert "retriever.queries" in plan.to_mermaid()
+
+
+def test_prefills_say_what_was_cached_already() -> None:
+    """Beginnings that are in the cache are not sent: the constant one, and those of the refine prompts."""
+    costs.forget()
+    rules = " ".join(f"rule {number}" for number in range(200))
+    llm = EngineLLM(engine=EmulatedLLM(lambda _: "a stone bridge in the north"))
+    retriever = VectorStoreIndex.from_documents(
+        [Document(text=f"text {number} " + "word " * 200) for number in range(3)],
+        embed_model=EngineEmbedding(engine=EmulatedEmbedding()),
+    ).as_retriever(similarity_top_k=3)
+    engine = RetrieverQueryEngine.from_args(
+        retriever,
+        llm=llm,
+        response_mode=ResponseMode.REFINE,
+        text_qa_template=PromptTemplate(rules + " Context: {context_str} Question: {query_str}"),
+        refine_template=PromptTemplate(
+            rules + " Context: {context_msg} Question: {query_str} So far: {existing_answer}"
+        ),
+    )
+    found = fineflow.optimize(engine, strict=True)
+
+    async def ask() -> dict[str, Step]:
+        await found.aquery("Where is it?")
+        return by_name(fineflow.explain(found, last_run=True))
+
+    async def twice() -> tuple[dict[str, Step], dict[str, Step]]:
+        return await ask(), await ask()
+
+    first, second = virtual.run(twice()).value
+    begun, refined = "synthesizer.partial_prefill", "synthesizer.answers"
+    assert first[begun].warmed == ("384 of 384 tokens prefilled",)
+    assert re.fullmatch(r"\d{3} of \d{4} tokens prefilled", first[refined].warmed[0])  # the rules are cached by then
+    assert second[begun].warmed == ("cached already: 384 of 384 tokens",)
+    assert re.fullmatch(r"cached already: (\d{4}) of \1 tokens", second[refined].warmed[0])

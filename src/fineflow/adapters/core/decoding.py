@@ -15,6 +15,7 @@ from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.registry import expect_queues
 
@@ -51,9 +52,17 @@ def decode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> 
 
 async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
     """``decode`` for coroutines, on any loop. ``prompt`` may be called in another thread."""
-    tokens = await encode(engine, prompt)
+    text = ""
+
+    def rendered() -> str:
+        nonlocal text
+        text = prompt()
+        return text
+
+    tokens = await encode(engine, rendered)
     queue = llm_queue_of(engine)
-    source: AsyncIterator[Delta] = iterate_async(lambda: queue.generate(tokens, sampling), buffer=AHEAD)
+    known = queue.segments(text, request_context.parts.get())
+    source: AsyncIterator[Delta] = iterate_async(lambda: queue.generate(tokens, sampling, known), buffer=AHEAD)
     async with aclosing(cast(Any, source)):
         async for delta in source:
             yield delta

@@ -1,16 +1,36 @@
-"""Requests of one call that share the beginning of their prompts: they wait for the one that computes it."""
+"""Requests of one call that share the beginning of their prompts: they wait for the one that computes it.
+
+And the parts of prompts, which tell the queues of engines where prompts may begin alike.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.queues.prompts import Part
 
 
 class UnderWay(dict[str, "asyncio.Future[object]"]):
     """Prefills of one call that others share, by primitive: done when the waiting requests may go on."""
+
+
+class Parts(dict[tuple[int, str], Sequence[Part]]):
+    """Parts of the prompts of one call, by run of a graph and the primitive that renders them."""
+
+
+def note_parts(p: Primitive, parts: Sequence[Part], run: Execution) -> None:
+    """Keeps the parts of a prompt that a primitive has rendered."""
+    run.call.memory(Parts)[id(run), p.name] = parts
+
+
+def parts_of(p: Primitive, run: Execution) -> Sequence[Part]:
+    """Returns the parts of the prompt that a primitive decodes from; none if they are not known."""
+    prompt = run.graph.by_name.get(p.args["cache"].name)
+    rendered = prompt.args.get("prompt") if prompt is not None else None
+    return () if rendered is None else run.call.memory(Parts).pop((id(run), rendered.name), ())
 
 
 def too_late(p: Primitive, run: Execution) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, overload
 
 from fineflow.adapters.core.decoding import checked
 from fineflow.adapters.semantic.calls import Step, pending
-from fineflow.adapters.semantic.prompts import INPUT, OUTPUT, Prompt, segments_of
+from fineflow.adapters.semantic.prompts import Prompt, segments_of
 from fineflow.adapters.semantic.variables import SemanticVariable
 from fineflow.protocols import LLMEngine, Sampling
+from fineflow.runtime.queues.prompts import INPUT, OUTPUT
 
 _default: LLMEngine | None = None
 

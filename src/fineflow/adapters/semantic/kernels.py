@@ -9,7 +9,7 @@ from os.path import commonprefix
 from typing import Any
 
 from fineflow.adapters.core.decoding import adecode, awarm
-from fineflow.adapters.core.prefills import UnderWay, prefilled, set_done, sharing, too_late
+from fineflow.adapters.core.prefills import UnderWay, note_parts, parts_of, prefilled, set_done, sharing, too_late
 from fineflow.adapters.semantic.calls import failed
 from fineflow.adapters.semantic.prompts import MARK, Written
 from fineflow.ir import Op, Primitive
@@ -26,7 +26,9 @@ def _fields(args: Args) -> dict[str, Any]:
 
 
 def render(p: Primitive, args: Args, run: Execution) -> str:
-    text: str = p.component.text(_fields(args))
+    known = _fields(args)
+    note_parts(p, p.component.parts(known), run)
+    text: str = p.component.text(known)
     return text
 
 
@@ -53,12 +55,13 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
 def decode(p: Primitive, args: Args, run: Execution) -> Any:
     shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
-    prompt, objectives = args["cache"], run.call.facts.objectives
+    prompt, parts, objectives = args["cache"], parts_of(p, run), run.call.facts.objectives
     stream: Stream[str] = run.call.facts.streams.setdefault(p.name, Stream())
 
     async def answer() -> Written:
         try:
             await shared()
+            request_context.parts.set(parts)
             if (objective := objectives.get(p.name)) is not None:
                 request_context.objective.set(objective)
             said = []

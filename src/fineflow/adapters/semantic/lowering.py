@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.adapters.semantic.calls import Step, Variable
-from fineflow.adapters.semantic.prompts import INPUT, TEXT, Prompt, Segment, Template
+from fineflow.adapters.semantic.prompts import Prompt, Segment, Template
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.ir import PURE, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import fresh
 from fineflow.passes import PASSES, bind
 from fineflow.protocols import LLMEngine
+from fineflow.runtime.queues.prompts import INPUT, TEXT
 
 _KEPT = 64  # plans of programs that begin with the same function
 _BETWEEN = "\n\n"  # items of a list

@@ -11,11 +11,10 @@ from inspect import cleandoc
 from typing import Any, NamedTuple
 
 from fineflow.protocols import LLMEngine, Message, Sampling
+from fineflow.runtime.queues.prompts import INPUT, OUTPUT, TEXT, Part
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w*)\s*:\s*(\w*)\s*\}\}")
 MARK = "\x02late\x03"  # stands for values that are not there yet; neither a tokenizer nor a keyboard produces it
-
-TEXT, INPUT, OUTPUT = "text", "input", "output"
 
 
 class Segment(NamedTuple):
@@ -109,6 +108,10 @@ class Template:
             messages += [Message("user", said.strip()), Message("assistant", _written(each, values).strip())]
             said = ""
         return self.engine.render_chat([*messages, Message("user", said.strip())])
+
+    def parts(self, values: Mapping[str, Any]) -> tuple[Part, ...]:
+        """Returns the parts of that text."""
+        return tuple(Part(each.kind, _written(each, values)) for each in self.segments)
 
 
 def _written(segment: Segment, values: Mapping[str, Any]) -> str:

@@ -9,8 +9,9 @@ from fineflow.ir import Op
 from fineflow.protocols import Delta
 from fineflow.runtime import events
 from fineflow.runtime.queues import request_context
-from fineflow.runtime.queues.placement import Asked, Computing, Instance, block_keys
+from fineflow.runtime.queues.placement import Asked, Computing, Instance
 from fineflow.runtime.queues.policy import PATIENCE
+from fineflow.runtime.queues.prompts import Prompt
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter
 
@@ -22,17 +23,14 @@ class PrefillNotNeeded(Exception):
 class LLMRequest(Waiter):
     """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it.
 
-    passed: later requests that were admitted before it.
+    passed: later requests that were admitted before it. worth: tokens whose prefill takes longer than an iteration.
     """
 
-    def __init__(self, number: int, tokens: Sequence[int], output: int, *, size: int, shared: bool) -> None:
-        self.seen = waiting_record(number, Op.DECODE, max(len(tokens) + output, 1))
-        self.tokens = tokens
+    def __init__(self, number: int, prompt: Prompt, output: int, *, worth: float) -> None:
+        self.seen = waiting_record(number, Op.DECODE, max(len(prompt) + output, 1))
+        self.prompt = prompt
         self.output = output  # tokens reserved for its output
-        self.size = size
-        self.blocks = block_keys(tokens, size) if shared else []  # only if common prefixes matter
-        half = -(-len(tokens) // (2 * size))
-        self.half = self.blocks[half - 1] if 0 < half <= len(self.blocks) else None  # the key of its first half
+        self.boundaries = prompt.boundaries(worth)
         self.goes_on = bool(request_context.query.get())  # its query may ask again
         self.quick = False  # set when it is admitted
         self.passed = 0
@@ -44,16 +42,16 @@ class LLMRequest(Waiter):
     @property
     def alone(self) -> int:
         """Tokens that no other request shares: the prompt after its last full block, and the output."""
-        return len(self.tokens) - len(self.blocks) * self.size + self.output
+        return self.prompt.own + self.output
 
     @property
     def asked(self) -> Asked:
         """What placement has to know."""
-        return Asked(self.tokens, self.blocks, self.size, self.output, self.quick)
+        return Asked(self.prompt, self.output, self.quick)
 
 
 def in_groups(line: Sequence[LLMRequest]) -> Iterator[LLMRequest]:
-    """Yields requests in order, but those that share half their prompt follow the first of them.
+    """Yields requests in order, but those that share a beginning (``Prompt.boundaries``) follow the first of them.
 
     None passes one that has let ``PATIENCE`` pass.
     """
@@ -63,9 +61,10 @@ def in_groups(line: Sequence[LLMRequest]) -> Iterator[LLMRequest]:
     for first in line:
         if rest.pop(first.seen.number, None) is not None:
             yield first
-            known = set(first.blocks)
-            for other in [other for other in rest.values() if other.half in known and other.seen.number in free]:
-                yield rest.pop(other.seen.number)
+            known = set(first.prompt.keys)
+            for other in [each for each in rest.values() if each.seen.number in free]:
+                if not known.isdisjoint(other.boundaries):
+                    yield rest.pop(other.seen.number)
 
 
 def count_passed(request: LLMRequest, line: Iterable[LLMRequest]) -> bool:

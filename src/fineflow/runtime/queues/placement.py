@@ -13,16 +13,17 @@ capacity follows its strictest request).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from math import inf
 from typing import Any
 
 from fineflow.errors import BackendError
 from fineflow.protocols import PrefixCache
+from fineflow.runtime.queues.prompts import Prompt
 
 _REMEMBERED = 1 << 16  # blocks of prompts per instance
+_NONE = Prompt((), 1)
 
 
 class Instance:
@@ -74,13 +75,12 @@ class Instance:
         found = getattr(self.engine, "context", None)
         return inf if found is None else float(found)
 
-    def begin(
-        self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False, rank: int = 0
-    ) -> Computing | None:
-        """Adds work: ``load``, and ``blocks`` of ``size`` tokens; a block that several requests share counts once.
+    def begin(self, load: int, prompt: Prompt = _NONE, *, quick: bool = False, rank: int = 0) -> Computing | None:
+        """Adds work: ``load``, and the blocks of a prompt; a block that several requests share counts once.
 
         Returns what is in ``computing`` until the blocks are computed; None if they are already. rank: of the request.
         """
+        blocks, size = prompt.keys, prompt.size
         fresh = frozenset(block for block in blocks if block not in self._known)
         if isinstance(self.engine, PrefixCache):
             fresh = frozenset(blocks)  # it may have dropped some; its cache says which are there
@@ -99,13 +99,13 @@ class Instance:
             self._known.popitem(last=False)
         return made
 
-    def end(self, load: int, blocks: Sequence[int] = (), size: int = 0, *, quick: bool = False) -> None:
+    def end(self, load: int, prompt: Prompt = _NONE, *, quick: bool = False) -> None:
         """Removes work that has ended."""
-        self._held.subtract(blocks)
-        for block in blocks:
+        self._held.subtract(prompt.keys)
+        for block in prompt.keys:
             if not self._held[block]:
                 del self._held[block]
-                self.load -= size
+                self.load -= prompt.size
         self.load -= load
         self.running -= 1
         self.quick -= quick
@@ -116,32 +116,34 @@ class Instance:
         self._held.clear()
         self.computing.clear()
 
-    def held(self, blocks: Sequence[int]) -> int:
-        """Returns the number of leading blocks of a prompt that running requests hold."""
-        return sum(1 for _ in takewhile(self._held.__contains__, blocks))
+    def held(self, prompt: Prompt) -> int:
+        """Returns the number of leading tokens of a prompt that running requests hold."""
+        return prompt.leading(self._held)
 
-    def known(self, tokens: Sequence[int], blocks: Sequence[int], size: int) -> int:
+    def known(self, prompt: Prompt) -> int:
         """Returns the number of leading tokens of a prompt that it has computed, or was given to compute."""
-        if not blocks or blocks[0] not in self._known:
+        if not prompt.keys or prompt.keys[0] not in self._known:
             return 0  # an engine's cache has what came through its queue
         if isinstance(self.engine, PrefixCache):
-            return max(self.engine.cached(tokens), size * self.held(blocks))
-        return size * sum(1 for _ in takewhile(self._known.__contains__, blocks))
+            return max(self.engine.cached(prompt.tokens), self.held(prompt))
+        return prompt.leading(self._known)
 
-    def computes(self, tokens: Sequence[int], blocks: Sequence[int], size: int, rank: int) -> int:
+    def computes(self, prompt: Prompt, rank: int) -> int:
         """Returns how many more tokens of a prompt will be known once a request that runs has computed its own.
 
         Only those of requests with at least this rank count: another one may wait in the engine for longer.
         """
-        able = [each.blocks for each in self.computing if each.rank >= rank and blocks and each.first == blocks[0]]
+        first = prompt.keys[0] if prompt.keys else None
+        able = [each.blocks for each in self.computing if each.rank >= rank and each.first == first]
         if not able:
             return 0
         if isinstance(self.engine, PrefixCache):
-            ready = self.engine.cached(tokens) // size
+            ready = self.engine.cached(prompt.tokens)
         else:
             under_way = frozenset[int]().union(*(each.blocks for each in self.computing))
-            ready = sum(1 for _ in takewhile(lambda block: block in self._known and block not in under_way, blocks))
-        return size * max(sum(1 for _ in takewhile(each.__contains__, blocks[ready:])) for each in able)
+            new = (i for i, key in enumerate(prompt.keys) if key not in self._known or key in under_way)
+            ready = prompt.size * next(new, len(prompt.keys))
+        return max(prompt.leading(each, ready // prompt.size) for each in able)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,14 +153,6 @@ class Computing:
     blocks: frozenset[int]
     first: int
     rank: int
-
-
-def block_keys(tokens: Sequence[int], size: int) -> list[int]:
-    """Returns the keys of the full blocks of a prompt; each is a hash of all tokens up to the block's end."""
-    keys = [0]
-    for start in range(0, len(tokens) // size * size, size):
-        keys.append(hash((keys[-1], *tokens[start : start + size])))
-    return keys[1:]
 
 
 def instances_of(engine: Any) -> tuple[Instance, ...]:
@@ -180,22 +174,16 @@ def idlest(instances: Iterable[Instance]) -> Instance | None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What placement knows of a request to an LLM.
+    """What placement knows of a request. output: tokens reserved for the output. quick: it has to be quick."""
 
-    tokens, blocks, size: its prompt, the keys of its blocks, tokens per block. output: tokens reserved for the output.
-    quick: it has to be quick.
-    """
-
-    tokens: Sequence[int]
-    blocks: Sequence[int]
-    size: int
+    prompt: Prompt
     output: int
     quick: bool = False
 
     @property
     def whole(self) -> int:
         """Tokens of prompt and output."""
-        return len(self.tokens) + self.output
+        return len(self.prompt) + self.output
 
 
 def roomiest(
@@ -217,8 +205,7 @@ def roomiest(
     fitting = [
         each
         for each in able
-        if not each.running
-        or each.load + asked.whole - each.held(asked.blocks) * asked.size <= each.limit(quick=asked.quick)
+        if not each.running or each.load + asked.whole - each.held(asked.prompt) <= each.limit(quick=asked.quick)
     ]
     if len(able) < 2 or not fitting or (len(fitting) < 2 and waiting is None):
         return (fitting[0] if fitting else None), None
@@ -233,12 +220,11 @@ def roomiest(
 
 def _cost(instance: Instance, asked: Asked, affinity: bool) -> float:
     """Returns the tokens that a request would wait for or with on an instance, and make others wait for."""
-    prompt = asked.tokens, asked.blocks, asked.size
     if not affinity:
         return instance.load
-    shared = asked.size * instance.held(asked.blocks)  # occupies no further room, and is no work
-    known = instance.known(*prompt)
-    return instance.load - shared + asked.output + (len(asked.tokens) - known) * (1 + instance.running)
+    shared = instance.held(asked.prompt)  # occupies no further room, and is no work
+    new = len(asked.prompt) - instance.known(asked.prompt)
+    return instance.load - shared + asked.output + new * (1 + instance.running)
 
 
 def separates(instance: Instance) -> bool:

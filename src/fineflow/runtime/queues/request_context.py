@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
 from fineflow.runtime import events
 from fineflow.runtime.queues.policy import Waiting
+from fineflow.runtime.queues.prompts import Part
 
 depth: ContextVar[int] = ContextVar("fineflow_depth", default=0)
 """Depth of the current primitive: deeper ones go first in the queues of engines."""
@@ -33,6 +34,9 @@ priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
 
 objective: ContextVar[str] = ContextVar("fineflow_objective", default=LATENCY)
 """Performance objective of the call, one of ``OBJECTIVES``."""
+
+parts: ContextVar[Sequence[Part]] = ContextVar("fineflow_parts", default=())
+"""Parts of the prompt that the current primitive decodes from, if the one that wrote it has said so."""
 
 must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=False)
 """True while the current code blocks an event loop: callers that hold a permit may need that loop to finish."""

@@ -13,7 +13,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 
-from fineflow.adapters.core.prefills import prefilled, set_done, sharing
+from fineflow.adapters.core.prefills import parts_of, prefilled, set_done, sharing
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import priority
@@ -29,6 +29,7 @@ from fineflow.runtime.call.query import Slot
 from fineflow.runtime.call.streams import AHEAD
 from fineflow.runtime.loop.iteration import iterate_in_thread
 from fineflow.runtime.loop.workers import in_thread, run_to_completion
+from fineflow.runtime.queues import request_context
 
 
 def prefill(p: Primitive, args: Args, run: Execution) -> Any:
@@ -52,9 +53,11 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
         raise LeftToStock("stock streams plain LLMs itself")
 
     shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
+    parts = parts_of(p, run)
 
     async def start(entry: Entry) -> Any:
         await shared()
+        request_context.parts.set(parts)
         recorder: Recorder = entry.reports
         recorder.silence()
         async with run.slot(p, entry) as slot:

@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from fineflow.adapters.core.durations import computed
+from fineflow.adapters.core.prefills import note_parts
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.kernels.itemwise import one_item
 from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
@@ -28,6 +29,7 @@ from fineflow.ir import Op, Primitive
 from fineflow.runtime.call import control_flow
 from fineflow.runtime.call.executor import Execution, Kernel
 from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.queues.prompts import INPUT, TEXT, Part
 
 _ABSENT: Any = object()
 
@@ -35,7 +37,20 @@ _ABSENT: Any = object()
 def render(p: Primitive, args: Args, run: Execution) -> Any:
     value = args["value"] if "value" in args else fields(args)
     plain(value)
+    note_parts(p, _parts(p, value), run)
     return p.component._format_prompt_with_error_handling(value)
+
+
+def _parts(p: Primitive, value: Any) -> tuple[Part, ...]:
+    """Returns the parts of a prompt: constant texts, and values as they stand in it. Other values are left out."""
+    named = value if isinstance(value, dict) else dict.fromkeys(p.component.input_variables, value)
+    found = []
+    for kind, text in p.meta.get("segments", ()):
+        if kind == "text":
+            found.append(Part(TEXT, text))
+        elif isinstance(given := named.get(text), str):
+            found.append(Part(INPUT, given))
+    return tuple(found)
 
 
 def call(p: Primitive, args: Args, run: Execution) -> Any:

@@ -19,6 +19,7 @@ from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.workers import in_thread
 
 _HIGHEST = 16  # levels of a tree: if summaries do not get shorter, stock recurses until Python's recursion limit
@@ -187,16 +188,23 @@ async def _simple(p: Primitive, given: Given, run: Execution) -> None:
 _WORK = {ACCUMULATE: _each, TREE: _tree, REFINE: _refine, SIMPLE: _simple}
 
 
-async def _warm(p: Primitive, given: Given, run: Execution) -> None:
-    """Prefills the known beginnings of the refine prompts while the answer is still being decoded."""
+async def _warm(p: Primitive, given: Given, run: Execution) -> Warmed | None:
+    """Prefills the known beginnings of the refine prompts while the answer is still being decoded.
+
+    Returns what became of all of them; None if there are none, or on a server, which does not say what it had cached.
+    """
     synthesizer = given.by or p.component
     llm = p.component._llm  # the user's: the one of ``given.by`` is a shadow, which claims
     reader = reader_of(llm)
     template = selected(synthesizer._refine_template.partial_format(query_str=given.query), llm)
+    found: list[Warmed] = []
     for chunk in (await in_thread(lambda: refined(synthesizer, given)))[1 : 1 + _WARMED]:
         text = beginning(llm, template, {"context_msg": chunk, **given.arguments})
         if text and reader is not None:
-            await reader.awarm(text)
+            warmed = await reader.awarm(text)
+            found += [warmed] if isinstance(warmed, Warmed) else []
+    sums = (sum(found), sum(each.of for each in found), sum(each.cached for each in found))
+    return Warmed(*sums) if found else None
 
 
 def refined(synthesizer: Any, given: Given) -> list[str]:
