@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -32,8 +34,9 @@ SERVING = LLMProfile(
     iteration=0.0305, prefill_token=0.00023, decode_sequence=0.0003, sequences=256, blocks=KV_TOKENS // 16
 )
 """Seconds of Llama-2-7B (Ayo, Table 3), cache of a GPU with 48 GiB."""
-ROOM = 16_384
-"""Tokens that adaptive queries take together. The cache holds what this LLM prefills in 14 s; this is 4 s of it."""
+UNSURE, WRONG = 0.07, 0.04
+"""Shares of profiles of low confidence, and of wrong ones among the others (RAGServe, Figure 9). That those of low
+confidence are wrong, too, and that each example of feedback halves both shares, is assumed."""
 PROFILING = LLMProfile(iteration=0.01, prefill_token=0.00003, decode_sequence=0.0001)
 """A small model on a device of its own that writes a profile of 17 words in 0.2 s: an assumption."""
 SEARCH_SECONDS = 0.1  # embedding and search: an assumption
@@ -175,10 +178,9 @@ class World:
     """One emulated engine, a chain on it, and an emulated profiler."""
 
     asked: Sequence[Query]
-    errors: float = 0.1  # share of wrong profiles without feedback: an assumption
     serving: EmulatedLLM = field(init=False)
     chain: Runnable[Any, Any] = field(init=False)
-    profiler: ChatEngine = field(init=False)
+    profiling: ChatEngine = field(init=False)
 
     def __post_init__(self) -> None:
         self.serving = EmulatedLLM(self._answer, SERVING, name="serving", capacity=KV_TOKENS)
@@ -186,20 +188,34 @@ class World:
         prompt = ChatPromptTemplate.from_template("Answer from the context.\n{context}\n\n{question}")
         context = TableRetriever(asked=self.asked) | _joined
         self.chain = {"context": context, "question": RunnablePassthrough()} | prompt | model | StrOutputParser()
-        self.profiler = ChatEngine(engine=EmulatedLLM(self._profile, PROFILING, name="profiling"))
+        self.profiling = ChatEngine(engine=EmulatedLLM(self._profile, PROFILING, name="profiling"))
 
     def _answer(self, prompt: str) -> str:
         if "Summary:" in prompt:
             return "noted " * 400  # cut at the intermediate length
         return "said " * self.asked[number_in(prompt[-200:])].output
 
-    def _profile(self, prompt: str) -> str:
-        query = self.asked[number_in(prompt[prompt.rindex("Question q") :])]
-        learned = prompt.count("Question: ") - 1
+    async def profiler(self, prompt: str) -> AIMessage:
+        """Returns the profile as the emulated model writes it, with log-probs as low as its confidence."""
+        said = await self.profiling.ainvoke(prompt)
+        logprob = math.log(0.8 if self._drawn(prompt)[0] < UNSURE else 0.99)
+        return AIMessage(said.content, response_metadata={"logprobs": {"content": [{"logprob": logprob}]}})
+
+    def _drawn(self, prompt: str) -> tuple[float, float, int]:
+        """Returns what decides whether the profile is unsure, or wrong, and by how many pieces: always the same."""
+        query = self._query(prompt)
         chosen = random.Random(f"{query.dataset.name} {query.number}")
-        pieces, joint, golden = query.pieces, query.joint, "most accurate answer" in prompt
-        if not golden and chosen.random() < self.errors * 0.5**learned:  # an assumption, too
-            pieces = max(pieces - chosen.randint(1, 2), 1)
+        learned = prompt.count("Question: ") - 1 if "most accurate answer" not in prompt else 99  # it has the answer
+        return chosen.random() * 2**learned, chosen.random() * 2**learned, chosen.randint(1, 2)
+
+    def _query(self, prompt: str) -> Query:
+        return self.asked[number_in(prompt[prompt.rindex("Question q") :])]
+
+    def _profile(self, prompt: str) -> str:
+        query, (unsure, wrong, missed) = self._query(prompt), self._drawn(prompt)
+        pieces, joint = query.pieces, query.joint
+        if unsure < UNSURE or wrong < WRONG:
+            pieces = max(pieces - missed, 1)
             joint = joint and pieces > 1
         words = min(max(query.summary * 3 // 4, 30), 200)
         profile = json.loads(Profile(query.complex, joint, pieces, (words, words)).as_json())

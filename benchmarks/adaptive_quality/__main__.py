@@ -21,7 +21,7 @@ from benchmarks.adaptive_quality import app, emulated
 from benchmarks.adaptive_quality.datasets import Dataset, bundled
 from benchmarks.adaptive_quality.loaders import LOADERS
 from benchmarks.adaptive_quality.run import Measured, measure
-from benchmarks.adaptive_quality.systems import ADAPTIVE, GRID, MIDDLE, PLAIN, calibrated, systems
+from benchmarks.adaptive_quality.systems import ADAPTIVE, CALIBRATED, GRID, calibrated, systems, tuned
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.testing import virtual
@@ -32,7 +32,9 @@ WARM_UP = 4  # questions that each system is asked first, and that count for non
 def parser() -> argparse.ArgumentParser:
     made = arguments(__doc__ or "", runs=4)
     made.add_argument("--each", type=positive, default=15, help="questions of each kind (15)")
-    made.add_argument("--calibration", type=positive, default=4, help="further ones of each kind, for AdaptiveRAG (4)")
+    made.add_argument(
+        "--calibration", type=positive, default=15, help="further ones of each kind, for calibration (15)"
+    )
     made.add_argument("--rate", type=float, help="questions per second (default: one after the other)")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--emulated", action="store_true", help="the same answers, with the delays of a larger model")
@@ -75,13 +77,16 @@ async def _compare(given: argparse.Namespace, bench: Any, dataset: Dataset, kept
             )
         best = await calibrated(bench, dataset, dataset.questions[:kept])
         print("AdaptiveRAG: " + "; ".join(f"{complexity} → {each}" for complexity, each in best.items()), flush=True)
-        asks = systems(bench, dataset, best)
+        settings, means = await tuned(bench, dataset, dataset.questions[:kept])
+        print("F1 in calibration: " + "; ".join(f"{each}: {f1:.2f}" for each, f1 in means.items()))
+        print(f"adaptive, calibrated: {settings}", flush=True)
+        asks = systems(bench, dataset, best, settings)
         for ask in asks.values():
             await asyncio.gather(*(ask(question.text) for question in dataset.questions[:WARM_UP]))
         asked = dataset.questions[kept:]
-        settings: dict[str, Any] = {"rate": given.rate, "rounds": given.runs, "seed": given.seed}
+        pacing: dict[str, Any] = {"rate": given.rate, "rounds": given.runs, "seed": given.seed}
         show = print if sys.stderr.isatty() else (lambda text: None)
-        return await measure(asks, asked, **settings, reset=bench.forget, progress=show)
+        return await measure(asks, asked, **pacing, reset=bench.forget, progress=show)
     finally:
         await asyncio.to_thread(bench.close)
 
@@ -102,7 +107,7 @@ def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]
     print("frontier of fixed configurations: " + "; ".join(edge))
     checks: dict[str, bool] = {}
     verdicts = {}
-    for name in (ADAPTIVE, PLAIN, MIDDLE):
+    for name in (ADAPTIVE, CALIBRATED):
         verdict = judge(found[name], [found[each] for each in names])
         verdicts[name] = verdict.as_dict()
         print(verdict)

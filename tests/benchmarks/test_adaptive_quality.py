@@ -14,18 +14,20 @@ import pytest
 pytest.importorskip("langchain_core")
 pytest.importorskip("transformers")
 
+from benchmarks.adaptive_quality import systems
 from benchmarks.adaptive_quality.__main__ import main
 from benchmarks.adaptive_quality.app import FieldProfiler
 from benchmarks.adaptive_quality.datasets import KINDS, UNANSWERABLE, UNKNOWN, Question, bundled
 from benchmarks.adaptive_quality.loaders import finsec, musique, qmsum, squad
 from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
-from benchmarks.adaptive_quality.systems import GRID, Reply
+from benchmarks.adaptive_quality.systems import GRID, Reply, Tuned
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from tools.pictures.quality import label, quality_chart
 from tools.pictures.svg import PALETTES
 
 from fineflow.adaptation import Profiler
+from fineflow.adaptation.configuration import SYNTHESES
 from fineflow.adaptation.mapping import pruned
 from fineflow.engines import EmulatedLLM
 from fineflow.testing import virtual
@@ -199,14 +201,17 @@ def test_other_formats_are_named(tmp_path: Path, load: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "steps", "profile"),
+    ("values", "again", "profile"),
     [
-        (("low", "false", "1"), 3, "complexity low, joint reasoning no, pieces 1, summaries of 30 words"),
-        (("high", "true", "3", "80"), 4, "complexity high, joint reasoning yes, pieces 3, summaries of 80 words"),
+        (("low", "false", "1"), 0, "complexity low, joint reasoning no, pieces 1, summaries of 30 words"),
+        (("low", "false", "3"), 0, "complexity low, joint reasoning no, pieces 3, summaries of 30 words"),
+        (("low", "true", "2"), 1, "complexity low, joint reasoning yes, pieces 2, summaries of 30 words"),
+        (("high", "true", "3", "80"), 3, "complexity high, joint reasoning yes, pieces 3, summaries of 80 words"),
     ],
-    ids=["no summaries", "with summaries"],
+    ids=["simple", "last field", "second field", "all fields"],
 )
-def test_the_profiler_decodes_only_the_values(values: tuple[str, ...], steps: int, profile: str) -> None:
+def test_the_profiler_asks_for_all_values_at_once(values: tuple[str, ...], again: int, profile: str) -> None:
+    """From the first field on that is not as guessed, values are asked for behind what was said."""
     fields = ('{"complexity": "', '", "joint_reasoning":', ', "pieces": ', ', "summary_words":')
     prompts: list[str] = []
 
@@ -218,19 +223,40 @@ def test_the_profiler_decodes_only_the_values(values: tuple[str, ...], steps: in
     estimate = virtual.run(Profiler(profiler, prompt="{question}").estimate("Who founded the firm?")).value
     assert str(estimate.profile) == profile
     assert estimate.confidence == 1.0  # of the values, as the engine reports them
-    assert len(prompts) == steps
-    assert "Question: Who founded the firm?" in prompts[0]
-    assert all(
-        later.startswith(former + value) for former, later, value in zip(prompts, prompts[1:], values, strict=False)
-    )
+    assert len(prompts) == 3 + again
+    said = "".join(map("".join, zip(fields, values, strict=False)))
+    last = prompts[-1] if again else prompts[2]
+    assert "Question: Who founded the firm?" in last
+    assert said.replace(" ", "").startswith(last[last.index(fields[0]) :].replace(" ", ""))
 
 
-def test_without_summaries_no_profile_leads_to_them() -> None:
-    values = iter(("high", "true", "3"))
-    profiler = FieldProfiler(EmulatedLLM(lambda prompt: next(values)))
-    estimate = virtual.run(Profiler(profiler.plain, prompt="{question}").estimate("Which firm is older?")).value
-    assert pruned(estimate.profile).syntheses == ("stuff",)
-    assert estimate.profile.joint and estimate.profile.pieces == 3
+def test_a_length_of_summaries_is_only_asked_for_where_they_may_be_made() -> None:
+    values = {'{"complexity": "': "high", '", "joint_reasoning":': "true", ', "pieces": ': "3"}
+    engine = EmulatedLLM(lambda prompt: next(value for field, value in values.items() if prompt.endswith(field)))
+    estimate = virtual.run(Profiler(FieldProfiler(engine).plain, prompt="{question}").estimate("Which is older?")).value
+    space = pruned(estimate.profile).within(("map_rerank", "stuff"), 12)
+    assert (space.syntheses, space.num_chunks) == (("stuff",), (3, 9))
+
+
+# Calibration
+
+
+def test_calibration_takes_the_cheapest_settings_of_the_best_f1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all methods' answers costs nothing here, so only the rule is tested: what is as good, and is cheaper."""
+    good = {Tuned(("stuff",), 0.0): 0.5, Tuned(("map_rerank", "stuff"), 0.5): 0.895, Tuned(SYNTHESES, 1.0): 0.9}
+
+    def deciding(made: Tuned) -> object:
+        async def ask(text: str) -> Reply:
+            return Reply("yes" if int(text[1:]) < 1000 * good.get(made, 0.2) else "no")
+
+        return ask
+
+    monkeypatch.setattr(systems, "_adaptive", lambda bench, dataset, each: each)
+    monkeypatch.setattr(systems, "_deciding", deciding)
+    asked = [question(f"q{i}") for i in range(1000)]
+    settings, means = asyncio.run(systems.tuned(None, bundled(1), asked))
+    assert settings == Tuned(("map_rerank", "stuff"), 0.5)
+    assert means[Tuned(SYNTHESES, 1.0)] == pytest.approx(0.9)
 
 
 # Measuring
@@ -330,9 +356,9 @@ def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     """The order of quality is that of the model; bounds on time are the benchmark's to report."""
     file = tmp_path / "figures.json"
     main(["--each", "2", "--calibration", "1", "--runs", "1", "--json", str(file)])
-    systems = json.loads(file.read_text())["systems"]
-    assert len(systems) == len(GRID) + 4
-    one, four = (systems[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
+    found = json.loads(file.read_text())["systems"]
+    assert len(found) == len(GRID) + 3
+    one, four = (found[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
     assert one["single-hop"] == four["single-hop"] == 1.0
     assert four["list"] > one["list"]
-    assert systems["adaptive"]["profiler"]["share"] > 0
+    assert found["adaptive"]["profiler"]["share"] > 0
