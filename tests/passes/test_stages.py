@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnablePick
 from pass_shapes import CHAINS, QUESTION, lowered, multi_query, without
 
 import fineflow
+from fineflow.adapters.analysis.itemwise import Itemwise
 from fineflow.adapters.langchain.components.rerank import EngineReranker
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
@@ -134,6 +135,56 @@ def test_before_and_after_a_map_that_makes_documents() -> None:
     )
     assert "starts on each document when each has made it" in [note.reason for note in staged.notes if note.done]
     assert critical_path(staged)[0] < critical_path(graph(lines(), making(), embed()))[0]
+
+
+def pairing(**meta: Any) -> tuple[Primitive, ...]:
+    args = {"key:made": Ref("each"), "key:titles": Ref("input", "titles"), "key:place": Ref("input", "place")}
+    meta = {"itemwise": Itemwise(("titles", "made")), **meta}
+    return (
+        Primitive("record", Op.RECORD, args),
+        Primitive("pair", Op.CALL, {"value": Ref("record")}, meta=meta),
+        embed().with_(args={"texts": Ref("pair")}),
+    )
+
+
+def test_before_and_after_a_function_that_makes_documents_of_what_a_map_makes() -> None:
+    staged = stages(graph(lines(), making(), *pairing()))
+    verify(staged, after="stages")
+    assert format_graph(staged, title="after") == (
+        "after: 5 primitives, reads input\n"
+        "   #  name             depth  operation, engine, effects, order edges\n"
+        "   1  lines                   parse(text=input)\n"
+        "   2  each                    map(items=1, titles=input[titles], place=input[place])\n"
+        "      for each item:\n"
+        "      2.1  make               call(value=item)\n"
+        "      2.2  pair               call(item=2.1, item number=item number, titles=key:titles, place=key:place)  "
+        "stage='one'\n"
+        "              of='made'\n"
+        "      2.3  pair.embed         embed(texts=2.2)  on words  of='documents'  stage='one'\n"
+        "      gives 2.1\n"
+        "   3  record                  record(made=2, titles=input[titles], place=input[place])\n"
+        "   4  pair                    call(value=3)\n"
+        "   5  embed                   embed(texts=4)  on words  of='documents'\n"
+        "output: 5"
+    )
+    why = "starts on each document when each has made what pair makes it of"
+    assert why in [note.reason for note in staged.notes if note.done]
+
+
+def test_a_function_that_may_make_documents_of_more_than_one_item_waits_for_all() -> None:
+    for meta in ({"itemwise": None}, {"claimed": True}):
+        staged = stages(graph(lines(), making(), *pairing(**meta)))
+        assert [p.op for p in staged["each"].body] == [Op.CALL]
+
+
+def test_a_function_that_reads_something_later_than_the_map_starts_waits_for_it() -> None:
+    record, *rest = pairing()
+    late = Primitive("late", Op.DECODE, {"prompt": Ref("input")})
+    record = record.with_(args={**record.args, "key:place": Ref("late")})
+    staged = stages(graph(lines(), making(), late, record, *rest))
+    assert [p.op for p in staged["each"].body] == [Op.CALL]
+    why = "what a stage needs of late may come later than the documents of each"
+    assert why in [note.reason for note in staged.notes if not note.done]
 
 
 def test_documents_of_a_map_are_scored_one_by_one_unless_the_query_comes_later() -> None:

@@ -111,8 +111,8 @@ def _views(p_graph: Graph | None, e_graph: Graph | None, marks: tuple[Marks, Mar
 
 
 def calls(graph: Graph) -> Iterator[Primitive]:
-    """Yields the steps of user code and of unrecognised components, bodies included."""
-    return (p for p in everything(graph) if p.op is Op.CALL)
+    """Yields the steps of user code and of unrecognised components, bodies included, each once."""
+    return (p for p in everything(graph) if p.op is Op.CALL and not p.params.get("stage"))
 
 
 def opaque(graph: Graph) -> list[Primitive]:

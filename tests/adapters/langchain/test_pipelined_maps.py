@@ -73,6 +73,23 @@ def indexed(model: Any, embeddings: Any) -> Any:
     )
 
 
+def paired(x: dict[str, Any]) -> list[Document]:
+    return [Document(page_content=f"{context} {chunk}") for context, chunk in zip(x["contexts"], x["chunks"])]
+
+
+def by_function(model: Any, embeddings: Any) -> Any:
+    """A function makes documents of all contexts and chunks."""
+    contexts = RunnableLambda(listed) | (ask("situate {chunk}") | model | StrOutputParser()).map()
+    return (
+        RunnablePassthrough.assign(contexts=contexts)
+        | RunnablePassthrough.assign(
+            index=RunnableLambda(paired) | IndexDocuments(None, embeddings, FakeVectorStore),
+        )
+        | SearchIndex(search_kwargs={"k": 2})
+        | RunnableLambda(texts)
+    )
+
+
 def answers(**given: Any) -> FakeChat:
     return FakeChat(answers=echo, **given)
 
@@ -80,6 +97,7 @@ def answers(**given: Any) -> FakeChat:
 SHAPES: dict[str, Callable[[Any, WordEngine], Any]] = {
     "a store's method": lambda model, engine: written(model, FakeVectorStore(EngineEmbeddings(engine))),
     "IndexDocuments": lambda model, engine: indexed(model, EngineEmbeddings(engine)),
+    "a function behind the map": lambda model, engine: by_function(model, EngineEmbeddings(engine)),
 }
 
 
@@ -89,7 +107,7 @@ def test_the_embedding_moves_into_the_map(shape: str) -> None:
     assert plan.e_graph is not None
     (mapped,) = (p for p in plan.e_graph if p.op is Op.MAP)
     assert [(p.op, p.params["stage"]) for p in mapped.body if p.op is Op.EMBED] == [(Op.EMBED, "one")]
-    assert mapped.body.output.name != mapped.body.primitives[-1].name, "its value is the document, as before"
+    assert mapped.body.output.name != mapped.body.primitives[-1].name, "its value is what it was before"
     assert any("starts on each document when" in note.reason for note in plan.all_notes if note.done)
 
 
