@@ -253,6 +253,7 @@ class Session:
         # Nothing waits for the start: claims take the same way to the loop and cannot overtake it.
         execution, self._execution = self._execution, None
         if execution is not None:
+            execution.call.reached = True
             post(execution.start)
 
     def _opened(self, claiming: Claiming, post: Callable[[Callable[[], None]], None]) -> None:
