@@ -62,7 +62,7 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_visits_at_the_same_time_share_one_copy(awaits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are inside the function before any of them goes on."""
     asked, count = _asked(), 4
-    barrier, inside, all_in = threading.Barrier(count), [0], asyncio.Event()
+    barrier, inside, all_in = threading.Barrier(count), [0], [asyncio.Event()]
 
     def both(state: State) -> list[str]:
         return [asked.invoke({"text": f"{state['text']} capital"}), asked.invoke({"text": state["text"]})]
@@ -74,8 +74,8 @@ def test_visits_at_the_same_time_share_one_copy(awaits: bool, monkeypatch: pytes
     async def anode(state: State) -> State:
         inside[0] += 1
         if inside[0] == count:
-            all_in.set()
-        await all_in.wait()
+            all_in[0].set()
+        await all_in[0].wait()
         grades = [
             await asked.ainvoke({"text": f"{state['text']} capital"}),
             await asked.ainvoke({"text": state["text"]}),
@@ -89,10 +89,9 @@ def test_visits_at_the_same_time_share_one_copy(awaits: bool, monkeypatch: pytes
     made = _counting(monkeypatch)
     fast: Any = fineflow.optimize(graph, strict=True)
     for _ in range(2):
-        inside[0] = 0
+        inside[0], all_in[0] = 0, asyncio.Event()
         found = asyncio.run(fast.ainvoke({"text": ""})) if awaits else fast.invoke({"text": ""})
         assert found["found"] == [each for number in range(count) for each in (str(number), "yes", "no")]
-        all_in.clear()
     assert 1 <= len(made) <= count  # threads that come at once may each make one; later visits make none
     assert {id(step) for step in made} == {id(graph.nodes["node"].bound)}
 
