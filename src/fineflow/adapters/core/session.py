@@ -148,7 +148,7 @@ class Session:
         try:
             if not self._waits:
                 self._start(lambda start: lifecycle.post(loop, start))
-            with on_stop(partial(lifecycle.stop, call)):
+            with on_stop(partial(lifecycle.stop, call)) if current.get() is not None else nullcontext():
                 yield self.runs
         finally:
             self._planned._self_last = summary = lifecycle.close(call)
