@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
@@ -99,7 +99,7 @@ class Runnables:
 
     def _of_runnable(self, obj: Any) -> bool:
         kind = type(obj)
-        return kind in _MADE or _is_runnable(type(merged(obj)))
+        return kind in _MADE or _is_runnable(cast(Hashable, type(merged(obj))))
 
     def composite(self, obj: Any) -> bool:
         return composite(obj)
