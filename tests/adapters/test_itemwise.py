@@ -95,7 +95,7 @@ def with_another(x: Any, y: Any = 1) -> Any:
 
 
 def made_up_zip() -> Callable[[Any], Any]:
-    zip = lambda *lists, strict: lists  # noqa: A001, E731
+    zip = lambda *lists, strict: lists  # noqa: E731
 
     def func(x: Any) -> Any:
         return [one for one in zip(x["a"], x["b"], strict=True)]

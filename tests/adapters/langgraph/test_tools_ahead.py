@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agent_cases import FOUR, VALUE, Agent, look_up, ran
-from graph_cases import plain
+from benchmarks.peers.plain import plain
 from langchain.agents.middleware import AgentMiddleware, wrap_model_call
 from langchain_core.documents import Document
 from langchain_core.tools import tool

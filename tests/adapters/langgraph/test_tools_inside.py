@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from graph_cases import ask, plain
+from benchmarks.peers.plain import plain
+from graph_cases import ask
 from langchain.agents import create_agent
 from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.documents import Document

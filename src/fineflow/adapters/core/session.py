@@ -148,7 +148,7 @@ class Session:
         try:
             if not self._waits:
                 self._start(lambda start: lifecycle.post(loop, start))
-            with on_stop(partial(lifecycle.stop, call)):
+            with on_stop(partial(lifecycle.stop, call)) if current.get() is not None else nullcontext():
                 yield self.runs
         finally:
             self._planned._self_last = summary = lifecycle.close(call)
@@ -253,6 +253,7 @@ class Session:
         # Nothing waits for the start: claims take the same way to the loop and cannot overtake it.
         execution, self._execution = self._execution, None
         if execution is not None:
+            execution.call.reached = True
             post(execution.start)
 
     def _opened(self, claiming: Claiming, post: Callable[[Callable[[], None]], None]) -> None:

@@ -30,6 +30,8 @@ class CallFinder:
     is going to be embedded, with the embeddings. latest: the call whose result stock is about to get.
     """
 
+    _walk: Walk  # the last one
+
     def __init__(
         self,
         components: Components,
@@ -45,7 +47,6 @@ class CallFinder:
         self.blocked = self.worth = False
         self._components, self._part, self._arguments = components, part, arguments
         self._function, self._eager = function, eager
-        self._walk: Walk = Walk(self)
         self.beside = False
         self.texts: list[tuple[Any, Sequence[str]]] = []
         self.latest: FoundCall | None = None

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, wraps
+from operator import is_
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableLambda
@@ -45,6 +47,7 @@ _CALLED: tuple[tuple[type, str], ...] = (
 )
 """Methods that call the user's function."""
 
+_KEPT = (RunnableCallable, RunnableLambda)  # all that objects of these hold is in their ``__dict__``
 _HOLDING = ("func", "afunc", "coroutine")  # attributes that hold functions
 _MOST = 4096  # steps that are known
 
@@ -53,6 +56,8 @@ class GraphShadows(Shadows):
     """Stock runs the user's own graph. In calls of it the functions of nodes are looked through.
 
     turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of these tools.
+    copies: what runs in place of the graph's own steps, by their id. Steps that are made during calls have none here:
+    they would live as long as the graph.
     """
 
     def build(self, obj: Any) -> GraphShadows:
@@ -60,6 +65,8 @@ class GraphShadows(Shadows):
         self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj)}
         self._look_through_tools(obj)
         self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
+        self.copies: dict[int, _Copy] = {}
+        self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
     def _look_through_tools(self, obj: Any) -> None:
@@ -75,9 +82,42 @@ class GraphShadows(Shadows):
     def hold(self, obj: Any) -> bool:
         return self.shadow is obj
 
+    def in_place_of(self, step: Any) -> Any:
+        """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
+        kept = self.copies.get(id(step))
+        if kept is not None and kept.fits(step):
+            return kept.made
+        functions, here = _functions_of(step), under_way.get()
+        if here is not None and id(step) in self.tools:
+            functions = tools_ahead.claiming(here, step, functions)
+        made = step
+        if functions:
+            made = copy.copy(step)
+            made.__dict__.update(functions)
+        if id(step) in self._own:
+            self.copies[id(step)] = _Copy(step, made)
+        return made
+
+
+class _Copy:
+    """A step and its copy, which serves any number of visits: stock changes nothing in it."""
+
+    __slots__ = ("_step", "_values", "made")
+
+    def __init__(self, step: Any, made: Any) -> None:
+        self._step, self.made = step, made
+        self._values = (*vars(step).values(), *vars(made).values())
+
+    def fits(self, step: Any) -> bool:
+        """Returns True if another copy would be the same, and nobody has set an attribute of this one."""
+        if self._step is not step:
+            return False
+        now = (*step.__dict__.values(), *self.made.__dict__.values())
+        return len(now) == len(self._values) and all(map(is_, now, self._values))
+
 
 def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | None:
-    return _begin(func, HIDDEN_VALUES, args, named)
+    return _begin(func, HIDDEN_VALUES, None, args, named)
 
 
 def install() -> None:
@@ -88,19 +128,36 @@ def install() -> None:
 
 
 def _visiting(own: Any, name: str) -> Any:
+    call = _calling(own)
+
     def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        with _entered(step, args, named):
-            return own.__get__(_visited(step), type(step))(*args, **named)
+        shadows = _looking_through()
+        if shadows is None:
+            return call(step, *args, **named)
+        with _entered(step, args, named, shadows):
+            return call(_visited(step, shadows), *args, **named)
 
     return method
 
 
 def _avisiting(own: Any, name: str) -> Any:
+    call = _calling(own)
+
     async def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        with _entered(step, args, named):
-            return await own.__get__(_visited(step), type(step))(*args, **named)
+        shadows = _looking_through()
+        if shadows is None:
+            return await call(step, *args, **named)
+        with _entered(step, args, named, shadows):
+            return await call(_visited(step, shadows), *args, **named)
 
     return method
+
+
+def _calling(own: Any) -> Callable[..., Any]:
+    """Returns a function that calls a method, which may be a wrapper of instrumentation, on an object."""
+    if type(own) is FunctionType:
+        return own
+    return lambda step, /, *args, **named: own.__get__(step, type(step))(*args, **named)
 
 
 @contextmanager
@@ -117,31 +174,33 @@ def _leaving(taken: Turn | None) -> Iterator[None]:
 _STAYING = nullcontext()
 
 
-def _entered(step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> AbstractContextManager[None]:
+def _entered(
+    step: Any, args: Sequence[Any], named: Mapping[str, Any], shadows: GraphShadows
+) -> AbstractContextManager[None]:
     """Leaves the function around a step that LangGraph runs: a task that it calls, a node of a graph that it invokes.
 
     Walks of that function do not get there. They do go through the tools and the ``RunnableLambda`` that it calls.
     """
-    here = _graph() if isinstance(step, RunnableCallable) else None
-    if here is None:
+    if not isinstance(step, RunnableCallable):
         return _STAYING
-    taken = _turn(here, step, args, named) if here.shadows.turns else None
+    taken = _turn(shadows, step, args, named) if shadows.turns else None
     return _STAYING if active.get() is None and turn.get() is taken is None else _leaving(taken)
 
 
-def _turn(here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:
+def _turn(shadows: GraphShadows, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:
     """Returns the turn that begins when stock enters a step; None if no tool may start early there."""
-    turns = here.shadows.turns.get(id(step))
-    if turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
+    here, turns = under_way.get(), shadows.turns.get(id(step))
+    if here is None or turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
         return None
     config = (args[1] if len(args) > 1 else named.get("config")) or {}
     namespace = config.get("configurable", {}).get("checkpoint_ns") or ""
     return Turn(here, turns, namespace.rpartition("|")[0], _left)
 
 
-def _graph() -> Claiming | None:
+def _looking_through() -> GraphShadows | None:
+    """Returns the shadows of the call of a graph that is under way here; None inside of other optimized calls."""
     here = under_way.get()
-    return here if here is not None and isinstance(here.shadows, GraphShadows) else None
+    return here.shadows if here is not None and isinstance(here.shadows, GraphShadows) else None
 
 
 def _here() -> Claiming | None:
@@ -149,33 +208,26 @@ def _here() -> Claiming | None:
 
     None inside of other optimized calls, and where the walks of a function around this one go through it.
     """
-    return _graph() if active.get() is None else None
+    return under_way.get() if active.get() is None and _looking_through() is not None else None
 
 
-def _visited(step: Any) -> Any:
-    """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
-    here = _here()
-    if here is None:
+def _visited(step: Any, shadows: GraphShadows) -> Any:
+    """Returns what runs in place of a step: the step itself where the walks of a function around it go through it."""
+    kind = type(step)
+    if active.get() is not None or (kind not in _KEPT and issubclass(kind, _KEPT)):  # such as LangGraph's own steps
         return step
     try:
-        functions = _functions_of(step)
-        if id(step) in here.shadows.tools:
-            functions = tools_ahead.claiming(here, step, functions)
-        if not functions:
-            return step
-        made = copy.copy(step)
-        made.__dict__.update(functions)
+        return shadows.in_place_of(step)
     except Exception as error:
         _left(step, error)
         return step
-    return made
 
 
 def _left(step: Any, error: Exception) -> None:
     """Warns that stock makes the component calls of a step, as ours could not begin. Raises if the call is strict."""
-    here, name = _graph(), getattr(step, "__name__", None) or getattr(step, "name", None) or "a function"
+    shadows, name = _looking_through(), getattr(step, "__name__", None) or getattr(step, "name", None) or "a function"
     text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
-    if here is not None and here.shadows.options.strict:
+    if shadows is not None and shadows.options.strict:
         raise PlanningError(f"{text}; without strict=True this is a warning") from error
     warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
 
@@ -261,7 +313,7 @@ def _made(step: Any, kept: _Known) -> dict[str, Any]:
     return made
 
 
-def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits, args: Any, named: Any) -> InnerCalls | None:
+def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: Any, named: Any) -> InnerCalls | None:
     here = _here()
     if here is None:
         return None

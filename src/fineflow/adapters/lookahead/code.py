@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fineflow.adapters.analysis.bytecode import Instruction, decode
 
@@ -14,11 +14,15 @@ _ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUP
 
 
 class Code(NamedTuple):
-    """A decoded code object. targets: where each instruction jumps to, or -1. following: where each may go on."""
+    """A decoded code object. targets: where each instruction jumps to, or -1. following: where each may go on.
+
+    rules: what each instruction does, once a frame has looked it up.
+    """
 
     instructions: tuple[Instruction, ...]
     targets: list[int]
     following: list[tuple[int, ...]]
+    rules: list[Any]
 
     @property
     def end(self) -> int:
@@ -40,7 +44,7 @@ def decoded(code: CodeType) -> Code:
         falls = () if ins.name in _ALWAYS else (number + 1,)
         jumps = () if target < 0 else (target,)
         following.append((len(instructions),) if ins.name in _ENDS else (*falls, *jumps))
-    return Code(instructions, targets, following)
+    return Code(instructions, targets, following, [])
 
 
 @functools.lru_cache(4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 
+_DEPTH = 12  # calls inside calls
+
+
 class Frame:
     """One call of a code object. owner: the function whose globals it sees. cells: its free variables by name."""
 
     def __init__(self, walk: Walk, code: CodeType, owner: Any, cells: dict[str, Any]) -> None:
         self.walk, self.code, self.owner = walk, code, owner
-        self.cells = dict(cells)
+        self.cells = cells
         self.names: dict[str, Any] = {}
         self.stack: list[Any] = []
         self.at = 0  # number of the next instruction
@@ -37,23 +40,32 @@ class Frame:
     def run(self, names: dict[str, Any]) -> Any:
         """Returns what the code returns, given its local variables. Raises Stop."""
         self.names = names
+        walk = self.walk
+        walk.depth += 1
         try:
-            with self.walk.deeper():
-                self._until(frozenset({self._decoded.end}))
+            if walk.depth > _DEPTH:
+                raise Stop("calls functions that are nested too deeply")
+            self._until((self._decoded.end,))
         except Stop as why:
             why.where = why.where or location(self.code, self.instruction.line)
             raise
+        finally:
+            walk.depth -= 1
         return self.result
 
-    def _until(self, stops: frozenset[int]) -> None:
+    def _until(self, stops: Collection[int]) -> None:
         """Walks on until one of these instructions would be next."""
-        instructions = self._decoded.instructions
+        walk, instructions, rules = self.walk, self._decoded.instructions, self._decoded.rules
+        if len(rules) < len(instructions):
+            rules[:] = [RULES.get(ins.name) for ins in instructions]
         while self.at not in stops:
-            self.walk.spend()
+            walk.left -= 1
+            if not walk.left & 255 or walk.left < 0:
+                walk.spend(0)
             self.number = self.at
             self.instruction = ins = instructions[self.at]
+            rule = rules[self.at]
             self.at += 1
-            rule = RULES.get(ins.name)
             if rule is None:
                 raise Stop(f"uses {ins.name}")
             rule(self, ins)
@@ -149,6 +161,8 @@ def arguments(walk: Walk, func: Local, args: Sequence[Any], named: Mapping[str, 
     code, defaults = func.code, func.defaults
     count, by_name = code.co_argcount, code.co_kwonlyargcount
     positional = code.co_varnames[:count]
+    if not (named or by_name or code.co_flags & (_REST | _NAMED_REST)) and len(args) == count:
+        return dict(zip(positional, args, strict=True))
     known = code.co_varnames[code.co_posonlyargcount : count + by_name]
     made: dict[str, Any] = dict(func.named_defaults)
     made.update(zip(positional[count - len(defaults) :], defaults, strict=True))

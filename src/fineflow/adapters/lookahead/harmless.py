@@ -86,6 +86,7 @@ _ELSEWHERE: tuple[tuple[str, str, Any], ...] = (
     ("rich.pretty", "pprint", None),
     ("icecream", "ic", UNKNOWN),
 )
+_NAMES = frozenset(name for _, name, _ in _ELSEWHERE)
 PATTERNS = (re.Pattern, re.Match)
 _BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook", "tqdm.auto", "tqdm.rich")
 
@@ -97,8 +98,11 @@ def value_of_call(func: Any) -> tuple[bool, Any]:
     found = _FUNCTIONS.get(id(func))
     if found is not None:
         return True, found[1]
+    called = getattr(func, "__name__", "")
+    if type(called) is not str or called not in _NAMES:
+        return False, None
     for module, name, value in _ELSEWHERE:
-        if getattr(func, "__name__", "") == name and getattr(sys.modules.get(module), name, _NOTHING) is func:
+        if called == name and getattr(sys.modules.get(module), name, _NOTHING) is func:
             return True, value
     return False, None
 

@@ -6,9 +6,11 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain
+from fineflow.adapters.lookahead.calls import call
+from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.past import Past, Stale
 from fineflow.adapters.lookahead.reachable import held_by
 from fineflow.adapters.lookahead.values import (
@@ -25,12 +27,8 @@ from fineflow.adapters.lookahead.values import (
     Stop,
 )
 
-if TYPE_CHECKING:
-    from fineflow.adapters.lookahead.frame import Frame
-
 _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
-_DEPTH = 12  # calls inside calls
 _CONTAINERS = frozenset({list, tuple, dict, set})
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of code objects
 _SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)})
@@ -40,7 +38,7 @@ class Walk:
     """A walk through one call of a user function. Not thread-safe; walks of one call are made one after the other.
 
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
-    where: file and line of that.
+    where: file and line of that. left: instructions that it may still take. depth: of the calls that it is in.
     """
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
@@ -50,8 +48,8 @@ class Walk:
         self.reason = self.where = ""
         self.beside = False  # the walk has met calls that only stock can start, in threads of its own
         self.unsure = 0  # branches entered that the function may not take
-        self._steps = _STEPS
-        self._depth = 0
+        self.left = _STEPS
+        self.depth = 0
         self._until = 0.0
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
@@ -66,8 +64,6 @@ class Walk:
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
-        from fineflow.adapters.lookahead.calls import call
-
         self._until = time.thread_time() + _SECONDS
         for each in (*args, *named.values()):
             self.given(each)
@@ -87,19 +83,17 @@ class Walk:
     @property
     def steps(self) -> int:
         """Instructions of the walk so far."""
-        return _STEPS - self._steps
+        return _STEPS - self.left
 
     def spend(self, steps: int = 1) -> None:
         """Counts instructions, or work that takes as long. Raises Stop when the budget is spent."""
-        self._steps -= steps
-        late = not self._steps & 255 and time.thread_time() > self._until
-        if self._steps < 0 or late:
+        self.left -= steps
+        late = not self.left & 255 and time.thread_time() > self._until
+        if self.left < 0 or late:
             raise Stop("is too long to be looked through")
 
     def enter(self, func: Local, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Walks through a call of a Python function; returns what it returns."""
-        from fineflow.adapters.lookahead.frame import arguments
-
         flags = func.code.co_flags
         if flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>"):
             raise Stop("calls a generator function")
@@ -111,20 +105,7 @@ class Walk:
 
     def frame(self, func: Local) -> Frame:
         """Returns a frame for a call of a function."""
-        from fineflow.adapters.lookahead.frame import Frame
-
         return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Raises Stop if calls are nested too deeply."""
-        self._depth += 1
-        try:
-            if self._depth > _DEPTH:
-                raise Stop("calls functions that are nested too deeply")
-            yield
-        finally:
-            self._depth -= 1
 
     @contextmanager
     def perhaps(self) -> Iterator[None]:
@@ -281,6 +262,14 @@ class Walk:
         kind = type(value)
         if kind in _SCALARS or kind in _CONTAINERS or kind is frozenset:
             return bool(value)
-        if any("__bool__" in vars(base) or "__len__" in vars(base) for base in kind.__mro__):
+        if _tests_itself(kind):
             raise Stop(f"tests the truth of a {kind.__name__}")
         return True
+
+
+def _tests_itself(kind: type) -> bool:
+    """Returns True if the truth of an object is found by a method."""
+    for base in kind.__mro__:  # noqa: SIM110 (once for each branch of a walk, and a generator costs more)
+        if "__bool__" in base.__dict__ or "__len__" in base.__dict__:
+            return True
+    return False

@@ -162,6 +162,8 @@ def close(call: Call) -> Summary:
     call.claims.closed = True  # the loop starts nothing more from here on, see Call.task
     if on_engine_loop():  # an abandoned stream may be collected on any thread, that one included
         return call.close()
+    if not call.reached:  # to wake the loop would take longer than everything else
+        return call.close()
     if not call.tasks:
         summary = call.summary()
         post(call.loop, call.close)

@@ -58,6 +58,7 @@ class Call:
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
     began: float = field(init=False)  # seconds on the clock of events.now()
     inside: float = 0.0  # seconds that component calls in user functions had run before stock made them
+    reached: bool = False  # something of it may be on its loop
     _memory: dict[type, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class Bridge:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        call.reached = True
         self._loop = call.loop
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy as copying
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
@@ -63,6 +64,14 @@ from fineflow.runtime.call.visits import Visits
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
 
 
+_MADE = frozenset({*MADE, Fresh})
+
+
+@functools.lru_cache(1024)
+def _is_runnable(kind: Hashable) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Runnable)
+
+
 class Runnables:
     """LangChain's ``Components``.
 
@@ -89,7 +98,8 @@ class Runnables:
         )
 
     def _of_runnable(self, obj: Any) -> bool:
-        return issubclass(type(merged(obj)), Runnable) or type(obj) in (*MADE, Fresh)
+        kind = type(obj)
+        return kind in _MADE or _is_runnable(cast(Hashable, type(merged(obj))))
 
     def composite(self, obj: Any) -> bool:
         return composite(obj)
