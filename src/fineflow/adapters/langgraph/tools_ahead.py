@@ -3,22 +3,27 @@
 In a node whose model writes calls for a ``ToolNode`` (``turns``), the pieces of the model's messages are looked at as
 they pass by. Only the function of a tool runs ahead. Stock's ``ToolNode`` opens the run, checks the arguments, and
 handles errors; its call of the function claims the result if the arguments are equal.
+
+While tools run, a model on an engine prefills the beginning of its next prompt: the messages so far, with the calls.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, closing, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.models.aggregating import aggregating
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
@@ -68,7 +73,7 @@ def _look_at(model: Any) -> None:
 def _seen(own: Any, name: str) -> Any:
     def method(model: Any, /, *args: Any, **named: Any) -> Any:
         found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else found.read(chunks)
+        return chunks if found is None else found.read(chunks, _Asked(model, args, named))
 
     return method
 
@@ -76,7 +81,7 @@ def _seen(own: Any, name: str) -> Any:
 def _aseen(own: Any, name: str) -> Any:
     def method(model: Any, /, *args: Any, **named: Any) -> Any:
         found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else found.aread(chunks)
+        return chunks if found is None else found.aread(chunks, _Asked(model, args, named))
 
     return method
 
@@ -104,21 +109,23 @@ class Turn:
         for drop in drops:
             drop()
 
-    def read(self, chunks: Any) -> Iterator[Any]:
+    def read(self, chunks: Any, asked: _Asked) -> Iterator[Any]:
         """Yields the pieces of a message."""
         message = _Message(self)
         with closing(chunks) if hasattr(chunks, "close") else nullcontext():
             for chunk in chunks:
                 message.see(chunk)
                 yield chunk
+        self.warm(asked, message)
 
-    async def aread(self, chunks: Any) -> AsyncIterator[Any]:
+    async def aread(self, chunks: Any, asked: _Asked) -> AsyncIterator[Any]:
         """``read`` for async streams."""
         message = _Message(self)
         async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
             async for chunk in chunks:
                 message.see(chunk)
                 yield chunk
+        self.warm(asked, message)
 
     def fault(self, error: Exception) -> None:
         self._left(self._turns.step, error)
@@ -144,6 +151,34 @@ class Turn:
         work = partial(_run, tool, given, sync=self._here.call.sync)
         self._drops.append(self._here.begin_early(_leaf(tool), ([given], work)))
 
+    def warm(self, asked: _Asked, message: _Message) -> None:
+        """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""
+        engine = getattr(type(asked.model), QUEUED, False) and self._turns.trusted
+        if not engine or not message.calls or any(call["name"] not in self._turns.tools for call in message.calls):
+            return
+        here, begun = self._here, list[asyncio.Task[None]]()
+        here.post(lambda: begun.append(here.call.task(asked.warm(message), 0, 0.0, "next prompt", None)))
+        self._drops.append(lambda: here.post(lambda: [task.cancel() for task in begun]))
+
+
+class _Asked(NamedTuple):
+    """A request to a chat model: the arguments of ``_stream``."""
+
+    model: Any
+    args: Sequence[Any]
+    named: Mapping[str, Any]
+
+    async def warm(self, message: _Message) -> None:
+        """Prefills the prompt that continues with the answer of the first tool."""
+        messages = self.args[0] if self.args else self.named["messages"]
+        first = message.calls[0]
+        answer = ToolMessage("", name=first["name"], tool_call_id=first["id"])
+        said = [*messages, AIMessage(message.text, tool_calls=message.calls), answer]
+        tools = self.named.get("tools")
+        with suppress(Exception):  # what cannot be rendered, or the engine refuses, stock's request will show
+            text = await in_thread(lambda: self.model.prompt_text(said, open_ended=True, tools=tools))
+            await self.model.awarm(text)
+
 
 class _Visits:
     """Of one call: the last visit of each node with a model."""
@@ -153,16 +188,22 @@ class _Visits:
 
 
 class _Message:
-    """Reads the tool calls of one message. guarded, written: what its calls so far may do, and change."""
+    """Reads the tool calls of one message.
+
+    calls, text: what it consists of so far. guarded, written: what its calls so far may do, and change.
+    """
 
     def __init__(self, here: Turn) -> None:
         self._here = here
         self._parts: dict[Any, dict[str, Any]] = {}
+        self.calls: list[ToolCall] = []
+        self.text = ""
         self.guarded = False
         self.written = frozenset[int | str]()
 
     def see(self, chunk: Any) -> None:
         try:
+            self.text += chunk.text
             for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
                 self._add(part, number)
         except Exception as error:
@@ -183,6 +224,7 @@ class _Message:
             return
         kept["over"] = True
         if isinstance(args, dict):
+            self.calls.append({"name": kept["name"], "args": args, "id": kept["id"], "type": "tool_call"})
             self._here.begin(self, kept["name"], args, kept["id"])
 
 

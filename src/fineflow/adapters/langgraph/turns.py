@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
@@ -46,7 +47,7 @@ class Turns:
     """A node with a model, and the tools of the ``ToolNode`` that it leads to, by name.
 
     name: of the node, for display. graph: whose node it is. trusted: no code of the user's runs between the model's
-    answer and the tools, so that what tools read cannot change there.
+    answer and the tools, so that what tools read cannot change there, nor the messages. on_engine: the node's model is.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Turns:
     graph: Pregel[Any, Any, Any, Any]
     tools: dict[str, Offered]
     trusted: bool
+    on_engine: bool = False
 
     def early(self, name: str) -> Offered | None:
         """Returns a tool whose calls may start while the model writes."""
@@ -61,8 +63,9 @@ class Turns:
         return None if found is None or found.why or (found.reads and not self.trusted) else found
 
     @property
-    def any(self) -> bool:
-        return any(self.early(name) for name in self.tools)
+    def gains(self) -> bool:
+        """True if a tool may start early, or the next prompt may be prefilled while tools run."""
+        return any(self.early(name) for name in self.tools) or (self.trusted and self.on_engine)
 
     @property
     def stops(self) -> bool:
@@ -84,8 +87,8 @@ def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0)
         tools = _tools([part for each in nodes for part in flat(each.bound)])
         for step in flat(node.bound):
             if type(step) is RunnableCallable and tools:
-                found = Turns(f"{outer}{name}", step, graph, tools, _trusted(step))
-                if found.any:
+                found = Turns(f"{outer}{name}", step, graph, tools, *_looked_at(step))
+                if found.gains:
                     yield found
 
 
@@ -136,8 +139,12 @@ def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
     return frozenset(each if isinstance(each, str) else id(each) for each in found)
 
 
-def _trusted(step: RunnableCallable) -> bool:
-    """Returns True if a node runs no functions of the user's: neither as the node, nor in what its functions hold."""
+def _looked_at(step: RunnableCallable) -> tuple[bool, bool]:
+    """Returns whether a node runs no functions of the user's, and whether it holds a model on an engine.
+
+    Neither as the node, nor in what its functions hold.
+    """
+    trusted, on_engine = True, False
     todo: list[tuple[Any, int]] = [(step.func, 0), (step.afunc, 0)]
     seen = set[int]()
     while todo:
@@ -147,11 +154,13 @@ def _trusted(step: RunnableCallable) -> bool:
             continue
         seen.add(id(func))
         if depth > _DEPTH or not of_package(func.__module__ or ""):
-            return False
+            trusted = False
+            continue
         held = [cell.cell_contents for cell in func.__closure__ or () if _filled(cell)]
         held += [part for each in held if isinstance(each, list | tuple) for part in each]
         todo += [(each, depth + 1) for each in held if isinstance(each, FunctionType | MethodType)]
-    return True
+        on_engine = on_engine or any(getattr(type(each), QUEUED, False) for each in held)
+    return trusted, on_engine
 
 
 def _filled(cell: Any) -> bool:
