@@ -10,80 +10,22 @@ While tools run, a model on an engine prefills the beginning of its next prompt:
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, NamedTuple
+from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.inner_calls.components import QUEUED
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.adapters.langchain.models.aggregating import aggregating
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
+from fineflow.adapters.langgraph.messages import Asked, Message
 from fineflow.adapters.langgraph.turns import Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.workers import in_thread
 
-turn: ContextVar[Turn | None] = ContextVar("fineflow_turn", default=None)
-"""The visit of a node whose model may call tools that start early."""
-
 _INTERNAL = "__pregel_"  # keys by which LangGraph finds the task around a function
-
-
-def install() -> None:
-    """Looks at the messages of chat models, from now on, in turns."""
-    wrap_method(BaseChatModel, "_generate_with_cache", _asking, _aasking)
-    wrap_method(BaseChatModel, "_agenerate_with_cache", _asking, _aasking)
-
-
-def _asking(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return own.__get__(model, type(model))(*args, **named)
-
-    return method
-
-
-def _aasking(own: Any, name: str) -> Any:
-    async def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return await own.__get__(model, type(model))(*args, **named)
-
-    return method
-
-
-def _look_at(model: Any) -> None:
-    """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
-    if turn.get() is None:
-        return
-    row, kind = aggregating(model), type(model)
-    names = ("_stream", "_astream") if row is None else (row.source, row.asource)
-    for name, made in zip(names, (_seen, _aseen), strict=True):
-        if getattr(kind, name) is not getattr(BaseChatModel, name, None):
-            wrap_method(kind, name, made)
-
-
-def _seen(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else found.read(chunks, _Asked(model, args, named))
-
-    return method
-
-
-def _aseen(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else found.aread(chunks, _Asked(model, args, named))
-
-    return method
 
 
 class Turn:
@@ -109,29 +51,12 @@ class Turn:
         for drop in drops:
             drop()
 
-    def read(self, chunks: Any, asked: _Asked) -> Iterator[Any]:
-        """Yields the pieces of a message."""
-        message = _Message(self)
-        with closing(chunks) if hasattr(chunks, "close") else nullcontext():
-            for chunk in chunks:
-                message.see(chunk)
-                yield chunk
-        self.warm(asked, message)
-
-    async def aread(self, chunks: Any, asked: _Asked) -> AsyncIterator[Any]:
-        """``read`` for async streams."""
-        message = _Message(self)
-        async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
-            async for chunk in chunks:
-                message.see(chunk)
-                yield chunk
-        self.warm(asked, message)
-
     def fault(self, error: Exception) -> None:
         self._left(self._turns.step, error)
 
-    def begin(self, message: _Message, name: str, args: dict[str, Any], number: str) -> None:
+    def begin(self, message: Message, call: ToolCall) -> None:
         """Starts a call, unless an earlier one of the message may change what it reads."""
+        name, number = call["name"], str(call["id"])
         offered = self._turns.tools.get(name)
         if offered is None or number in self._ids:
             return
@@ -145,15 +70,15 @@ class Turn:
         if starts_runs(tool) or (tool.func is None and self._here.call.sync):
             return
         try:
-            given = tool._to_args_and_kwargs(args, number)
+            given = tool._to_args_and_kwargs(dict(call["args"]), number)
         except Exception:  # stock raises it, or lets the tool answer it
             return
         work = partial(_run, tool, given, sync=self._here.call.sync)
         self._drops.append(self._here.begin_early(_leaf(tool), ([given], work)))
 
-    def warm(self, asked: _Asked, message: _Message) -> None:
+    def written(self, asked: Asked, message: Message) -> None:
         """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""
-        engine = getattr(type(asked.model), QUEUED, False) and self._turns.trusted
+        engine = asked.on_engine and self._turns.trusted
         if not engine or not message.calls or any(call["name"] not in self._turns.tools for call in message.calls):
             return
         here, begun = self._here, list[asyncio.Task[None]]()
@@ -161,71 +86,11 @@ class Turn:
         self._drops.append(lambda: here.post(lambda: [task.cancel() for task in begun]))
 
 
-class _Asked(NamedTuple):
-    """A request to a chat model: the arguments of ``_stream``."""
-
-    model: Any
-    args: Sequence[Any]
-    named: Mapping[str, Any]
-
-    async def warm(self, message: _Message) -> None:
-        """Prefills the prompt that continues with the answer of the first tool."""
-        messages = self.args[0] if self.args else self.named["messages"]
-        first = message.calls[0]
-        answer = ToolMessage("", name=first["name"], tool_call_id=first["id"])
-        said = [*messages, AIMessage(message.text, tool_calls=message.calls), answer]
-        tools = self.named.get("tools")
-        with suppress(Exception):  # what cannot be rendered, or the engine refuses, stock's request will show
-            text = await in_thread(lambda: self.model.prompt_text(said, open_ended=True, tools=tools))
-            await self.model.awarm(text)
-
-
 class _Visits:
     """Of one call: the last visit of each node with a model."""
 
     def __init__(self) -> None:
         self.last: dict[tuple[int, str], Turn] = {}
-
-
-class _Message:
-    """Reads the tool calls of one message.
-
-    calls, text: what it consists of so far. guarded, written: what its calls so far may do, and change.
-    """
-
-    def __init__(self, here: Turn) -> None:
-        self._here = here
-        self._parts: dict[Any, dict[str, Any]] = {}
-        self.calls: list[ToolCall] = []
-        self.text = ""
-        self.guarded = False
-        self.written = frozenset[int | str]()
-
-    def see(self, chunk: Any) -> None:
-        try:
-            self.text += chunk.text
-            for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
-                self._add(part, number)
-        except Exception as error:
-            self._here.fault(error)
-
-    def _add(self, part: Mapping[str, Any], number: int) -> None:
-        index = part.get("index")
-        kept = self._parts.setdefault(index if index is not None else (id(part), number), {})
-        for name in ("name", "args", "id"):
-            if part.get(name):
-                kept[name] = kept.get(name, "") + part[name]
-        text = kept.get("args", "")
-        if kept.get("over") or not (kept.get("name") and kept.get("id") and text.rstrip().endswith("}")):
-            return
-        try:
-            args = json.loads(text)
-        except ValueError:  # there is more to come
-            return
-        kept["over"] = True
-        if isinstance(args, dict):
-            self.calls.append({"name": kept["name"], "args": args, "id": kept["id"], "type": "tool_call"})
-            self._here.begin(self, kept["name"], args, kept["id"])
 
 
 class _Left(Exception):

@@ -22,6 +22,7 @@ from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.steps import flat
 from fineflow.declare import Declaration, declaration
 
@@ -47,7 +48,8 @@ class Turns:
     """A node with a model, and the tools of the ``ToolNode`` that it leads to, by name.
 
     name: of the node, for display. graph: whose node it is. trusted: no code of the user's runs between the model's
-    answer and the tools, so that what tools read cannot change there, nor the messages. on_engine: the node's model is.
+    answer and the tools, nor beside the model, so that what tools read cannot change there, nor the messages.
+    on_engine: the node's model is.
     """
 
     name: str
@@ -80,14 +82,16 @@ def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0)
             if isinstance(inner, Pregel) and depth < _DEPTH:
                 yield from turns_of(inner, f"{outer}{name}/", depth + 1)
     builder = getattr(graph, "builder", None)
-    if type(builder) is not StateGraph or _fans_out(builder):
+    if type(builder) is not StateGraph:
         return
+    alone = not _fans_out(builder)
     for name, node in graph.nodes.items():
         nodes = [each for each in map(graph.nodes.get, _behind(builder, name)) if each is not None]
         tools = _tools([part for each in nodes for part in flat(each.bound)])
         for step in flat(node.bound):
             if type(step) is RunnableCallable and tools:
-                found = Turns(f"{outer}{name}", step, graph, tools, *_looked_at(step))
+                trusted, on_engine = _looked_at(step)
+                found = Turns(f"{outer}{name}", step, graph, tools, trusted and alone, on_engine)
                 if found.gains:
                     yield found
 
@@ -104,7 +108,9 @@ def _fans_out(builder: Any) -> bool:
     """Returns True if several nodes may run at the same time: one of them may write what a tool reads."""
     starts = [start for start, _ in builder.edges]
     starts += [start for start, branches in builder.branches.items() for _ in branches]
-    return bool(builder.waiting_edges) or len(set(starts)) < len(starts)
+    if builder.waiting_edges or len(set(starts)) < len(starts) or any(node.ends for node in builder.nodes.values()):
+        return True
+    return not all(picks_one(each.path) for branches in builder.branches.values() for each in branches.values())
 
 
 def _tools(parts: Sequence[Any]) -> dict[str, Offered]:
@@ -140,9 +146,9 @@ def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
 
 
 def _looked_at(step: RunnableCallable) -> tuple[bool, bool]:
-    """Returns whether a node runs no functions of the user's, and whether it holds a model on an engine.
+    """Returns whether a node is trusted, and whether it holds a model on an engine.
 
-    Neither as the node, nor in what its functions hold.
+    Trusted is a function of packages that holds none of the user's, or a user's that only asks its model.
     """
     trusted, on_engine = True, False
     todo: list[tuple[Any, int]] = [(step.func, 0), (step.afunc, 0)]
@@ -154,18 +160,10 @@ def _looked_at(step: RunnableCallable) -> tuple[bool, bool]:
             continue
         seen.add(id(func))
         if depth > _DEPTH or not of_package(func.__module__ or ""):
-            trusted = False
+            trusted = trusted and depth == 0 and only_asks(func)
             continue
-        held = [cell.cell_contents for cell in func.__closure__ or () if _filled(cell)]
+        held = [cell.cell_contents for cell in func.__closure__ or () if filled(cell)]
         held += [part for each in held if isinstance(each, list | tuple) for part in each]
         todo += [(each, depth + 1) for each in held if isinstance(each, FunctionType | MethodType)]
-        on_engine = on_engine or any(getattr(type(each), QUEUED, False) for each in held)
+        on_engine = on_engine or any(getattr(type(getattr(each, "bound", each)), QUEUED, False) for each in held)
     return trusted, on_engine
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
