@@ -45,12 +45,13 @@ class Agent:
         awaits: bool = False,
         tools: Callable[[Agent], Sequence[BaseTool]] | None = None,
         make: Callable[..., Any] = create_agent,
+        can_prefill: bool = True,
         **settings: Any,
     ) -> None:
         self.turns, self.seconds, self.fails = calls or (FOUR,), seconds, fails
         self.called: list[str] = []
         self.early: list[str] = []
-        self.engine = EmulatedLLM(self._says)
+        self.engine = EmulatedLLM(self._says, can_prefill=can_prefill)
         self.model = ChatEngine(engine=self.engine, max_tokens=4000)
         self.tools = tools(self) if tools is not None else [(alook_up if awaits else look_up)(self)]
         self.graph = make(self.model, self.tools, **settings)

@@ -10,9 +10,12 @@ from agent_cases import FOUR, VALUE, Agent, look_up, ran
 from benchmarks.peers.plain import plain
 from langchain.agents.middleware import AgentMiddleware, wrap_model_call
 from langchain_core.documents import Document
+from langchain_core.messages import SystemMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
 import fineflow
@@ -228,6 +231,83 @@ def test_arguments_that_the_tool_does_not_accept_are_stocks_to_refuse() -> None:
     calls = [("look_up", {"topics": 3}), ("unknown", {"x": 1}), *FOUR[:2]]
     stock, mine, _, _ = both("invoke", calls)
     assert sorted(mine.called) == sorted(stock.called)
+
+
+def graph_of(node: Any, *, router: Any = tools_condition) -> Any:
+    """Returns what makes a graph of a model's node and a ``ToolNode``. node: makes the node of a model with tools."""
+
+    def make(model: Any, tools: Any) -> Any:
+        graph = StateGraph(MessagesState)
+        graph.add_node("model", node(model.bind_tools(tools)))
+        graph.add_node("tools", ToolNode(tools))
+        graph.add_node("other", lambda state: {})
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", router, ["tools", "other", END])
+        graph.add_edge("tools", "model")
+        return graph.compile()
+
+    return make
+
+
+def asks(model: Any) -> Any:
+    def call_model(state: MessagesState) -> Any:
+        response = model.invoke([SystemMessage("Be brief."), *state["messages"]])
+        return {"messages": [response]}
+
+    return call_model
+
+
+def asks_async(model: Any) -> Any:
+    async def call_model(state: MessagesState) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return call_model
+
+
+def writes_then(model: Any) -> Any:
+    """Code of the user's that may write what the tools read."""
+    notes = list[str]()
+
+    def call_model(state: MessagesState) -> Any:
+        response = model.invoke(state["messages"])
+        notes.append(response.text)
+        return {"messages": [response]}
+
+    return call_model
+
+
+def several(state: MessagesState) -> Any:
+    last: Any = state["messages"][-1]
+    return ["tools", "other"] if last.tool_calls else END
+
+
+@pytest.mark.parametrize(("node", "entry"), [(asks, "invoke"), (asks, "astream"), (asks_async, "ainvoke")])
+def test_tools_of_a_graph_with_a_node_that_asks_a_model_start_early(node: Any, entry: str) -> None:
+    stock, mine, before, after = both(entry, make=graph_of(node))
+    assert sorted(mine.called) == sorted(stock.called)
+    assert len(mine.early) >= 3
+    assert before / after >= 1.1
+
+
+@pytest.mark.parametrize("made", [graph_of(writes_then), graph_of(asks, router=several)])
+def test_nothing_is_read_before_code_of_the_users_or_beside_it(made: Any) -> None:
+    _, mine, _, _ = both("invoke", make=made)
+    assert not mine.early
+
+
+def test_a_pure_tool_starts_early_in_any_graph_with_one_node_at_a_time() -> None:
+    def tools(agent: Agent) -> Any:
+        @tool
+        @fineflow.pure
+        def look_up(topic: str, reason: str = "") -> str:
+            """Looks a topic up in the archive."""
+            agent.note(topic)
+            return topic
+
+        return [look_up]
+
+    _, mine, _, _ = both("invoke", make=graph_of(writes_then), tools=tools)
+    assert len(mine.early) >= 3
 
 
 def test_a_cancelled_run_leaves_nothing(left_before: Any) -> None:

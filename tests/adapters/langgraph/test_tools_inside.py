@@ -120,13 +120,8 @@ def in_an_agent(made: BaseTool) -> tuple[Any, Any]:
 
 Made = Callable[[Parts], BaseTool]
 SYNC: list[Made] = [sync_tool, structured_tool, search_tool, retriever_tool, lambda parts: Graded(grader=parts.grader)]
-ASYNC: list[Made] = [
-    sync_tool,
-    async_tool,
-    structured_tool,
-    search_tool,
-    lambda parts: AsyncGraded(grader=parts.grader),
-]
+ASYNC: list[Made] = [sync_tool, async_tool, structured_tool, search_tool]
+ASYNC += [lambda parts: AsyncGraded(grader=parts.grader)]
 
 
 def ran(made: Made, where: Any, *, awaits: bool, optimized: bool) -> Any:

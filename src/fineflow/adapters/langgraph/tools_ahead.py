@@ -3,82 +3,29 @@
 In a node whose model writes calls for a ``ToolNode`` (``turns``), the pieces of the model's messages are looked at as
 they pass by. Only the function of a tool runs ahead. Stock's ``ToolNode`` opens the run, checks the arguments, and
 handles errors; its call of the function claims the result if the arguments are equal.
+
+While tools run, a model on an engine prefills the beginning of its next prompt: the messages so far, with the calls.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, closing, nullcontext
-from contextvars import ContextVar
+import asyncio
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.adapters.langchain.models.aggregating import aggregating
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
+from fineflow.adapters.langgraph.messages import Asked, Message
 from fineflow.adapters.langgraph.turns import Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.workers import in_thread
 
-turn: ContextVar[Turn | None] = ContextVar("fineflow_turn", default=None)
-"""The visit of a node whose model may call tools that start early."""
-
 _INTERNAL = "__pregel_"  # keys by which LangGraph finds the task around a function
-
-
-def install() -> None:
-    """Looks at the messages of chat models, from now on, in turns."""
-    wrap_method(BaseChatModel, "_generate_with_cache", _asking, _aasking)
-    wrap_method(BaseChatModel, "_agenerate_with_cache", _asking, _aasking)
-
-
-def _asking(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return own.__get__(model, type(model))(*args, **named)
-
-    return method
-
-
-def _aasking(own: Any, name: str) -> Any:
-    async def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return await own.__get__(model, type(model))(*args, **named)
-
-    return method
-
-
-def _look_at(model: Any) -> None:
-    """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
-    if turn.get() is None:
-        return
-    row, kind = aggregating(model), type(model)
-    names = ("_stream", "_astream") if row is None else (row.source, row.asource)
-    for name, made in zip(names, (_seen, _aseen), strict=True):
-        if getattr(kind, name) is not getattr(BaseChatModel, name, None):
-            wrap_method(kind, name, made)
-
-
-def _seen(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else found.read(chunks)
-
-    return method
-
-
-def _aseen(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        found, chunks = turn.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else found.aread(chunks)
-
-    return method
 
 
 class Turn:
@@ -104,27 +51,12 @@ class Turn:
         for drop in drops:
             drop()
 
-    def read(self, chunks: Any) -> Iterator[Any]:
-        """Yields the pieces of a message."""
-        message = _Message(self)
-        with closing(chunks) if hasattr(chunks, "close") else nullcontext():
-            for chunk in chunks:
-                message.see(chunk)
-                yield chunk
-
-    async def aread(self, chunks: Any) -> AsyncIterator[Any]:
-        """``read`` for async streams."""
-        message = _Message(self)
-        async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
-            async for chunk in chunks:
-                message.see(chunk)
-                yield chunk
-
     def fault(self, error: Exception) -> None:
         self._left(self._turns.step, error)
 
-    def begin(self, message: _Message, name: str, args: dict[str, Any], number: str) -> None:
+    def begin(self, message: Message, call: ToolCall) -> None:
         """Starts a call, unless an earlier one of the message may change what it reads."""
+        name, number = call["name"], str(call["id"])
         offered = self._turns.tools.get(name)
         if offered is None or number in self._ids:
             return
@@ -138,11 +70,20 @@ class Turn:
         if starts_runs(tool) or (tool.func is None and self._here.call.sync):
             return
         try:
-            given = tool._to_args_and_kwargs(args, number)
+            given = tool._to_args_and_kwargs(dict(call["args"]), number)
         except Exception:  # stock raises it, or lets the tool answer it
             return
         work = partial(_run, tool, given, sync=self._here.call.sync)
         self._drops.append(self._here.begin_early(_leaf(tool), ([given], work)))
+
+    def written(self, asked: Asked, message: Message) -> None:
+        """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""
+        engine = asked.on_engine and self._turns.trusted
+        if not engine or not message.calls or any(call["name"] not in self._turns.tools for call in message.calls):
+            return
+        here, begun = self._here, list[asyncio.Task[None]]()
+        here.post(lambda: begun.append(here.call.task(asked.warm(message), 0, 0.0, "next prompt", None)))
+        self._drops.append(lambda: here.post(lambda: [task.cancel() for task in begun]))
 
 
 class _Visits:
@@ -150,40 +91,6 @@ class _Visits:
 
     def __init__(self) -> None:
         self.last: dict[tuple[int, str], Turn] = {}
-
-
-class _Message:
-    """Reads the tool calls of one message. guarded, written: what its calls so far may do, and change."""
-
-    def __init__(self, here: Turn) -> None:
-        self._here = here
-        self._parts: dict[Any, dict[str, Any]] = {}
-        self.guarded = False
-        self.written = frozenset[int | str]()
-
-    def see(self, chunk: Any) -> None:
-        try:
-            for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
-                self._add(part, number)
-        except Exception as error:
-            self._here.fault(error)
-
-    def _add(self, part: Mapping[str, Any], number: int) -> None:
-        index = part.get("index")
-        kept = self._parts.setdefault(index if index is not None else (id(part), number), {})
-        for name in ("name", "args", "id"):
-            if part.get(name):
-                kept[name] = kept.get(name, "") + part[name]
-        text = kept.get("args", "")
-        if kept.get("over") or not (kept.get("name") and kept.get("id") and text.rstrip().endswith("}")):
-            return
-        try:
-            args = json.loads(text)
-        except ValueError:  # there is more to come
-            return
-        kept["over"] = True
-        if isinstance(args, dict):
-            self._here.begin(self, kept["name"], args, kept["id"])
 
 
 class _Left(Exception):

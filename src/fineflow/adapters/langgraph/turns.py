@@ -18,9 +18,11 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.steps import flat
 from fineflow.declare import Declaration, declaration
 
@@ -46,7 +48,8 @@ class Turns:
     """A node with a model, and the tools of the ``ToolNode`` that it leads to, by name.
 
     name: of the node, for display. graph: whose node it is. trusted: no code of the user's runs between the model's
-    answer and the tools, so that what tools read cannot change there.
+    answer and the tools, nor beside the model, so that what tools read cannot change there, nor the messages.
+    on_engine: the node's model is.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Turns:
     graph: Pregel[Any, Any, Any, Any]
     tools: dict[str, Offered]
     trusted: bool
+    on_engine: bool = False
 
     def early(self, name: str) -> Offered | None:
         """Returns a tool whose calls may start while the model writes."""
@@ -61,8 +65,9 @@ class Turns:
         return None if found is None or found.why or (found.reads and not self.trusted) else found
 
     @property
-    def any(self) -> bool:
-        return any(self.early(name) for name in self.tools)
+    def gains(self) -> bool:
+        """True if a tool may start early, or the next prompt may be prefilled while tools run."""
+        return any(self.early(name) for name in self.tools) or (self.trusted and self.on_engine)
 
     @property
     def stops(self) -> bool:
@@ -77,15 +82,17 @@ def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0)
             if isinstance(inner, Pregel) and depth < _DEPTH:
                 yield from turns_of(inner, f"{outer}{name}/", depth + 1)
     builder = getattr(graph, "builder", None)
-    if type(builder) is not StateGraph or _fans_out(builder):
+    if type(builder) is not StateGraph:
         return
+    alone = not _fans_out(builder)
     for name, node in graph.nodes.items():
         nodes = [each for each in map(graph.nodes.get, _behind(builder, name)) if each is not None]
         tools = _tools([part for each in nodes for part in flat(each.bound)])
         for step in flat(node.bound):
             if type(step) is RunnableCallable and tools:
-                found = Turns(f"{outer}{name}", step, graph, tools, _trusted(step))
-                if found.any:
+                trusted, on_engine = _looked_at(step)
+                found = Turns(f"{outer}{name}", step, graph, tools, trusted and alone, on_engine)
+                if found.gains:
                     yield found
 
 
@@ -101,7 +108,9 @@ def _fans_out(builder: Any) -> bool:
     """Returns True if several nodes may run at the same time: one of them may write what a tool reads."""
     starts = [start for start, _ in builder.edges]
     starts += [start for start, branches in builder.branches.items() for _ in branches]
-    return bool(builder.waiting_edges) or len(set(starts)) < len(starts)
+    if builder.waiting_edges or len(set(starts)) < len(starts) or any(node.ends for node in builder.nodes.values()):
+        return True
+    return not all(picks_one(each.path) for branches in builder.branches.values() for each in branches.values())
 
 
 def _tools(parts: Sequence[Any]) -> dict[str, Offered]:
@@ -136,8 +145,12 @@ def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
     return frozenset(each if isinstance(each, str) else id(each) for each in found)
 
 
-def _trusted(step: RunnableCallable) -> bool:
-    """Returns True if a node runs no functions of the user's: neither as the node, nor in what its functions hold."""
+def _looked_at(step: RunnableCallable) -> tuple[bool, bool]:
+    """Returns whether a node is trusted, and whether it holds a model on an engine.
+
+    Trusted is a function of packages that holds none of the user's, or a user's that only asks its model.
+    """
+    trusted, on_engine = True, False
     todo: list[tuple[Any, int]] = [(step.func, 0), (step.afunc, 0)]
     seen = set[int]()
     while todo:
@@ -147,16 +160,10 @@ def _trusted(step: RunnableCallable) -> bool:
             continue
         seen.add(id(func))
         if depth > _DEPTH or not of_package(func.__module__ or ""):
-            return False
-        held = [cell.cell_contents for cell in func.__closure__ or () if _filled(cell)]
+            trusted = trusted and depth == 0 and only_asks(func)
+            continue
+        held = [cell.cell_contents for cell in func.__closure__ or () if filled(cell)]
         held += [part for each in held if isinstance(each, list | tuple) for part in each]
         todo += [(each, depth + 1) for each in held if isinstance(each, FunctionType | MethodType)]
-    return True
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+        on_engine = on_engine or any(getattr(type(getattr(each, "bound", each)), QUEUED, False) for each in held)
+    return trusted, on_engine

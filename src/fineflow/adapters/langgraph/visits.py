@@ -32,9 +32,10 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import calls_of
-from fineflow.adapters.langgraph import tools_ahead
+from fineflow.adapters.langgraph import messages, tools_ahead
+from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
-from fineflow.adapters.langgraph.tools_ahead import Turn, turn
+from fineflow.adapters.langgraph.tools_ahead import Turn
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.values import INERT
@@ -124,7 +125,7 @@ def install() -> None:
     """Puts the wrappers around the methods that call the user's functions, once per process."""
     for kind, name in _CALLED:
         wrap_method(kind, name, _visiting, _avisiting)
-    tools_ahead.install()
+    messages.install()
 
 
 def _visiting(own: Any, name: str) -> Any:
@@ -162,13 +163,13 @@ def _calling(own: Any) -> Callable[..., Any]:
 
 @contextmanager
 def _leaving(taken: Turn | None) -> Iterator[None]:
-    before, around = active.set(None), turn.set(taken)
+    before, around = active.set(None), reader.set(taken)
     try:
         yield
     finally:
         with suppress(ValueError):  # closed in another context
             active.reset(before)
-            turn.reset(around)
+            reader.reset(around)
 
 
 _STAYING = nullcontext()
@@ -184,7 +185,7 @@ def _entered(
     if not isinstance(step, RunnableCallable):
         return _STAYING
     taken = _turn(shadows, step, args, named) if shadows.turns else None
-    return _STAYING if active.get() is None and turn.get() is taken is None else _leaving(taken)
+    return _STAYING if active.get() is None and reader.get() is taken is None else _leaving(taken)
 
 
 def _turn(shadows: GraphShadows, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:

@@ -1,0 +1,86 @@
+"""Functions of nodes and routers that are simple enough to know what they do not do, from their bytecode."""
+
+from __future__ import annotations
+
+import dis
+from types import CodeType, FunctionType
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import RunnableBinding, RunnableSequence
+
+from fineflow.adapters.core.recognition import of_package
+
+_OPERATIONS = (
+    "RESUME NOP CACHE COPY SWAP POP_TOP PUSH_NULL COPY_FREE_VARS LOAD_CONST LOAD_SMALL_INT LOAD_GLOBAL LOAD_DEREF "
+)
+_OPERATIONS += "LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST "
+_OPERATIONS += "STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST LOAD_METHOD LOAD_ATTR PRECALL KW_NAMES CALL CALL_KW "
+_OPERATIONS += "BUILD_LIST LIST_EXTEND BUILD_MAP BUILD_CONST_KEY_MAP BINARY_SUBSCR BINARY_OP RETURN_CONST RETURN_VALUE "
+_OPERATIONS += (
+    "RETURN_GENERATOR GET_AWAITABLE SEND YIELD_VALUE JUMP_BACKWARD_NO_INTERRUPT END_SEND CALL_INTRINSIC_1 RERAISE "
+)
+_OPERATIONS += "CLEANUP_THROW"
+_SIMPLE = frozenset(_OPERATIONS.split())
+_ASKS = frozenset({"invoke", "ainvoke", "bind_tools"})
+
+
+def only_asks(func: FunctionType) -> bool:
+    """Returns True if a function does no more than ask a model, with messages of the state and its own.
+
+    Straight code: no branch, no loop, no stores but to its own variables; no calls but of a model, and of message
+    classes.
+    """
+    calls = called = 0
+    for each in dis.get_instructions(func.__code__):
+        if each.opname not in _SIMPLE:
+            return False
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            if each.argval not in _ASKS:
+                return False
+            called += 1
+        if each.opname == "LOAD_GLOBAL":
+            value = func.__globals__.get(each.argval)
+            if not _harmless(value):
+                return False
+            called += isinstance(value, type)
+        calls += each.opname in ("CALL", "CALL_KW")
+    return calls <= called and all(_harmless(each.cell_contents) for each in func.__closure__ or () if filled(each))
+
+
+def _harmless(value: Any) -> bool:
+    """Returns True for models, texts, messages, and classes of messages of packages."""
+    if isinstance(value, type):
+        return issubclass(value, BaseMessage) and of_package(value.__module__)
+    return isinstance(value, str | BaseMessage) or _asks_a_model(value)
+
+
+def _asks_a_model(value: Any) -> bool:
+    if type(value) is RunnableBinding or (isinstance(value, RunnableBinding) and of_package(type(value).__module__)):
+        return _asks_a_model(value.bound)
+    if type(value) is RunnableSequence:
+        return all(isinstance(step, BasePromptTemplate) or _asks_a_model(step) for step in value.steps)
+    return isinstance(value, BaseChatModel)
+
+
+def picks_one(path: Any) -> bool:
+    """Returns True for a router that leads to one node at a time, or is LangChain's or LangGraph's own."""
+    func = getattr(path, "func", None) or getattr(path, "afunc", None)
+    if of_package(getattr(func, "__module__", None) or ""):
+        return True
+    if not isinstance(func, FunctionType):
+        return False
+    code = func.__code__
+    makes = any(each.opname.startswith(("BUILD_LIST", "BUILD_TUPLE", "LIST_")) for each in dis.get_instructions(code))
+    return not makes and "Send" not in code.co_names and not any(isinstance(each, CodeType) for each in code.co_consts)
+
+
+def filled(cell: Any) -> bool:
+    """Returns True if a closure cell has a value."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""The messages that chat models write in the nodes of a graph, looked at while they are written.
+
+The methods by which a model streams, or by which it makes its whole answer of a stream, have a wrapper, as those of
+components have (``entry_wrappers``). Outside of a ``Turn`` it reads one context variable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, nullcontext, suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+
+from fineflow.adapters.inner_calls.components import QUEUED
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.langchain.models.aggregating import aggregating
+from fineflow.runtime.loop.workers import in_thread
+
+
+class Reader(Protocol):
+    """Gets what a model writes."""
+
+    def begin(self, message: Message, call: ToolCall) -> None:
+        """Takes a call whose JSON is complete."""
+
+    def written(self, asked: Asked, message: Message) -> None:
+        """Takes a message that is complete."""
+
+    def fault(self, error: Exception) -> None:
+        """Takes note of a fault of ours."""
+
+
+reader: ContextVar[Reader | None] = ContextVar("fineflow_reader", default=None)
+"""Who reads the messages of models here."""
+
+
+def install() -> None:
+    """Looks at the messages of chat models, from now on, where there is a reader."""
+    wrap_method(BaseChatModel, "_generate_with_cache", _asking, _aasking)
+    wrap_method(BaseChatModel, "_agenerate_with_cache", _asking, _aasking)
+
+
+def _asking(own: Any, name: str) -> Any:
+    def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        _look_at(model)
+        return own.__get__(model, type(model))(*args, **named)
+
+    return method
+
+
+def _aasking(own: Any, name: str) -> Any:
+    async def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        _look_at(model)
+        return await own.__get__(model, type(model))(*args, **named)
+
+    return method
+
+
+def _look_at(model: Any) -> None:
+    """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
+    if reader.get() is None:
+        return
+    row, kind = aggregating(model), type(model)
+    names = ("_stream", "_astream") if row is None else (row.source, row.asource)
+    for name, made in zip(names, (_seen, _aseen), strict=True):
+        if getattr(kind, name) is not getattr(BaseChatModel, name, None):
+            wrap_method(kind, name, made)
+
+
+def _seen(own: Any, name: str) -> Any:
+    def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        found, chunks = reader.get(), own.__get__(model, type(model))(*args, **named)
+        return chunks if found is None else _read(chunks, found, Asked(model, args, named))
+
+    return method
+
+
+def _aseen(own: Any, name: str) -> Any:
+    def method(model: Any, /, *args: Any, **named: Any) -> Any:
+        found, chunks = reader.get(), own.__get__(model, type(model))(*args, **named)
+        return chunks if found is None else _aread(chunks, found, Asked(model, args, named))
+
+    return method
+
+
+def _read(chunks: Any, here: Reader, asked: Asked) -> Iterator[Any]:
+    message = Message(here)
+    with closing(chunks) if hasattr(chunks, "close") else nullcontext():
+        for chunk in chunks:
+            message.see(chunk)
+            yield chunk
+    here.written(asked, message)
+
+
+async def _aread(chunks: Any, here: Reader, asked: Asked) -> AsyncIterator[Any]:
+    message = Message(here)
+    async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
+        async for chunk in chunks:
+            message.see(chunk)
+            yield chunk
+    here.written(asked, message)
+
+
+class Asked(NamedTuple):
+    """A request to a chat model: the arguments of ``_stream``."""
+
+    model: Any
+    args: Sequence[Any]
+    named: Mapping[str, Any]
+
+    @property
+    def on_engine(self) -> bool:
+        return bool(getattr(type(self.model), QUEUED, False))
+
+    async def warm(self, message: Message) -> None:
+        """Prefills the prompt that continues with the answer of the first tool."""
+        messages = self.args[0] if self.args else self.named["messages"]
+        first = message.calls[0]
+        answer = ToolMessage("", name=first["name"], tool_call_id=first["id"])
+        said = [*messages, AIMessage(message.text, tool_calls=message.calls), answer]
+        tools = self.named.get("tools")
+        with suppress(Exception):  # what cannot be rendered, or the engine refuses, stock's request will show
+            text = await in_thread(lambda: self.model.prompt_text(said, open_ended=True, tools=tools))
+            await self.model.awarm(text)
+
+
+class Message:
+    """Reads the tool calls of one message.
+
+    calls, text: what it consists of so far. guarded, written: what its calls so far may do, and change.
+    """
+
+    def __init__(self, here: Reader) -> None:
+        self._here = here
+        self._parts: dict[Any, dict[str, Any]] = {}
+        self.calls: list[ToolCall] = []
+        self.text = ""
+        self.guarded = False
+        self.written = frozenset[int | str]()
+
+    def see(self, chunk: Any) -> None:
+        try:
+            self.text += chunk.text
+            for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
+                self._add(part, number)
+        except Exception as error:
+            self._here.fault(error)
+
+    def _add(self, part: Mapping[str, Any], number: int) -> None:
+        index = part.get("index")
+        kept = self._parts.setdefault(index if index is not None else (id(part), number), {})
+        for name in ("name", "args", "id"):
+            if part.get(name):
+                kept[name] = kept.get(name, "") + part[name]
+        text = kept.get("args", "")
+        if kept.get("over") or not (kept.get("name") and kept.get("id") and text.rstrip().endswith("}")):
+            return
+        try:
+            args = json.loads(text)
+        except ValueError:  # there is more to come
+            return
+        kept["over"] = True
+        if isinstance(args, dict):
+            self.calls.append({"name": kept["name"], "args": args, "id": kept["id"], "type": "tool_call"})
+            self._here.begin(self, self.calls[-1])
