@@ -15,9 +15,10 @@ _ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUP
 
 
 class Code(NamedTuple):
-    """A decoded code object, without instructions that do nothing. targets: where each instruction jumps to, or -1. following: where each may go on.
+    """A decoded code object, without instructions that do nothing.
 
-    rules: what each instruction does, once a frame has looked it up.
+    targets: where each instruction jumps to, or -1. following: where each may go on. rules: what each instruction does,
+    once a frame has looked it up.
     """
 
     instructions: tuple[Instruction, ...]
