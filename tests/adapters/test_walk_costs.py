@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableLambda
+from langgraph.graph import END, START, StateGraph
 
 import fineflow
 from fineflow.adapters.inner_calls import walk_costs
@@ -53,6 +54,23 @@ def test_long_loops_are_walked_less_and_less_often(walks: list[Any]) -> None:
     for _ in range(64):
         fast.invoke("a")
     assert len(walks) - before <= 3
+
+
+def test_nodes_of_graphs_are_walked_less_and_less_often_too(walks: list[Any]) -> None:
+    ask = function(FakeChat(), 100_000)
+
+    def node(state: dict[str, Any]) -> dict[str, Any]:
+        return {"found": ask(state["text"])}
+
+    graph = StateGraph(dict)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+    fast: Any = fineflow.optimize(graph.compile(), strict=True)
+    for _ in range(40):
+        assert fast.invoke({"text": "a"}) == {"found": ["ok"] * 3}
+    assert 3 <= len(walks) <= 9
+    assert {each.__name__ for each in walks} == {"node"}
 
 
 def test_eager_walks_are_always_made(walks: list[Any]) -> None:

@@ -138,7 +138,9 @@ def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None
 def streaming_handlers(config: RunnableConfig | None) -> bool:
     """Returns True if a handler, in a config or around, makes chat models stream inside ``invoke``."""
     for found in (config, var_child_runnable_config.get()):
-        callbacks: Any = (found or {}).get("callbacks") or ()
-        if any(isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)):
+        callbacks: Any = found.get("callbacks") if found else None
+        if callbacks and any(
+            isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)
+        ):
             return True
     return False

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 from fineflow.adapters.analysis.bytecode import Instruction, decode
 
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+_NOTHING = frozenset({"NOP", "RESUME", "PRECALL", "EXTENDED_ARG", "CACHE", "COPY_FREE_VARS"})
 _ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 
 
 class Code(NamedTuple):
-    """A decoded code object. targets: where each instruction jumps to, or -1. following: where each may go on.
+    """A decoded code object, without instructions that do nothing.
 
-    rules: what each instruction does, once a frame has looked it up.
+    targets: where each instruction jumps to, or -1. following: where each may go on. rules: what each instruction does,
+    once a frame has looked it up.
     """
 
     instructions: tuple[Instruction, ...]
@@ -33,8 +35,13 @@ class Code(NamedTuple):
 @functools.lru_cache(4096)
 def decoded(code: CodeType) -> Code:
     """Returns the instructions of a code object and their successors."""
-    instructions = decode(code)
-    index = {ins.offset: number for number, ins in enumerate(instructions)}
+    index: dict[int, int] = {}
+    kept: list[Instruction] = []
+    for ins in decode(code):
+        index[ins.offset] = len(kept)
+        if ins.name not in _NOTHING:
+            kept.append(ins)
+    instructions = tuple(kept)
     targets, following = [], []
     for number, ins in enumerate(instructions):
         target = index[ins.value] if "JUMP" in ins.name or ins.name in ("FOR_ITER", "SEND") else -1

@@ -57,18 +57,14 @@ class Frame:
         """Walks on until one of these instructions would be next."""
         walk, instructions, rules = self.walk, self._decoded.instructions, self._decoded.rules
         if len(rules) < len(instructions):
-            rules[:] = [RULES.get(ins.name) for ins in instructions]
-        while self.at not in stops:
-            walk.left -= 1
-            if not walk.left & 255 or walk.left < 0:
+            rules[:] = [RULES.get(ins.name, _unknown) for ins in instructions]
+        while (at := self.at) not in stops:  # the few lines that take most of the time of walks
+            walk.left = left = walk.left - 1
+            if left < 0 or not left & 255:
                 walk.spend(0)
-            self.number = self.at
-            self.instruction = ins = instructions[self.at]
-            rule = rules[self.at]
-            self.at += 1
-            if rule is None:
-                raise Stop(f"uses {ins.name}")
-            rule(self, ins)
+            self.number, self.at = at, at + 1
+            self.instruction = ins = instructions[at]
+            rules[at](self, ins)
 
     # --- branches ---------------------------------------------------------------------------------------------------
 
@@ -151,6 +147,10 @@ class Frame:
             if name in scope:
                 return scope[name]
         raise Stop(f"reads {name}, which is not defined")
+
+
+def _unknown(f: Frame, ins: Instruction) -> None:
+    raise Stop(f"uses {ins.name}")
 
 
 _REST, _NAMED_REST = 0x04, 0x08

@@ -105,8 +105,11 @@ class Admission:
 
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, None
-        if before is None or any(var.get() is not value for var, value in self._values):
-            return  # Python collects the coroutine in some other context: there is nothing to reset
+        if before is None:
+            return
+        for var, value in self._values:
+            if var.get() is not value:
+                return  # Python collects the coroutine in some other context: there is nothing to reset
         for (var, _value), value in zip(self._values, before, strict=True):
             var.set(value)
 

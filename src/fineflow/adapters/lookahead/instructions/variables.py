@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
 
 
-@rule("NOP RESUME PRECALL EXTENDED_ARG CACHE COPY_FREE_VARS")
-def _nothing(f: Frame, ins: Instruction) -> None:
-    pass
-
-
 @rule("LOAD_CONST")
 def _constant(f: Frame, ins: Instruction) -> None:
     f.push(ins.value)
