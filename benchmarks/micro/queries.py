@@ -1,11 +1,9 @@
-"""Many concurrent queries of a graph of twelve primitives, on fakes without latency: time and memory of each.
+"""Many concurrent queries of a graph of twelve primitives, on fakes without latency: the time of each.
 
 The overhead is the additional processor time of the optimized chain over stock on the same fakes: the graph, the
 shadow, the claims, and the pure work that both sides do (prompts, parsers). It is divided by all primitives of all
 queries. Python's garbage collector is on, as for users; one figure has it off to show its share: it repeatedly visits
 all live objects, so its cost grows with the number of queries in flight.
-
-Memory is the memory of a query that waits for its last model call, measured while all queries wait at a gate.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import fineflow
-from benchmarks.micro.measure import Found, Held, calls_of_fineflow, held_meanwhile, in_turns, processor_seconds
+from benchmarks.micro.measure import Found, calls_of_fineflow, in_turns, processor_seconds
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 from fineflow.testing.leaks import Left, settled
@@ -30,7 +28,7 @@ from fineflow.testing.leaks import Left, settled
 PRIMITIVES = 12
 BOUND = 60e-6  # seconds of overhead per primitive
 AT_ONCE = (1, 100, 1000)
-IN_FLIGHT = 300  # queries whose memory is measured
+TURNS = 4  # measurements for each run, of fewer queries than the most
 SEQUENTIAL = 50  # queries one after the other, for the figure of one at once
 TEXTS = [f"The harbour of town {i} was built {i} hundred years ago." for i in range(4)]
 
@@ -79,28 +77,8 @@ def seconds(runnable: Runnable[Any, Any], queries: int, *, collector: bool) -> f
         gc.enable()
 
 
-def memory(queries: int, *, optimized: bool) -> Held:
-    """Returns the memory of a query in flight, the caller's tasks included."""
-    gate = Gate()
-    runnable = fineflow.optimize(chain(gate), strict=True) if optimized else chain(gate)
-
-    async def measure() -> Held:
-        gate.open()
-        await ask(runnable, 10)  # creates what is kept after the first call
-        gate.close()
-        arrived = gate.arrivals
-        held, asking = await held_meanwhile(
-            lambda: ask(runnable, queries), lambda: gate.arrived(arrived + queries, timeout=120)
-        )
-        gate.open()
-        await asking
-        return Held(held.size / queries, held.blocks / queries)
-
-    return asyncio.run(measure())
-
-
 def measured(runs: int, at_once: tuple[int, ...] = AT_ONCE) -> Found:
-    """Measures the overhead per primitive and the memory of a query in flight."""
+    """Measures the overhead per primitive."""
     primitives = len(fineflow.explain(chain()).e_graph.primitives)
     assert primitives == PRIMITIVES, f"the graph of the benchmark has {primitives} primitives"
     stock, found = chain(), Found()
@@ -111,7 +89,7 @@ def measured(runs: int, at_once: tuple[int, ...] = AT_ONCE) -> Found:
         pair = in_turns(
             lambda queries=queries, on=collector: seconds(stock, queries, collector=on),
             lambda queries=queries, on=collector: seconds(mine, queries, collector=on),
-            runs,
+            runs if queries == most else runs * TURNS,
         )
         each = (pair.ratio - 1) * pair.stock / PRIMITIVES
         shown = f"{pair.stock * 1e6:,.0f} and {pair.mine * 1e6:,.0f} us a query, {each * 1e6:.1f} us a primitive"
@@ -123,11 +101,6 @@ def measured(runs: int, at_once: tuple[int, ...] = AT_ONCE) -> Found:
     for queries in at_once[:2]:
         calls = calls_of_fineflow(lambda queries=queries: asyncio.run(ask(mine, queries)))
         found.add(f"calls, {queries:,} at once", calls / queries / PRIMITIVES, "calls of fineflow per primitive")
-    one, other = (memory(min(most, IN_FLIGHT), optimized=optimized) for optimized in (False, True))
-    shown = f"{one.size / 1024:.1f} and {other.size / 1024:.1f} KiB"
-    found.add("memory of a query in flight", other.size / one.size, "fineflow / stock", shown)
-    shown = f"{one.blocks:.0f} and {other.blocks:.0f} blocks"
-    found.add("allocations of a query in flight", other.blocks / one.blocks, "fineflow / stock", shown)
     nothing = settled()
     found.aims[f"nothing is left afterwards: {nothing}"] = nothing == Left()
     return found

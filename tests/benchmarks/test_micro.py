@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.micro import batching, measure, program, queries, record
+from benchmarks.micro import batching, measure, memory, program, queries, record
 from benchmarks.micro.measure import Figure, Found
 from benchmarks.micro.record import RecordError
 
 import fineflow
+from fineflow.testing import virtual_threads
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,11 +168,18 @@ from benchmarks.micro import queries
 found = queries.measured(1, (1, 100))
 print([each.name for each in found.figures])
 assert [held for text, held in found.aims.items() if text.startswith("nothing is left")] == [True], found.aims
-assert queries.memory(100, optimized=True).size < 150 * 1024
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "processor time, 100 at once" in done.stdout and "memory of a query in flight" in done.stdout
+    assert "processor time, 100 at once" in done.stdout
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="virtual time for threads needs /proc")
+def test_memory_is_measured_when_nothing_runs_any_more() -> None:
+    """The same in two measurements, however busy the machine is, but for what caches keep."""
+    one, other = (memory.memory(20, optimized=True) for _ in range(2))
+    assert one.size == pytest.approx(other.size, rel=0.1) and one.size < 150 * 1024
+    assert one.blocks == pytest.approx(other.blocks, rel=0.1) and one.blocks > 100
 
 
 @pytest.mark.slow

@@ -46,14 +46,19 @@ def sharing(p: Primitive, run: Execution) -> Callable[[], Awaitable[object]]:
     name = p.params.get("shares", "")
     decode = name in run.graph and run.graph[name].op in (Op.DECODE, Op.PARTIAL_DECODE)
     found = prefilled(name, run) if decode else run.call.memory(UnderWay).get(name)
-    if decode and found is not None:
+    if found is None:
+        return _at_once
+    if decode:
         run.ended(name, lambda: set_done(found))  # also if it never starts, because its prompt failed
 
     async def ended() -> None:
-        if found is not None:
-            await asyncio.wait([found])  # also returns if it failed
+        await asyncio.wait([found])  # also returns if it failed
 
     return ended
+
+
+async def _at_once() -> None:
+    """Waits for nothing."""
 
 
 def prefilled(name: str, run: Execution) -> asyncio.Future[object]:

@@ -112,7 +112,7 @@ class Optimized(Planned):
             self.__wrapped__,
             input,
             config,
-            lambda runs: getattr(runs, entry)(input, config, **kwargs),
+            partial(_enter, entry, input, config, kwargs),
             sync=sync,
             streaming=streaming,
             limit=limit,
@@ -209,6 +209,10 @@ class Optimized(Planned):
             lambda runs: getattr(runs, entry)(inputs, config, return_exceptions=return_exceptions, **kwargs),
             sync=sync,
         )
+
+
+def _enter(entry: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any], runs: Any) -> Any:
+    return getattr(runs, entry)(input, config, **kwargs)
 
 
 def _plain(config: RunnableConfig | None) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
@@ -52,27 +53,50 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     if not chat and run.call.streaming and not p.meta["invoked"]:
         raise LeftToStock("stock streams plain LLMs itself")
 
-    shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
-    parts = parts_of(p, run)
-
-    async def start(entry: Entry) -> Any:
-        await shared()
-        request_context.parts.set(parts)
-        recorder: Recorder = entry.reports
-        recorder.silence()
-        async with run.slot(p, entry) as slot:
-            entry.running()
-            if streams:
-                chunks = priority.pieces(p, options, lambda given: _chunks(model, prompt, stop, given, run))
-                return await _consume(entry, chunks, None if run.needed(p) else slot, first)
-            return await priority.answer(p, options, lambda given: _generate(model, prompt, stop, given, recorder, run))
-
+    start = _Decode(p, prompt, stop, options, run, streams=streams)
     work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, in_slot=False)
     if work.reports is None:
         work.reports = Recorder(model)
-    if first is not None:
-        work.done.add_done_callback(lambda _: set_done(first))
-    return Work(work, lambda result: _message(model, work, result))
+    if start.first is not None:
+        work.done.add_done_callback(partial(_set_done, start.first))
+    return Work(work, partial(_message, model, work))
+
+
+class _Decode:
+    """Starts one decode. An object with slots: of a closure, Python's garbage collector would visit every cell."""
+
+    __slots__ = ("first", "options", "p", "parts", "prompt", "recorder", "run", "shared", "stop", "streams")
+
+    def __init__(
+        self, p: Primitive, prompt: Any, stop: Any, options: Mapping[str, Any], run: Execution, *, streams: bool
+    ) -> None:
+        self.p, self.prompt, self.stop, self.options, self.run = p, prompt, stop, options, run
+        self.shared, self.parts, self.streams = sharing(p, run), parts_of(p, run), streams
+        self.first = prefilled(p.name, run) if p.meta.get("leads") else None
+        self.recorder: Recorder | None = None
+
+    async def __call__(self, entry: Entry) -> Any:
+        await self.shared()
+        request_context.parts.set(self.parts)
+        self.recorder = entry.reports
+        entry.reports.silence()
+        async with self.run.slot(self.p, entry) as slot:
+            entry.running()
+            if self.streams:
+                chunks = priority.pieces(self.p, self.options, self.chunks)
+                return await _consume(entry, chunks, None if self.run.needed(self.p) else slot, self.first)
+            return await priority.answer(self.p, self.options, self.generate)
+
+    def chunks(self, options: Any) -> AsyncGenerator[Any, None]:
+        return _chunks(self.p.component, self.prompt, self.stop, options, self.run)
+
+    def generate(self, options: Any) -> Awaitable[Any]:
+        assert self.recorder is not None
+        return _generate(self.p.component, self.prompt, self.stop, options, self.recorder, self.run)
+
+
+def _set_done(first: Any, _: Any) -> None:
+    set_done(first)
 
 
 def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Execution) -> bool:
@@ -97,7 +121,7 @@ async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: 
     if takes_manager(method):
         manager["run_manager"] = recorder.llm(sync=sync)
     if sync:
-        answer = in_thread(lambda: method(prompt, stop=stop, **manager, **options))
+        answer = in_thread(partial(method, prompt, stop=stop, **manager, **options))  # no cells, for async calls either
     else:
         answer = method(prompt, stop=stop, **manager, **options)
     # A call must not end while its thread is in a single-threaded LLM: the user may call the LLM next.
