@@ -147,7 +147,7 @@ notebook: $(READY)
 	@$(BIN)/jupyter lab benchmarks/notebooks/$(NOTEBOOK).ipynb
 
 bench-scripts: $(READY)
-	@for b in overhead planning first_calls passes scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps ingestion sessions assistant "assistant --ablation"; do \
+	@for b in overhead planning first_calls passes splits scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps ingestion sessions assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)
