@@ -151,7 +151,7 @@ micro: $(READY)
 	@$(BIN)/python -m benchmarks micro $(or $(ARGS),--check)
 
 bench-scripts: $(READY)
-	@for b in first_calls passes scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps peers ingestion sessions assistant "assistant --ablation"; do \
+	@for b in first_calls passes splits scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps peers ingestion sessions assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)

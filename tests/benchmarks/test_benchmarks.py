@@ -93,6 +93,11 @@ def test_every_pass_saves_what_it_says(tmp_path: Path) -> None:
     assert "emulated engines, virtual seconds" in shown
 
 
+def test_splits_of_prompts_pay_where_another_engine_is_waited_for(tmp_path: Path) -> None:
+    shown, figures = run("splits", tmp_path=tmp_path)
+    assert all(figures["checks"].values()), shown
+
+
 def test_apps_in_plain_python_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     shown, figures = run("user_code", tmp_path=tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agent_cases import FOUR, Agent, ran
-from graph_cases import plain
+from benchmarks.peers.plain import plain
 from langchain.agents.middleware import wrap_model_call
 from langchain_core.tools import tool
 
