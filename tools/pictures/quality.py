@@ -13,8 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 250, 62, 52
 SHORT = {"map_rerank": "rerank", "map_reduce": "reduce", "stuff": "stuff"}
 CHOOSING = {
     "by complexity (AdaptiveRAG)": ("by complexity", 11, 18, ""),
-    "adaptive, no summaries, middle": ("without summaries, middle", -11, -6, "end"),
-    "adaptive, no summaries": ("without summaries", 11, -6, ""),
+    "adaptive, calibrated": ("calibrated", -11, -6, "end"),
     "adaptive": ("adaptive", 11, -6, ""),
 }
 """What chooses for each question: its label, and where that is."""
