@@ -121,7 +121,7 @@ docs: $(DOCS)
 pictures: $(READY)
 	@mkdir -p .cache
 	@$(BIN)/python -m benchmarks.community_apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
-	@$(BIN)/python -m tools.pictures .cache/apps.json --quality benchmarks/notebooks/adaptive_quality.json
+	@$(BIN)/python -m tools.pictures .cache/apps.json --quality benchmarks/notebooks/adaptive_quality.json --adaptive benchmarks/notebooks/adaptive.json
 
 # Every application alone and under load, each pass off, and each policy.
 PASSES = $(shell $(BIN)/python -c "from fineflow.passes import PASSES; print(*('fineflow-without-' + p.__name__ for p in PASSES))")

@@ -26,7 +26,7 @@ RATES = {"Squad": 4.0, "Musique": 1.0, "FinSec": 0.6, "QMSUM": 0.5}  # queries p
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=1)
     parser.add_argument("--dataset", choices=RATES, action="append", help="one of them (default: all)")
-    parser.add_argument("--queries", type=positive, default=80, help="queries of each run (80)")
+    parser.add_argument("--queries", type=positive, default=60, help="queries of each run (60)")
     parser.add_argument("--times", type=float, default=1.0, help="times the rate of each dataset (1)")
     parser.add_argument(
         "--rates", action="store_true", help="search for the rate at equal delay, too: some minutes more"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from adaptive_kit import HARD, QUESTION, SEVERAL, SINGLE, Asked, Model
+from adaptive_kit import HARD, QUESTION, QUICK, SEVERAL, SINGLE, Asked, Model
 from llama_index.core import VectorStoreIndex
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.schema import TextNode
@@ -19,7 +22,7 @@ from fineflow.adaptation.memory import reader
 from fineflow.engines import EmulatedEmbedding, EmulatedLLM, LLMProfile
 from fineflow.errors import PlanningError
 from fineflow.llamaindex import EngineEmbedding, EngineLLM
-from fineflow.protocols import Measured, Sampling
+from fineflow.protocols import Delta, Measured, Sampling
 from fineflow.testing import virtual, virtual_threads
 
 
@@ -88,6 +91,42 @@ def test_an_llm_of_llamaindex_profiles() -> None:
     engine.query(QUESTION)
     assert engine.last.space_from == "profile"
     assert engine.last.space.num_chunks == (2, 6)
+
+
+class Telling(EmulatedLLM):
+    """Gives all tokens of an answer the probability that ``sure`` says for it."""
+
+    def __init__(self, answer: Callable[[str], str], sure: Callable[[str], float]) -> None:
+        super().__init__(answer, QUICK)
+        self._sure = sure
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, **kwargs: Any) -> AsyncGenerator[Delta, None]:
+        logprob = math.log(self._sure(self.answer(self._text(tokens))))
+        async for delta in super().generate(tokens, sampling, **kwargs):
+            yield replace(delta, logprobs=tuple(replace(each, logprob=logprob) for each in delta.logprobs))
+
+
+def test_an_unsure_llm_of_llamaindex_is_not_believed() -> None:
+    said = '{"complexity": "low", "joint_reasoning": true, "pieces": 2}'
+    profiler = EngineLLM(engine=Telling(lambda prompt: said, lambda answer: 0.8))
+    engine = fineflow.adaptive(engine_of(Model()), profiler=profiler)
+    engine.query(QUESTION)
+    assert engine.last.space_from == "default"
+    assert engine.last.confidence == pytest.approx(0.8)
+    assert engine.last.problem == "confidence 0.80 is below 0.90"
+
+
+def test_map_rerank_takes_the_most_confident_answer() -> None:
+    def answer(prompt: str) -> str:
+        return f"it is {prompt.split('Passage ')[1].split()[0]}"
+
+    model = Model()
+    model.engine = Telling(answer, lambda text: 0.9 if text == "it is 2" else 0.5)
+    nodes = [TextNode(text=f"Passage {i} of bridges.") for i in range(20)]
+    index = VectorStoreIndex(nodes, embed_model=EngineEmbedding(engine=EmulatedEmbedding()))
+    made = index.as_query_engine(llm=EngineLLM(engine=model.engine, max_tokens=64))
+    found = fineflow.adaptive(made, profiler=Asked(SINGLE)).configured(Configuration(20, "map_rerank")).query(QUESTION)
+    assert str(found) == "it is 2"
 
 
 def asked(engine: Any) -> Any:

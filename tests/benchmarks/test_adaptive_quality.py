@@ -23,6 +23,7 @@ from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
 from benchmarks.adaptive_quality.systems import GRID, Reply, Tuned
 from benchmarks.adaptive_quality.verdict import frontier, judge
+from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.quality import label, quality_chart
 from tools.pictures.svg import PALETTES
 
@@ -343,6 +344,19 @@ def test_the_chart_of_the_documentation_shows_the_kept_figures() -> None:
         assert shown == quality_chart(figures, palette), "draw it again: make pictures"
     for name in ("stuff 4", "adaptive", "by complexity"):
         assert f">{name}</text>" in shown
+
+
+def test_the_charts_of_the_emulated_comparison_show_the_kept_figures() -> None:
+    datasets = json.loads((ROOT / "benchmarks/notebooks/adaptive.json").read_text(encoding="utf-8"))["datasets"]
+    said = (ROOT / "docs/adaptive.md").read_text(encoding="utf-8")
+    for palette in PALETTES:
+        for name, draw in (("frontier", frontier_chart), ("ablation", ablation_chart)):
+            shown = (ROOT / f"docs/images/adaptive-{name}-{palette.name}.svg").read_text(encoding="utf-8")
+            assert shown == draw(datasets, palette), "draw it again: make pictures"
+    for name, found in datasets.items():
+        row = next(line for line in said.splitlines() if line.startswith(f"| {name}, {found['rate']:g} |"))
+        assert f"| {found['ratio']:.2f} |" in row
+        assert f"{found['rates'][1] / found['rate']:.2f} times" in row
 
 
 @pytest.mark.parametrize("name", [str(each) for each in GRID])

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.browser import FOUND, browser
+from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.architecture import architecture
 from tools.pictures.badges import badges
 from tools.pictures.chart import chart
@@ -55,12 +56,20 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="what python -m benchmarks.adaptive_quality --json FILE has written",
     )
+    parser.add_argument(
+        "--adaptive", type=Path, metavar="FILE", help="what python -m benchmarks.adaptive --json FILE has written"
+    )
     given = parser.parse_args(argv)
     FOLDER.mkdir(exist_ok=True)
     found = drawings(json.loads(given.figures.read_text())["seconds"])
     if given.quality is not None:
         figures = json.loads(given.quality.read_text())
         found |= {f"quality-{palette.name}": quality_chart(figures, palette) for palette in PALETTES}
+    if given.adaptive is not None:
+        datasets = json.loads(given.adaptive.read_text())["datasets"]
+        for palette in PALETTES:
+            found[f"adaptive-frontier-{palette.name}"] = frontier_chart(datasets, palette)
+            found[f"adaptive-ablation-{palette.name}"] = ablation_chart(datasets, palette)
     for name, svg in found.items():
         (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
     if FOUND is None:

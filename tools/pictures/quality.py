@@ -15,16 +15,18 @@ CHOOSING = {
     "by complexity (AdaptiveRAG)": ("by complexity", 11, 18, ""),
     "adaptive, no summaries, middle": ("without summaries, middle", -11, -6, "end"),
     "adaptive, no summaries": ("without summaries", 11, -6, ""),
+    "adaptive, calibrated": ("calibrated", -11, -6, "end"),
     "adaptive": ("adaptive", 11, -6, ""),
 }
-"""What chooses for each question: its label, and where that is."""
+"""What chooses for each question, where the figures have it: its label, and where that is."""
 
 
 def quality_chart(figures: Mapping[str, Any], palette: Palette) -> str:
     """Returns the SVG: fixed configurations with their frontier, and what chooses for each question."""
     systems = figures["systems"]
     points = {name: (each["delay_s"], each["f1"]) for name, each in systems.items()}
-    ends = [f1 for name in CHOOSING for f1 in systems[name]["f1_interval"]]
+    choosing = {name: where for name, where in CHOOSING.items() if name in systems}
+    ends = [f1 for name in choosing for f1 in systems[name]["f1_interval"]]
     place = _Scale(points, ends)
     count = sum(1 for name in systems if name.startswith(tuple(SHORT)))
     drawing = Drawing(WIDTH, HEIGHT, f"Token F1 over mean delay of {count} fixed configurations and adaptive.", palette)
@@ -42,7 +44,7 @@ def quality_chart(figures: Mapping[str, Any], palette: Palette) -> str:
             _dot(drawing, x, y, 4, palette.stock)
             if name in figures["frontier"]:
                 drawing.text(x + 8, y + 14, label(name), size=11, colour=palette.muted)
-    for name, (short, dx, dy, anchor) in CHOOSING.items():
+    for name, (short, dx, dy, anchor) in choosing.items():
         x, y = place(points[name])
         colour = palette.muted if name.startswith("by complexity") else palette.ours
         _interval(drawing, place, systems[name], colour)

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
@@ -77,8 +78,8 @@ def _asking(model: Any) -> Callable[[str], Any]:
         ask: Callable[[str], Any] = model.ainvoke
         return ask
     if hasattr(model, "acomplete"):
-        complete: Callable[[str], Any] = model.acomplete
-        return complete
+        complete: Callable[..., Any] = model.acomplete
+        return partial(complete, logprobs=0) if getattr(model, "engine", None) is not None else complete
     function: Callable[[str], Any] = model
     if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
         return function

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -21,7 +22,7 @@ from fineflow.backends.transformers import TransformersEngine
 from fineflow.engines import EmulatedLLM
 from fineflow.langchain import ChatEngine
 from fineflow.llamaindex import EngineLLM
-from fineflow.protocols import Message
+from fineflow.protocols import Delta, Message, TokenLogprob
 from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate
@@ -91,6 +92,31 @@ def test_settings_of_the_call_win_and_unknown_ones_are_named() -> None:
     assert llm._sampling({"min_p": 0.5}).min_p == 0.5
     with pytest.raises(ValueError, match=r"EngineLLM takes no argument n_best; it takes choices, extra"):
         llm.stream_complete("x", n_best=3)
+
+
+class Unsure(GatedLLM):
+    """Gives each token the probability 0.5, and its likeliest alternative, "no", 0.25."""
+
+    async def generate(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Delta, None]:
+        async for delta in super().generate(*args, **kwargs):
+            told = [TokenLogprob(each.token, -0.7, ((each.token, -0.7), ("no", -1.4))) for each in delta.logprobs]
+            yield replace(delta, logprobs=tuple(told))
+
+
+async def test_a_response_has_the_logprobs_that_were_asked_for() -> None:
+    llm = EngineLLM(engine=Unsure("one two"))
+    streamed = list(llm.stream_complete("x", logprobs=1))
+    assert [each.logprobs is None for each in streamed] == [True, False]
+    for found in (
+        llm.complete("x", logprobs=1),
+        llm.chat(ASKED, logprobs=1),
+        await llm.acomplete("x", logprobs=1),
+        await llm.achat(ASKED, logprobs=1),
+        streamed[-1],
+    ):
+        rows = [[(each.token, each.logprob) for each in row] for row in found.logprobs]
+        assert rows == [[("one ", -0.7), ("no", -1.4)], [("two", -0.7), ("no", -1.4)]]  # the chosen one first
+    assert llm.complete("x").logprobs is None
 
 
 def test_what_is_not_text_is_refused() -> None:

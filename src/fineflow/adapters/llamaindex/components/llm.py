@@ -16,6 +16,7 @@ from llama_index.core.base.llms.types import (
     CompletionResponseAsyncGen,
     CompletionResponseGen,
     LLMMetadata,
+    LogProb,
     MessageRole,
     TextBlock,
 )
@@ -25,7 +26,7 @@ from llama_index.core.llms.llm import LLM
 from pydantic import Field, SkipValidation, field_validator
 
 from fineflow.adapters.core import decoding
-from fineflow.protocols import Delta, LLMEngine, Message, Sampling
+from fineflow.protocols import Delta, LLMEngine, Message, Sampling, TokenLogprob
 
 _SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 _SAMPLING = frozenset(field.name for field in fields(Sampling))
@@ -41,8 +42,9 @@ class EngineLLM(LLM):
     a completion is already formatted.
 
     temperature 0 is greedy; top_k 0 means all tokens; stop: strings before which the output ends. A call may pass any
-    field of ``fineflow.protocols.Sampling`` by keyword. context_window: tokens of prompt and output together, to which
-    synthesizers pack their prompts.
+    field of ``fineflow.protocols.Sampling`` by keyword. With ``logprobs`` (0, or the number of alternatives) the
+    response has them, the chosen token first; if it is streamed, its last piece. context_window: tokens of prompt and
+    output together, to which synthesizers pack their prompts.
 
     Raises ValueError for arguments that are not fields of ``Sampling``, and for content that is not text.
     """
@@ -183,12 +185,13 @@ class EngineLLM(LLM):
         text = self.prompt_text(prompt)
 
         def responses() -> Iterator[CompletionResponse]:
-            said, count = "", 0
+            said, count, told = "", 0, list[TokenLogprob]()
             deltas: Any = decoding.decode(self.engine, lambda: text, sampling)
             with closing(deltas):
                 for delta in deltas:
                     said, count = said + delta.text, count + len(delta.tokens)
-                    yield self._response(said, delta, count)
+                    told += delta.logprobs
+                    yield self._response(said, delta, count, told)
 
         return responses()  # type: ignore[return-value]
 
@@ -197,11 +200,12 @@ class EngineLLM(LLM):
         text = self.prompt_text(prompt)
 
         async def responses() -> AsyncGenerator[CompletionResponse, None]:
-            said, count = "", 0
+            said, count, told = "", 0, list[TokenLogprob]()
             async with aclosing(decoding.adecode(self.engine, lambda: text, sampling)) as deltas:
                 async for delta in deltas:
                     said, count = said + delta.text, count + len(delta.tokens)
-                    yield self._response(said, delta, count)
+                    told += delta.logprobs
+                    yield self._response(said, delta, count, told)
 
         return responses()
 
@@ -219,9 +223,9 @@ class EngineLLM(LLM):
                 last = piece
         return last.model_copy(update={"delta": None})
 
-    def _response(self, said: str, delta: Delta, count: int) -> CompletionResponse:
-        """Returns the response for a delta. The last one has finish reason and usage under OpenAI's names, which
-        LlamaIndex's token counters read.
+    def _response(self, said: str, delta: Delta, count: int, told: Sequence[TokenLogprob]) -> CompletionResponse:
+        """Returns the response for a delta. The last one has the logprobs of all tokens, and finish reason and usage
+        under OpenAI's names, which LlamaIndex's token counters read.
 
         Cached tokens are not reported: they depend on earlier requests, and equal calls would give unequal responses.
         """
@@ -233,7 +237,16 @@ class EngineLLM(LLM):
             "total_tokens": delta.prompt_tokens + count,
         }
         raw = {"model": self.engine.name, "finish_reason": delta.finish_reason, "usage": usage}
-        return CompletionResponse(text=said, delta=delta.text, raw=raw, additional_kwargs=dict(usage))
+        logprobs = [_alternatives(each) for each in told] or None
+        return CompletionResponse(
+            text=said, delta=delta.text, raw=raw, logprobs=logprobs, additional_kwargs=dict(usage)
+        )
+
+
+def _alternatives(found: TokenLogprob) -> list[LogProb]:
+    """Returns a token with its logprob, then the likeliest others."""
+    pairs = [(found.token, found.logprob), *(pair for pair in found.top if pair[0] != found.token)]
+    return [LogProb(token=token, logprob=logprob, bytes=list(token.encode())) for token, logprob in pairs]
 
 
 def _chat_response(response: CompletionResponse) -> ChatResponse:
@@ -241,6 +254,7 @@ def _chat_response(response: CompletionResponse) -> ChatResponse:
         message=ChatMessage(role=MessageRole.ASSISTANT, content=response.text),
         delta=response.delta,
         raw=response.raw,
+        logprobs=response.logprobs,
         additional_kwargs=response.additional_kwargs,
     )
 
