@@ -110,7 +110,8 @@ class Primitive:
     executes it. depth: longest path to the output, in primitives; -1 before the bind pass. after: order edges, names
     of primitives that must finish first. component: the user's object that does the work; passes use it only through
     ``fineflow.protocols``. meta: facts that adapters, passes and kernels exchange (keys: ``ir.meta``). body: for a
-    MAP, a graph with the input ``item`` (and ``NUMBER``); for a CONDITION, a graph by label ("if 1", "then 1", ..., "else").
+    MAP, a graph with the input ``item`` (and ``NUMBER``); for a CONDITION, a graph by label ("if 1", "then 1", ...,
+    "else").
     """
 
     name: str

@@ -240,8 +240,8 @@ RULES: tuple[Rule, ...] = (
     Rule("what is opaque is a call that stock runs (by='stock'), or has one in its bodies", _effects),
     Rule("items are read one by one only from what releases them one by one", _streams),
     Rule(
-        "a map has one body that reads 'item' (and its number) and its other arguments, a condition bodies 'if 1', 'then 1', ... and "
-        "'else' that read its arguments, no other op any",
+        "a map has one body that reads 'item' (and its number) and its other arguments, a condition bodies 'if 1', "
+        "'then 1', ... and 'else' that read its arguments, no other op any",
         _bodies,
     ),
     Rule("partial prefills and decodes, streams, stages and depths are made by passes", _rewritten, stage="lower"),
