@@ -88,7 +88,7 @@ def limit(path: Path, x: dict[str, Any]) -> None:
     for i, given in enumerate(seen({"chunks": texts})):
         tokens = system + 8 + count(given["chunk"]) + count(given["around"])
         contexts.append(path.write(f"context of chunk {i}", [(tokens, None)], CONTEXT, cached=system, on="small"))
-    parts = [(1, None), *((1, each) for each in contexts)]
+    parts = [(1, None), *((1, each) for each in path.beside(contexts))]
     vectors = path.batch("vectors of chunks and question", "embedder", parts)
     scores = path.batch("scores", "reranker", [(min(FOUND, len(texts)), vectors)])
     chunk = CONTEXT + sum(map(count, texts)) // len(texts)

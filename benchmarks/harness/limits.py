@@ -15,7 +15,7 @@ import heapq
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchmarks.harness.setting import BLOCK, Setting
 from fineflow.backends.emulated import BatchProfile, LLMProfile
@@ -33,7 +33,7 @@ class Step:
     begins: seconds from the call's start to the first part of its input. end: to its result. work: seconds that the
     step keeps one device busy, at least. after: the steps that it needs, each with the least seconds from that step's
     end to the result. first: end of its first token. items: its parts that are of use before its end, each as a step.
-    tokens: length of the text. pace: seconds between two tokens.
+    tokens: length of the text. pace: seconds between two tokens. filling: seconds of work on the prompt alone.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Step:
     items: tuple[Step, ...] = ()
     tokens: int = 0
     pace: float = 0.0
+    filling: float = 0.0
 
 
 Part = tuple[int, Step | None]
@@ -91,7 +92,28 @@ class Path:
             made.append(Step(f"{name}, part", on, 0.0, at, 0.0, _least(model, prompt, (total - 1) * pace)))
         begins = min(at for _, at in parts)
         after = _least(model, prompt, end - known)
-        return self._add(Step(name, on, begins, end, work, after, known, tuple(made), out, pace))
+        filling = sum(n for n, _ in parts) * model.prefill_token
+        return self._add(Step(name, on, begins, end, work, after, known, tuple(made), out, pace, filling))
+
+    def beside(self, steps: Sequence[Step]) -> list[Step]:
+        """Returns requests to one LLM as they can end at best if a call makes all of them, in the order of their ends.
+
+        One of the instances serves at least its share of the first k that end. Until the last of these has ended it has
+        prefilled all of their prompts, and each of the iterations that wrote the last one's text took its time. That
+        holds for every order and division into iterations; that a request is alone on the LLM, for none.
+        """
+        model: LLMProfile = getattr(self.setting, steps[0].engine)
+        begins, devices = min(step.begins for step in steps), self.setting.devices(steps[0].engine)
+        least = sorted(step.filling for step in steps)
+        tokens = min(step.tokens for step in steps)
+        found = []
+        for k, step in enumerate(sorted(steps, key=lambda each: each.end)):
+            share = -(-(k + 1) // devices)
+            decoding = share * max(tokens - 1, 0) * model.decode_sequence
+            end = begins + sum(least[:share]) + tokens * model.iteration + model.prefill + decoding
+            found.append(replace(step, end=max(step.end, end)))
+            self.steps[next(i for i, each in enumerate(self.steps) if each is step)] = found[-1]
+        return found
 
     def batch(self, name: str, engine: str, items: Sequence[Part]) -> Step:
         """Items for a batch engine: ``embedder`` or ``reranker``.

@@ -74,11 +74,11 @@ def neighbours(x: Any) -> Any:
 
 
 def kept(x: Any) -> Any:
-    return [(last := one) for one in x["a"]]
+    return [(last := one) + last for one in x["a"]]
 
 
 def reversed_first(x: Any) -> Any:
-    return [one for one in reversed(x["a"])]
+    return [one + "" for one in reversed(x["a"])]
 
 
 def half_zipped(x: Any) -> Any:
@@ -87,18 +87,18 @@ def half_zipped(x: Any) -> Any:
 
 def more_before(x: Any) -> Any:
     print(x["a"])
-    return [one for one in x["a"]]
+    return [one + "" for one in x["a"]]
 
 
 def with_another(x: Any, y: Any = 1) -> Any:
-    return [one for one in x["a"]]
+    return [one + y for one in x["a"]]
 
 
 def made_up_zip() -> Callable[[Any], Any]:
     zip = lambda *lists, strict: lists  # noqa: E731
 
     def func(x: Any) -> Any:
-        return [one for one in zip(x["a"], x["b"], strict=True)]
+        return [one * two for one, two in zip(x["a"], x["b"], strict=True)]
 
     return func
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from benchmarks.harness.limits import Path, bound, count
@@ -107,6 +109,31 @@ def test_items_that_arrive_late_are_divided_in_the_best_way() -> None:
             now = max(now, batch[-1]) + PAPER.embedder.seconds(len(batch))
         ends.append(now)
     assert step.end == pytest.approx(min(ends))
+
+
+@pytest.mark.parametrize("settings", [{}, {"sequences": 2}, {"prefill_tokens": 100}, {"sequences": 5}], ids=str)
+def test_requests_of_a_call_end_no_sooner_than_beside_each_other(settings: dict[str, int]) -> None:
+    """However the LLM divides them into iterations; and the limit of a request that is alone is sooner."""
+    sizes, out = [300, 100, 700, 100, 500, 200], 12
+    engine = EmulatedLLM(lambda _: words(out), replace(PAPER.llm, **settings))
+
+    async def run() -> list[float]:
+        loop = asyncio.get_running_loop()
+
+        async def one(place: int, size: int) -> float:
+            async for _ in engine.generate(engine.encode(words(size, f"p{place}_")), Sampling(max_tokens=out)):
+                pass
+            return loop.time() - began
+
+        began = loop.time()
+        return sorted(await asyncio.gather(*(one(*each) for each in enumerate(sizes))))
+
+    path = Path(replace(PAPER, llms=1))
+    alone = [path.write(f"request {i}", [(size, None)], out) for i, size in enumerate(sizes)]
+    least = path.beside(alone)
+    assert all(mine.end <= took for mine, took in zip(least, virtual.run(run()).value, strict=True))
+    assert least[-1].end > max(step.end for step in alone) + sum(sizes[:2]) * PAPER.llm.prefill_token
+    assert {*map(id, path.steps)} == {*map(id, least)}, "they stand for what they replace"
 
 
 def test_a_call_that_brings_much_work_to_an_engine_takes_at_least_that() -> None:

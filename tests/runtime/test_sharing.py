@@ -12,6 +12,7 @@ import fineflow
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.cost_model.costs import costs
 from fineflow.protocols import Delta, Sampling
+from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.instances import instances
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.placement import Asked, Instance, roomiest
@@ -72,6 +73,31 @@ def test_a_prefix_of_a_prefix_is_followed_in_turn() -> None:
     role = PREFIX + "role " * 480
     deltas, _ = together(*(ask(llm, prompt) for prompt in (f"{PREFIX}a", f"{role}b", f"{role}c", f"{PREFIX}d")))
     assert computed(deltas) == [961, 481, 1, 1]
+
+
+@pytest.mark.parametrize(("asks", "number", "runs"), [("other", 1, False), ("mine", 1, True), ("other", 2, True)])
+def test_nothing_is_prefilled_ahead_where_other_queries_have_work_on_every_instance(
+    asks: str, number: int, runs: bool
+) -> None:
+    engines = [engine(f"llm-{i}", words=64) for i in range(number)]
+    llm = instances(engines, name="llms") if number > 1 else engines[0]
+
+    async def of(query: str, work: Any) -> Any:
+        request_context.query.set(query)
+        return await work
+
+    async def ahead() -> tuple[bool, int]:
+        await asyncio.sleep(0.3)  # virtual: while the other one decodes
+        tokens = llm.encode(PREFIX)
+        return await llm_queue_of(llm).prefill_ahead(tokens), max(each.cached(tokens) for each in engines)
+
+    async def main() -> Any:
+        asked = of(asks, ask(llm, "something else", limit=64))
+        return await asyncio.gather(*map(asyncio.ensure_future, (asked, of("mine", ahead()))))
+
+    _, (ran, cached) = virtual.run(main()).value
+    assert ran is runs
+    assert cached == (960 if runs else 0)
 
 
 def test_a_short_prefix_is_not_worth_an_iteration() -> None:

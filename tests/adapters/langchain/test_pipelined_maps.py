@@ -74,7 +74,7 @@ def indexed(model: Any, embeddings: Any) -> Any:
 
 
 def paired(x: dict[str, Any]) -> list[Document]:
-    return [Document(page_content=f"{context} {chunk}") for context, chunk in zip(x["contexts"], x["chunks"])]
+    return [Document(page_content=f"{one} {two}") for one, two in zip(x["contexts"], x["chunks"], strict=True)]
 
 
 def by_function(model: Any, embeddings: Any) -> Any:

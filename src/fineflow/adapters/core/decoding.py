@@ -82,8 +82,8 @@ async def awarm(engine: LLMEngine, text: str) -> Warmed:
     """Prefills the beginning of a prompt that will be decoded from later; returns the number of tokens prefilled.
 
     Leaves out the last few tokens of ``text``, because following text may change them, and a last partial KV cache
-    block. Returns 0 if nothing is left, if the engine cannot prefill, or if so little of it is not cached yet that
-    computing it with the rest of the prompt is cheaper.
+    block. Returns 0 if nothing is left, if the engine cannot prefill, if so little of it is not cached yet that
+    computing it with the rest of the prompt is cheaper, or if others would wait (``LLMQueue.prefill_ahead``).
     """
     if not engine.can_prefill:
         return Warmed(0, 0, 0)
@@ -92,8 +92,8 @@ async def awarm(engine: LLMEngine, text: str) -> Warmed:
     if len(whole) - kept < _least(engine):
         return Warmed(0, len(whole), kept)
     queue = llm_queue_of(engine)
-    await run_async(lambda: queue.prefill(whole))
-    return Warmed(len(whole), len(whole), kept)
+    ran = await run_async(lambda: queue.prefill_ahead(whole))
+    return Warmed(len(whole) if ran else 0, len(whole), kept, busy=not ran)
 
 
 def settled(engine: LLMEngine, tokens: Sequence[int]) -> Sequence[int]:

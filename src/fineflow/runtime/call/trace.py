@@ -25,15 +25,17 @@ CLAIMED, JOINED, LEFT, STOCK = "claimed", "stock was first", "not claimed", "run
 class Warmed(int):
     """Tokens that were prefilled ahead: 0 if that was not worth a request.
 
-    of: tokens of the beginning, in whole blocks of the cache. cached: those of them that the engine had already.
+    of: tokens of the beginning, in whole blocks of the cache. cached: those of them that the engine had already. busy:
+    not prefilled, as other calls had work on every instance.
     """
 
     of: int
     cached: int
+    busy: bool
 
-    def __new__(cls, prefilled: int, of: int, cached: int) -> Warmed:
+    def __new__(cls, prefilled: int, of: int, cached: int, *, busy: bool = False) -> Warmed:
         made = super().__new__(cls, prefilled)
-        made.of, made.cached = of, cached
+        made.of, made.cached, made.busy = of, cached, busy
         return made
 
     @property
@@ -42,6 +44,8 @@ class Warmed(int):
         new = self.of - self.cached
         if self:
             return f"{new} of {self.of} tokens prefilled"
+        if self.busy:
+            return f"{new} of {self.of} tokens left for the request: other calls kept the engine busy"
         return f"cached already: {self.cached} of {self.of} tokens" if self.cached else f"only {new} tokens"
 
 

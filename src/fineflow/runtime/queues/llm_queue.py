@@ -22,6 +22,7 @@ from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
 from fineflow.protocols import Delta, LLMEngine, Sampling
 from fineflow.runtime import events, servers
+from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
 from fineflow.runtime.queues.llm_admissions import Admissions
@@ -86,6 +87,19 @@ class LLMQueue(Admissions):
                         return
                     except BackendError as error:
                         self._lost(instance, error, again=not attempt)
+
+    async def prefill_ahead(self, tokens: Sequence[int]) -> bool:
+        """Runs ``prefill`` for a request to come, unless other queries have work on every instance.
+
+        These would wait for it. And the request may have to go to another instance then, or find that other prompts
+        have taken the place of what was computed. Returns True if it ran. Only on the runtime's loop.
+        """
+        self._settle_on_loop()
+        others = len(self._asking.keys() - {request_context.query.get()})
+        if others and all(instance.running for instance in in_service(self.instances)):
+            return False
+        await self.prefill(tokens)
+        return True
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment] = ()
