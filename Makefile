@@ -120,7 +120,7 @@ docs: $(DOCS)
 # Charts show figures that the benchmark has just measured, in virtual time.
 pictures: $(READY)
 	@mkdir -p .cache
-	@$(BIN)/python -m benchmarks.community_apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
+	@$(BIN)/python -m benchmarks.public.community_apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
 	@$(BIN)/python -m tools.pictures .cache/apps.json --quality benchmarks/notebooks/adaptive_quality.json --adaptive benchmarks/notebooks/adaptive.json
 
 # Every application alone and under load, each pass off, and each policy.
@@ -151,11 +151,11 @@ micro: $(READY)
 	@$(BIN)/python -m benchmarks micro $(or $(ARGS),--check)
 
 bench-scripts: $(READY)
-	@for b in first_calls passes splits scheduling under_load objectives parrot_apps parrot_serving semantic adaptive user_code llamaindex llamaindex_apps langgraph_apps peers ingestion sessions assistant "assistant --ablation"; do \
+	@for b in first_calls passes splits parrot.scheduling under_load parrot.objectives parrot.apps parrot.serving parrot.semantic adaptive public.user_code public.llamaindex_engines public.llamaindex_apps public.langgraph_apps peers public.llamaindex_ingestion public.llamaindex_sessions assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)
-	@for b in vllm_prefix vllm_load vllm_placement; do \
+	@for b in vllm.prefix vllm.load vllm.placement; do \
 		echo "== $$b"; $(VLLM)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 clean:

@@ -21,11 +21,11 @@ def listed() -> str:
     lines = ["Applications:", *(f"  {name:24} {app.about}" for name, app in apps().items())]
     lines += ["", "Schemes:", *(f"  {each.name}" for each in schemes())]
     lines += ["", "Benchmarks of one thing each, python -m benchmarks.NAME:"]
-    for path in sorted((*FOLDER.glob("*.py"), *FOLDER.glob("*/__main__.py"))):
+    for path in sorted((*FOLDER.glob("*.py"), *FOLDER.glob("*/*.py"))):
         text = path.read_text(encoding="utf-8")
-        if 'if __name__ == "__main__":' in text:
-            name = path.stem if path.parent == FOLDER else path.parent.name
-            lines.append(f"  {name:24} {(ast.get_docstring(ast.parse(text)) or '').splitlines()[0]}")
+        if 'if __name__ == "__main__":' in text and path != Path(__file__):
+            name = ".".join(path.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__main__")
+            lines.append(f"  {name:28} {(ast.get_docstring(ast.parse(text)) or '').splitlines()[0]}")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """First calls: the processor time that the first call of an app takes more than later ones, and than stock's.
 
-The apps of ``examples/langchain`` (``benchmarks.community_apps``), called by ``invoke``; a model answers after 20 ms.
+The apps of ``examples/langchain`` (``benchmarks.public.community_apps``), called by ``invoke``; a model takes 20 ms.
 The first optimized call plans the app, reads the bytecode of its functions and wraps entry methods. Later calls still
 take more than stock's: calls are found, started and claimed, and more threads run. Each run is a process of its own
 that has imported everything, as a server has before its first request; an app counts with the median of all runs.
@@ -20,7 +20,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import fineflow
-from benchmarks.community_apps import PATHS, load
+from benchmarks.public.community_apps import PATHS, load
 from benchmarks.report import arguments, finish, hardware, table
 
 ANSWER, SEARCH = 0.020, 0.005  # seconds

@@ -1,7 +1,7 @@
 """The callback handlers: what they predict ``optimize`` to take, against what it then takes; and the cost of an event.
 
-Apps of ``examples/langchain`` and apps in plain Python (``benchmarks.user_code``). Models and searches are services
-that sleep, and the clock is virtual: the seconds consist of the latencies alone, the same on every machine. The handler
+Apps of ``examples/langchain`` and apps in plain Python (``benchmarks.public.user_code``). Models and searches are
+services that sleep, and the clock is virtual: the seconds consist of the latencies alone, the same on every machine. The handler
 watches three calls of the app as it is; then the app is optimized and called. With ``--varied`` each request of the
 examples takes a random time, and medians of 20 calls are compared. Linux only (``fineflow.testing.virtual_threads``).
 """
@@ -24,15 +24,15 @@ from typing import Any
 from llama_index.core.instrumentation import get_dispatcher
 
 import fineflow
-from benchmarks import community_apps as apps
-from benchmarks.classic_apps import CLASSIC_APPS
-from benchmarks.llamaindex_apps import APPS as INDEX_APPS
-from benchmarks.llamaindex_kit import App as IndexApp
-from benchmarks.llamaindex_kit import Kit
+from benchmarks.public import community_apps as apps
+from benchmarks.public.classic_apps import CLASSIC_APPS
+from benchmarks.public.llamaindex_apps import APPS as INDEX_APPS
+from benchmarks.public.llamaindex_kit import App as IndexApp
+from benchmarks.public.llamaindex_kit import Kit
+from benchmarks.public.written_apps import APPS, ASYNC_APPS
+from benchmarks.public.written_functions import FUNCTIONS
+from benchmarks.public.written_tools import ASYNC_TOOLS, TOOLS
 from benchmarks.report import arguments, finish, hardware, table
-from benchmarks.written_apps import APPS, ASYNC_APPS
-from benchmarks.written_functions import FUNCTIONS
-from benchmarks.written_tools import ASYNC_TOOLS, TOOLS
 from fineflow.langchain import FineflowCallbackHandler
 from fineflow.llamaindex import FineflowSpanHandler
 from fineflow.testing import virtual_threads
@@ -99,7 +99,7 @@ def predicted(make: Callable[[], Any], value: Any, *, awaits: bool) -> tuple[flo
 
 
 def predicted_index(app: IndexApp) -> tuple[float, float, float]:
-    """``predicted`` for an app of ``benchmarks.llamaindex_apps``."""
+    """``predicted`` for an app of ``benchmarks.public.llamaindex_apps``."""
 
     def call(made: Any) -> Any:
         async def run() -> Any:

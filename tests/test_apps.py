@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from benchmarks.public import community_apps as apps
 
-from benchmarks import community_apps as apps
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import ALL, assert_same
 

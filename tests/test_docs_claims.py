@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from benchmarks.public import community_apps as apps
 from tools.pictures.__main__ import FOLDER, drawings
 
-from benchmarks import community_apps as apps
 from docs_kit import PAGES, ROOT
 from fineflow.testing import virtual_threads
 
@@ -56,7 +56,7 @@ def test_a_message_that_nobody_says_is_found() -> None:
 
 @pytest.fixture(scope="module")
 def seconds() -> dict[str, dict[str, float]]:
-    """Seconds of ``invoke`` of each app, as ``python -m benchmarks.community_apps`` measures them."""
+    """Seconds of ``invoke`` of each app, as ``python -m benchmarks.public.community_apps`` measures them."""
     if not virtual_threads.available:
         pytest.skip("needs /proc/self/task")
     pytest.importorskip("langchain_openai")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from langgraph.types import Command
 
-from benchmarks.langgraph_apps import CASES, Case, load
 from benchmarks.peers.contenders import CONTENDERS, Apply
 from benchmarks.peers.plain import plain
 from benchmarks.peers.policies import POLICIES, history
+from benchmarks.public.langgraph_apps import CASES, Case, load
 from fineflow.testing import virtual_threads
 from fineflow.testing.recording import RecordingHandler, run_tree
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.parrot import apps as parrot_apps
+from benchmarks.parrot import serving as parrot_serving
 
-from benchmarks import parrot_apps, parrot_serving
 from fineflow.passes import PASSES
 
 pytest.importorskip("langchain_chroma")  # the demo's chain
@@ -30,7 +31,7 @@ def run(name: str, *flags: str, tmp_path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def test_objectives_keep_chats_quick_beside_jobs(tmp_path: Path) -> None:
-    shown, figures = run("objectives", "--runs", "1", tmp_path=tmp_path)
+    shown, figures = run("parrot.objectives", "--runs", "1", tmp_path=tmp_path)
     alone, quick, full, mine = (figures[name] for name in ("map-reduce", "stock, quick", "stock, full", "fineflow"))
     assert alone["stock, quick"] >= 1.7 * alone["fineflow"], shown
     assert mine["chat"] <= 0.85 * full["chat"] and mine["job"] <= 0.75 * quick["job"], shown
@@ -38,7 +39,7 @@ def test_objectives_keep_chats_quick_beside_jobs(tmp_path: Path) -> None:
 
 def test_semantic_functions_are_ahead_of_single_requests(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
-    shown, figures = run("semantic", "--runs", "1", "--documents", "10", tmp_path=tmp_path)
+    shown, figures = run("parrot.semantic", "--runs", "1", "--documents", "10", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
     job = figures["map-reduce"]
     assert job["client, one at a time"] >= 3.5 * job["semantic"], shown
@@ -100,14 +101,14 @@ def test_splits_of_prompts_pay_where_another_engine_is_waited_for(tmp_path: Path
 
 def test_apps_in_plain_python_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
-    shown, figures = run("user_code", tmp_path=tmp_path)
+    shown, figures = run("public.user_code", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
     assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 20
 
 
 def test_pipelines_into_writes_and_out_of_maps_are_near_their_limits(tmp_path: Path) -> None:
     """In virtual time: the figures are nearly the same in every run."""
-    shown, figures = run("pipelines", tmp_path=tmp_path)
+    shown, figures = run("public.pipelines", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
     assert len(figures["checks"]) == 8
 
@@ -115,7 +116,7 @@ def test_pipelines_into_writes_and_out_of_maps_are_near_their_limits(tmp_path: P
 def test_apps_on_llamaindex_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")
-    shown, figures = run("llamaindex_apps", tmp_path=tmp_path)
+    shown, figures = run("public.llamaindex_apps", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
     assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 30
 
@@ -123,7 +124,7 @@ def test_apps_on_llamaindex_take_what_they_must(tmp_path: Path) -> None:
 def test_query_engines_of_llamaindex_take_what_they_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")
-    shown, figures = run("llamaindex", tmp_path=tmp_path)
+    shown, figures = run("public.llamaindex_engines", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
     assert len(figures["checks"]) == 5 * len(figures["seconds"]) > 40
 
@@ -131,7 +132,7 @@ def test_query_engines_of_llamaindex_take_what_they_must(tmp_path: Path) -> None
 def test_taking_documents_in_takes_what_it_must(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")
-    shown, figures = run("ingestion", tmp_path=tmp_path)
+    shown, figures = run("public.llamaindex_ingestion", tmp_path=tmp_path)
     assert len(figures["checks"]) == 14
     assert all(figures["checks"].values()), shown
 
@@ -139,7 +140,7 @@ def test_taking_documents_in_takes_what_it_must(tmp_path: Path) -> None:
 def test_an_index_and_the_first_question_overlap_in_a_session(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     pytest.importorskip("llama_index.core")
-    shown, figures = run("sessions", tmp_path=tmp_path)
+    shown, figures = run("public.llamaindex_sessions", tmp_path=tmp_path)
     assert len(figures["checks"]) == 22
     assert all(figures["checks"].values()), shown
 
@@ -153,7 +154,7 @@ def test_wrong_flags_are_explained() -> None:
 
 def test_depth_aware_batching_pays(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run. A small load, on which not all that is printed holds."""
-    shown, figures = run("scheduling", "--runs", "1", "--queries", "25", tmp_path=tmp_path)
+    shown, figures = run("parrot.scheduling", "--runs", "1", "--queries", "25", tmp_path=tmp_path)
     for name in ("by_depth", "by_path"):
         assert figures["checks"][f"Figure 7: both queries faster with {name} than with fifo"], shown
     for mean in (mean for rate, mean in figures["means"].items() if rate != "alone"):

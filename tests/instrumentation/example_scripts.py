@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "examples").rglob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
-# Of examples/langchain, as `python -m benchmarks.community_apps` measures them in virtual time.
+# Of examples/langchain, as `python -m benchmarks.public.community_apps` measures them in virtual time.
 NOTHING_TO_GAIN = frozenset(
     {
         *("conversational_rag", "hyde", "parent_document", "rag_fusion"),

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from benchmarks.llamaindex_apps import APPS
-from benchmarks.llamaindex_kit import Kit
+from benchmarks.public.llamaindex_apps import APPS
+from benchmarks.public.llamaindex_kit import Kit
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnableSequence

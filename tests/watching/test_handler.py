@@ -10,8 +10,8 @@ import weakref
 from typing import Any
 
 import pytest
-from benchmarks.community_apps import PATHS
 from benchmarks.handler import CLOSE, example, predicted
+from benchmarks.public.community_apps import PATHS
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from benchmarks.handler import CLOSE, predicted_index
-from benchmarks.llamaindex_apps import APPS
-from benchmarks.llamaindex_kit import Kit
+from benchmarks.public.llamaindex_apps import APPS
+from benchmarks.public.llamaindex_kit import Kit
 from llama_index.core.instrumentation import get_dispatcher
 
 from fineflow.adapters.inner_calls.dry_calls import inside, predicting

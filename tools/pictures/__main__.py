@@ -23,7 +23,7 @@ WIDTH, HIGHEST = 1000, 1100
 
 
 def drawings(seconds: dict[str, dict[str, float]]) -> dict[str, str]:
-    """Returns each SVG by name. seconds: what ``benchmarks.community_apps`` has measured."""
+    """Returns each SVG by name. seconds: what ``benchmarks.public.community_apps`` has measured."""
     found = badges(ROOT / "pyproject.toml")
     for palette in PALETTES:
         found[f"gains-{palette.name}"] = chart(seconds, palette)
@@ -49,7 +49,7 @@ def photograph(folder: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Draws, and takes screenshots where there is a browser."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
-    parser.add_argument("figures", type=Path, help="what python -m benchmarks.community_apps --json FILE has written")
+    parser.add_argument("figures", type=Path, help="what benchmarks.public.community_apps --json FILE has written")
     parser.add_argument(
         "--quality",
         type=Path,

@@ -1,4 +1,4 @@
-"""The chart of measured gains: figures of ``python -m benchmarks.community_apps --json FILE``, and nothing else."""
+"""The chart of measured gains: figures of ``benchmarks.public.community_apps --json FILE``, and nothing else."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from benchmarks.classic_apps import CLASSIC_APPS, chain_of, chat, map_reduce_summary, sequential
-from benchmarks.written_apps import DOCUMENTS, retriever
+from benchmarks.public.classic_apps import CLASSIC_APPS, chain_of, chat, map_reduce_summary, sequential
+from benchmarks.public.written_apps import DOCUMENTS, retriever
 from langchain_classic.chains import LLMChain, RetrievalQA, SequentialChain, SimpleSequentialChain
 from langchain_classic.chains.base import Chain
 from langchain_classic.chains.question_answering import load_qa_chain
@@ -20,13 +20,13 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.schemas import Run
 from langchain_core.tracers.stdout import FunctionCallbackHandler
+from pipelines import ENTRIES
 
 import fineflow
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ENTRIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")

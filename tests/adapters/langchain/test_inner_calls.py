@@ -11,7 +11,8 @@ from types import MethodType
 from typing import Any
 
 import pytest
-from benchmarks.written_apps import Researcher
+from benchmarks.public import written_apps, written_functions, written_tools
+from benchmarks.public.written_apps import Researcher
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -19,16 +20,15 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import BaseTool, tool
+from pipelines import ENTRIES
 
 import fineflow
-from benchmarks import written_apps, written_functions, written_tools
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls import inner_calls
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ENTRIES
 
 APPS = written_apps.APPS | written_functions.FUNCTIONS | written_tools.TOOLS
 ASYNC_APPS = written_apps.ASYNC_APPS | written_tools.ASYNC_TOOLS

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from benchmarks.classic_apps import chat
-from benchmarks.written_apps import DOCUMENTS, QUESTION, retriever
+from benchmarks.public.classic_apps import chat
+from benchmarks.public.written_apps import DOCUMENTS, QUESTION, retriever
 from langchain_classic.chains import LLMChain, RetrievalQA, SequentialChain
 from langchain_classic.chains.summarize import load_summarize_chain
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
+from pipelines import ENTRIES
 
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same
-from pipelines import ENTRIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 needs_virtual_threads = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
+from benchmarks.public import community_apps as apps
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -17,7 +18,6 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pydantic import BaseModel, Field
 
 import fineflow
-from benchmarks import community_apps as apps
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same

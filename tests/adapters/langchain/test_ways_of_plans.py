@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.community_apps import PATHS, load
+from benchmarks.public.community_apps import PATHS, load
 from hypothesis import given, settings
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate

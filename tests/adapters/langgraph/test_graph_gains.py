@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from benchmarks.public import langgraph_apps
 from graph_cases import VALUE, App, ask, says
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import chain
@@ -17,7 +18,6 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.prebuilt import ToolNode
 
 import fineflow
-from benchmarks import langgraph_apps
 from fineflow.adapters.core.claiming import under_way
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat

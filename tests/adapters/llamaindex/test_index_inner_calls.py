@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from benchmarks.llamaindex_apps import APPS
-from benchmarks.llamaindex_kit import QUESTION, App, Kit, nodes
+from benchmarks.public.llamaindex_apps import APPS
+from benchmarks.public.llamaindex_kit import QUESTION, App, Kit, nodes
 from llama_index.core import Settings
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import CompletionResponse

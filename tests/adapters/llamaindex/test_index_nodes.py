@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from benchmarks.llamaindex_apps import composable_objects, document_summaries, table_engines, two_levels
-from benchmarks.llamaindex_kit import QUESTION, TABLES, Kit, nodes
+from benchmarks.public.llamaindex_apps import composable_objects, document_summaries, table_engines, two_levels
+from benchmarks.public.llamaindex_kit import QUESTION, TABLES, Kit, nodes
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.keyword_table import KeywordTableIndex
 from llama_index.core.llms import MockLLM

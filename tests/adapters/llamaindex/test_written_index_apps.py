@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from benchmarks.llamaindex_apps import APPS, answered
-from benchmarks.llamaindex_kit import Kit
+from benchmarks.public.llamaindex_apps import APPS, answered
+from benchmarks.public.llamaindex_kit import Kit
 
 from fineflow.testing import virtual_threads
 from fineflow.testing.llamaindex.differential import assert_same_index

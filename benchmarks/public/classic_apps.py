@@ -1,4 +1,4 @@
-"""Apps on langchain-classic's chains, as tutorials have them; see ``benchmarks.written_apps``."""
+"""Apps on langchain-classic's chains, as tutorials have them; see ``benchmarks.public.written_apps``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, Prom
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from benchmarks.written_apps import DOCUMENTS, QUESTION, App, llm, retriever
+from benchmarks.public.written_apps import DOCUMENTS, QUESTION, App, llm, retriever
 from fineflow.testing.langchain import FakeChat, prompt_text
 
 

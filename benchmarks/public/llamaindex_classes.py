@@ -13,7 +13,7 @@ from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
-from benchmarks.llamaindex_kit import TABLES, Kit, nodes
+from benchmarks.public.llamaindex_kit import TABLES, Kit, nodes
 
 # --- classes of the user's own ----------------------------------------------------------------------------------------
 

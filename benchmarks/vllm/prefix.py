@@ -24,7 +24,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
-from benchmarks.vllm_model import random_llama
+from benchmarks.vllm.model import random_llama
 from fineflow.demo.app import format_docs
 from fineflow.engines import VLLMEngine
 from fineflow.langchain import ChatEngine

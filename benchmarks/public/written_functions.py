@@ -23,7 +23,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from pydantic import BaseModel, Field
 from tqdm import tqdm
 
-from benchmarks.written_apps import DOCUMENTS, QUESTION, App, ask, llm, retriever
+from benchmarks.public.written_apps import DOCUMENTS, QUESTION, App, ask, llm, retriever
 from fineflow.testing.langchain import FakeChat
 
 logger = logging.getLogger("functions")

@@ -23,7 +23,7 @@ import fineflow
 from benchmarks.report import arguments, finish, hardware, table
 from fineflow.testing import virtual_threads
 
-FOLDER = Path(__file__).parent.parent / "examples" / "langchain"
+FOLDER = Path(__file__).parents[2] / "examples" / "langchain"
 SEARCH = 0.25  # seconds; an answer takes 1
 
 PATHS: dict[str, float] = {

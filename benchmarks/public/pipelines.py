@@ -25,7 +25,7 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 import fineflow
-from benchmarks.pipeline_apps import (
+from benchmarks.public.pipeline_apps import (
     CHUNKS,
     EACH,
     FOUND,

@@ -14,7 +14,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool, tool
 
-from benchmarks.written_apps import DOCUMENTS, QUESTION, App, ask, llm, retriever
+from benchmarks.public.written_apps import DOCUMENTS, QUESTION, App, ask, llm, retriever
 
 logger = logging.getLogger("tools")
 

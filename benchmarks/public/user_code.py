@@ -16,11 +16,11 @@ from statistics import median
 from typing import Any
 
 import fineflow
-from benchmarks.classic_apps import CLASSIC_APPS
+from benchmarks.public.classic_apps import CLASSIC_APPS
+from benchmarks.public.written_apps import APPS, ASYNC_APPS, App
+from benchmarks.public.written_functions import FUNCTIONS
+from benchmarks.public.written_tools import ASYNC_TOOLS, TOOLS
 from benchmarks.report import arguments, finish, hardware, table
-from benchmarks.written_apps import APPS, ASYNC_APPS, App
-from benchmarks.written_functions import FUNCTIONS
-from benchmarks.written_tools import ASYNC_TOOLS, TOOLS
 from fineflow.testing import virtual, virtual_threads
 
 

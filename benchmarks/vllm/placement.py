@@ -30,7 +30,7 @@ from langchain_core.runnables import Runnable
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
-from benchmarks.vllm_model import random_llama
+from benchmarks.vllm.model import random_llama
 from fineflow.engines import VLLMEngine, instances
 from fineflow.langchain import ChatEngine
 

@@ -1,4 +1,4 @@
-"""Apps that index what comes with the request, in plain LangChain, on emulated engines (``benchmarks.pipelines``)."""
+"""Apps in plain LangChain that index what comes with the request, on emulated engines (``public.pipelines``)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from llama_index.core.retrievers import RecursiveRetriever
 from llama_index.core.schema import IndexNode
 
 import fineflow
-from benchmarks.llamaindex_classes import (
+from benchmarks.public.llamaindex_classes import (
     async_corrective_rag,
     corrective_rag,
     decomposing,
@@ -31,7 +31,7 @@ from benchmarks.llamaindex_classes import (
     string_engine,
     sub_question_flow,
 )
-from benchmarks.llamaindex_kit import TABLES, App, Kit, nodes
+from benchmarks.public.llamaindex_kit import TABLES, App, Kit, nodes
 from benchmarks.report import arguments, finish, hardware, table
 from fineflow.testing import virtual_threads
 

@@ -1,0 +1,1 @@
+"""Parrot's applications and serving experiments, and the scheduling of competing queries (Parrot, section 8)."""

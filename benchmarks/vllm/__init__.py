@@ -1,0 +1,1 @@
+"""Benchmarks of real vLLM: ``make bench-vllm``."""
