@@ -2,8 +2,9 @@
 
 Apps of ``examples/langchain`` and apps in plain Python (``benchmarks.public.user_code``). Models and searches are
 services that sleep, and the clock is virtual: the seconds consist of the latencies alone, the same on every machine.
-The handler watches three calls of the app as it is; then the app is optimized and called. With ``--varied`` each request of the
-examples takes a random time, and medians of 20 calls are compared. Linux only (``fineflow.testing.virtual_threads``).
+The handler watches three calls of the app as it is; then the app is optimized and called. With ``--varied`` each
+request of the examples takes a random time, and medians of 20 calls are compared. Linux only
+(``fineflow.testing.virtual_threads``).
 """
 
 from __future__ import annotations
