@@ -321,3 +321,18 @@ def test_a_cancelled_run_leaves_nothing(left_before: Any) -> None:
     virtual_threads.run(lambda: asyncio.run(main()))
     assert mine.early
     assert not settled(before=left_before)
+
+
+@tool
+def mail(text: str) -> str:
+    """Sends a mail."""
+    return f"sent {text}"
+
+
+@pytest.mark.parametrize("settings", [{}, {"interrupt_before": ["tools"]}], ids=["", "breakpoint"])
+def test_explain_says_which_tools_start_early(settings: dict[str, Any]) -> None:
+    said = str(fineflow.explain(Agent(tools=lambda agent: [look_up(agent), mail], **settings).graph))
+    assert ("calls of look_up start when the model has written them" in said) is not bool(settings)
+    assert ("calls of mail start when stock makes them: its effects are not declared" in said) is not bool(settings)
+    assert ("the beginning of its next prompt is prefilled" in said) is not bool(settings)
+    assert ("the graph has breakpoints" in said) is bool(settings)

@@ -14,15 +14,17 @@ from fineflow.ir import Ref
 
 def gains(graph: Any) -> bool:
     """Returns True if calls in some function of a graph may run ahead, or a tool may start early."""
-    return any(step.found() is not None for step in steps_of(graph)) or any(True for _ in turns_of(graph))
+    return any(step.found() is not None for step in steps_of(graph)) or any(turns.gains for turns in turns_of(graph))
 
 
 def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
     """Appends a primitive for each step of a graph; returns the last one."""
-    output = Ref("input")
+    output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph)}
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
+        for ahead, text in turns[id(step.obj)].said() if id(step.obj) in turns else ():
+            b.note(output.name, ahead, text)
     return output
 
 

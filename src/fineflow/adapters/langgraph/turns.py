@@ -27,6 +27,7 @@ from fineflow.adapters.langgraph.steps import flat
 from fineflow.declare import Declaration, declaration
 
 _DEPTH = 8  # of graphs inside graphs, of functions that hold functions
+_BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
 class Offered(NamedTuple):
@@ -67,7 +68,27 @@ class Turns:
     @property
     def gains(self) -> bool:
         """True if a tool may start early, or the next prompt may be prefilled while tools run."""
-        return any(self.early(name) for name in self.tools) or (self.trusted and self.on_engine)
+        return any(self.early(name) for name in self.tools) or self.prefills
+
+    @property
+    def prefills(self) -> bool:
+        """True if the next prompt may be prefilled while tools run."""
+        return self.trusted and self.on_engine
+
+    def said(self) -> Iterator[tuple[bool, str]]:
+        """Yields what goes ahead and what does not, for ``explain``: whether it does, and a sentence."""
+        if self.stops:
+            yield False, "the graph has breakpoints, so its tools start when stock calls them"
+            return
+        left: dict[str, list[str]] = {}
+        for name, each in self.tools.items():
+            left.setdefault("" if self.early(name) else each.why or _BETWEEN, []).append(name)
+        if early := left.pop("", []):
+            yield True, f"calls of {', '.join(early)} start when the model has written them, while it writes the next"
+        for why, names in left.items():
+            yield False, f"calls of {', '.join(names)} start when stock makes them: {why}"
+        if self.prefills:
+            yield True, "the beginning of its next prompt is prefilled while tools run, if it is long enough to pay"
 
     @property
     def stops(self) -> bool:
@@ -76,7 +97,7 @@ class Turns:
 
 
 def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0) -> Iterator[Turns]:
-    """Yields the nodes of a graph, and of its subgraphs, whose model may call tools that start early."""
+    """Yields the nodes of a graph, and of its subgraphs, that a ``ToolNode`` follows."""
     for name, node in graph.nodes.items():
         for inner in node.subgraphs:
             if isinstance(inner, Pregel) and depth < _DEPTH:
@@ -91,9 +112,7 @@ def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0)
         for step in flat(node.bound):
             if type(step) is RunnableCallable and tools:
                 trusted, on_engine = _looked_at(step)
-                found = Turns(f"{outer}{name}", step, graph, tools, trusted and alone, on_engine)
-                if found.gains:
-                    yield found
+                yield Turns(f"{outer}{name}", step, graph, tools, trusted and alone, on_engine)
 
 
 def _behind(builder: Any, name: str) -> set[str]:

@@ -63,7 +63,7 @@ class GraphShadows(Shadows):
 
     def build(self, obj: Any) -> GraphShadows:
         self.shadow = obj
-        self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj)}
+        self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj) if each.gains}
         self._look_through_tools(obj)
         self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
         self.copies: dict[int, _Copy] = {}
