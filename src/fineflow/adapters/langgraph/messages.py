@@ -93,7 +93,7 @@ def _read(chunks: Any, here: Reader, asked: Asked) -> Iterator[Any]:
         for chunk in chunks:
             message.see(chunk)
             yield chunk
-    here.written(asked, message)
+    message.over(asked)
 
 
 async def _aread(chunks: Any, here: Reader, asked: Asked) -> AsyncIterator[Any]:
@@ -102,7 +102,7 @@ async def _aread(chunks: Any, here: Reader, asked: Asked) -> AsyncIterator[Any]:
         async for chunk in chunks:
             message.see(chunk)
             yield chunk
-    here.written(asked, message)
+    message.over(asked)
 
 
 class Asked(NamedTuple):
@@ -147,6 +147,12 @@ class Message:
             self.text += chunk.text
             for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
                 self._add(part, number)
+        except Exception as error:
+            self._here.fault(error)
+
+    def over(self, asked: Asked) -> None:
+        try:
+            self._here.written(asked, self)
         except Exception as error:
             self._here.fault(error)
 
