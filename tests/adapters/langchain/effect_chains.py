@@ -10,10 +10,10 @@ from typing import Any
 
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnablePassthrough, RunnablePick
+from pipelines import QUESTION, ask, echo, store
 
 import fineflow
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
-from pipelines import QUESTION, ask, echo, store
 
 SESSION = {**QUESTION, "session": "s7"}
 

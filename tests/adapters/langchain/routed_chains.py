@@ -10,11 +10,11 @@ from langchain_core.runnables import (
     RunnableLambda,
     RunnablePassthrough,
 )
+from pipelines import ask, echo
 
 import fineflow
 from fineflow.ir import Graph
 from fineflow.testing.langchain import FakeChat
-from pipelines import ask, echo
 
 MATH = {"question": "two and two", "topic": "math"}
 

@@ -17,11 +17,11 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 from langchain_core.runnables.config import ensure_config
+from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 from fineflow import external, optimize
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat, FakeReranker
-from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 
 class Telling:

@@ -21,12 +21,12 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import ask, echo, same, store
 
 import fineflow
 from fineflow.ir import Op
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
 from fineflow.testing.virtual import run
-from pipelines import ask, echo, same, store
 
 TEXTS = ["salt mines of Torstad", "the bridge of Kelmora", "solar panels of Varmond", "a lake near Torven"]
 pytestmark = pytest.mark.sweep

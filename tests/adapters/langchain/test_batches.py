@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from pipelines import ask, echo, store
 
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
-from pipelines import ask, echo, store
 
 INPUTS = [{"question": f"{number} is the capital"} for number in range(3)]
 

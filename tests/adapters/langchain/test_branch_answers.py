@@ -15,12 +15,12 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
+from pipelines import ask, echo, same, store
 from routed_chains import ART, MATH, _logging, is_art, is_math, plan, routed, say
 
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat
-from pipelines import ask, echo, same, store
 
 pytestmark = pytest.mark.sweep
 

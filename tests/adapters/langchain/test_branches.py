@@ -14,6 +14,7 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
+from pipelines import ENTRIES, echo, same
 from routed_chains import ART, MATH, _logging, is_math, plan, routed, say
 
 import fineflow
@@ -22,7 +23,6 @@ from fineflow.ir.text import format_graph
 from fineflow.testing.differential import observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ENTRIES, echo, same
 
 # What it becomes.
 

@@ -16,13 +16,13 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import VectorStoreRetriever
+from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 from fineflow import optimize
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.protocols import Delta, LLMEngine, Message, Sampling
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
-from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 
 def test_messages_changed_by_a_step_beside_are_noticed() -> None:

@@ -10,12 +10,12 @@ from langchain_core.load import dumpd, dumps
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnableParallel, RunnableSequence
+from pipelines import ENTRIES, ask, echo, same
 
 import fineflow
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
 from fineflow.testing.virtual import run
-from pipelines import ENTRIES, ask, echo, same
 
 QUESTION = {"question": "What is the capital of France?"}
 

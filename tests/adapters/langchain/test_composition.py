@@ -19,13 +19,13 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
+from pipelines import ENTRIES, QUESTION, ask, echo, store, two
 
 from fineflow import optimize
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ENTRIES, QUESTION, ask, echo, store, two
 
 pytestmark = pytest.mark.sweep
 

@@ -15,12 +15,12 @@ from langchain_core.runnables import (
     RunnableLambda,
     RunnablePassthrough,
 )
+from pipelines import QUESTION, ask, echo, same
 
 import fineflow
 from fineflow.ir import Effect
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-from pipelines import QUESTION, ask, echo, same
 
 LLM, ANSWER, KWARGS = ConfigurableField(id="llm"), ConfigurableField(id="answer"), ConfigurableField(id="search_kwargs")
 

@@ -9,12 +9,12 @@ import pytest
 from effect_chains import SESSION, answer, calling, declared, planned, retrieval
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableBranch, RunnableConfig, RunnableLambda, RunnablePassthrough, RunnablePick
+from pipelines import DIRECT, ENTRIES, ask, echo, same
 
 import fineflow
 from fineflow.ir import Effect
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import DIRECT, ENTRIES, ask, echo, same
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 from effect_chains import SESSION, answer, calling, declared, planned, retrieval
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnablePassthrough, RunnablePick
+from pipelines import DIRECT, ask, echo, same, store
 
 import fineflow
 from fineflow.ir import Effect, Op
 from fineflow.passes import prune
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import DIRECT, ask, echo, same, store
 
 
 def test_a_read_runs_ahead_and_a_write_is_stocks() -> None:

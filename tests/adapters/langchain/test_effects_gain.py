@@ -15,6 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import ask
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
@@ -22,7 +23,6 @@ from fineflow.ir import Op
 from fineflow.passes import PASSES, prune
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 from fineflow.testing.virtual import run
-from pipelines import ask
 
 WITHOUT = tuple(each for each in PASSES if each is not prune)
 INPUT = {

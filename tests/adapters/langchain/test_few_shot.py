@@ -21,6 +21,7 @@ from langchain_core.prompts import (
 )
 from langchain_core.runnables import RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import QUESTION, ask, echo, same
 from test_ingest import WordEngine
 
 import fineflow
@@ -28,7 +29,6 @@ from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Effect, Op
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-from pipelines import QUESTION, ask, echo, same
 
 EXAMPLES = [
     {"input": "What is the capital of Spain?", "output": "Madrid"},

@@ -13,6 +13,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pipelines import QUESTION, ask, echo, same
 from pydantic import Field
 
 import fineflow
@@ -20,7 +21,6 @@ from fineflow.adapters.langchain.models.aggregating import aggregating
 from fineflow.testing import virtual
 from fineflow.testing.gates import Meter
 from fineflow.testing.langchain import FakeChat
-from pipelines import QUESTION, ask, echo, same
 
 LINES = ["1. one\n", "2. two\n", "3. three\n", "\nThat ", "is all"]
 

@@ -15,12 +15,12 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.runnables.utils import ConfigurableFieldSpec
+from pipelines import QUESTION, ask, echo, same, store
 
 import fineflow
 from fineflow.ir.text import format_graph
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import QUESTION, ask, echo, same, store
 
 CONFIG: Any = {"configurable": {"session_id": "s1"}}
 PROMPT = ChatPromptTemplate.from_messages(

@@ -12,10 +12,10 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from pipelines import DIRECT, ask, store
 
 import fineflow
 from fineflow.testing.langchain import FakeChat, FakeReranker
-from pipelines import DIRECT, ask, store
 
 ENTRIES = (*DIRECT, "stream", "batch")
 

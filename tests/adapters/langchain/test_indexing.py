@@ -15,6 +15,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import CharacterTextSplitter, RecursiveCharacterTextSplitter
+from pipelines import DIRECT, ask, echo, same
 from test_ingest import WordEngine
 
 import fineflow
@@ -24,7 +25,6 @@ from fineflow.ir import Effect, Op
 from fineflow.testing import virtual
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-from pipelines import DIRECT, ask, echo, same
 
 TEXT = "Paris is the capital of France.\n\nLyon is a town.\n\nRome is the capital of Italy."
 DOCUMENTS = [

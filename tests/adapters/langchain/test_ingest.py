@@ -18,6 +18,7 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import DIRECT, ask, echo, same
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
@@ -25,7 +26,6 @@ from fineflow.ir import Effect, Op
 from fineflow.ir.text import format_graph
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-from pipelines import DIRECT, ask, echo, same
 
 TEXTS = [
     "Paris is the capital of France",

@@ -18,6 +18,7 @@ from langchain_core.runnables import (
     RunnablePick,
 )
 from langchain_core.runnables.base import RunnableEach
+from pipelines import ask, echo, same, store
 
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
@@ -27,7 +28,6 @@ from fineflow.protocols import Delta, LLMEngine, Message, Sampling
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ask, echo, same, store
 
 QUESTION = {"question": "colours"}
 

@@ -9,10 +9,10 @@ from typing import Any
 from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
+from pipelines import QUESTION, ask, echo, same, store
 
 from fineflow import explain, external, optimize
 from fineflow.testing.langchain import FakeChat, FakeReranker
-from pipelines import QUESTION, ask, echo, same, store
 
 
 @external

@@ -18,6 +18,7 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import DIRECT, ask, echo, same
 from row_stores import InOneTransaction, table
 from test_ingest import WordEngine
 
@@ -33,7 +34,6 @@ from fineflow.testing import virtual_threads
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
-from pipelines import DIRECT, ask, echo, same
 
 CHUNKS = ["Paris", "Lyon", "Rome", "wine", "bread"]
 INPUT = {"chunks": CHUNKS, "question": "a town"}

@@ -11,6 +11,7 @@ import pytest
 from effect_chains import SESSION, answer, calling, planned, retrieval
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from pipelines import DIRECT, ask, same
 
 import fineflow
 from fineflow.adapters.analysis.copies import ABSENT, fresh_copy
@@ -18,7 +19,6 @@ from fineflow.adapters.core import durations
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 from fineflow.testing.virtual import run
-from pipelines import DIRECT, ask, same
 
 INPUT = {"question": "What is it?", "session": "s"}
 

@@ -16,12 +16,12 @@ from langchain_core.messages import BaseMessage, HumanMessage, get_buffer_string
 from langchain_core.output_parsers import PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate, format_document
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from pipelines import DIRECT, QUESTION, ask, echo, same, store
 from pydantic import BaseModel
 
 import fineflow
 from fineflow.ir import Effect
 from fineflow.testing.langchain import FakeChat
-from pipelines import DIRECT, QUESTION, ask, echo, same, store
 
 DEFAULT_DOCUMENT_PROMPT = PromptTemplate.from_template(template="{page_content}")
 SOURCES = {"a": "first"}

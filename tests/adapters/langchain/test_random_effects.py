@@ -12,10 +12,10 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import ask, echo
 
 import fineflow
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings
-from pipelines import ask, echo
 
 INPUT = {"question": "What is there?"}
 KINDS = ("read", "write", "both", "opaque", "model", "search", "ingest", "declared ingest", "fail", "fail undeclared")

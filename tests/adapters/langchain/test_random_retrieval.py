@@ -16,12 +16,12 @@ from langchain_classic.retrievers import (
 )
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore
+from pipelines import QUESTION
 
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
-from pipelines import QUESTION
 
 LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 TEXTS = ["Paris is the capital of France", "Lyon is a town", "Rome is the capital of Italy", "France is large"]

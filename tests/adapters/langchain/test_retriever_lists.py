@@ -20,6 +20,7 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
+from pipelines import QUESTION, WORDS, ask, echo
 
 import fineflow
 from fineflow.adapters.langchain.lowering.retrieval.retriever_lists import fused, merged
@@ -28,7 +29,6 @@ from fineflow.passes import PASSES, prune
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeReranker, FakeVectorStore
-from pipelines import QUESTION, WORDS, ask, echo
 
 OTHER = ["Paris is the capital of France", "France borders Spain", "the capital of Spain is Madrid"]
 

@@ -10,12 +10,12 @@ import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RouterRunnable, RunnableGenerator, RunnableLambda, RunnablePassthrough
+from pipelines import ask, echo, same
 
 import fineflow
 from fineflow.ir import Effect
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-from pipelines import ask, echo, same
 
 INPUT = {"question": "What is the capital of France?", "topic": "towns"}
 

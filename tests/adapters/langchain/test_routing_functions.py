@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from pipelines import ENTRIES, ask, echo, same
 
 import fineflow
 from fineflow.ir import Effect, Graph, Op
 from fineflow.testing.differential import observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ENTRIES, ask, echo, same
 
 pytestmark = pytest.mark.sweep
 

@@ -12,6 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
+from pipelines import DIRECT
 from row_stores import PIPELINED, WHOLE, InOneTransaction, RowStore, rows, table
 from test_ingest import WordEngine
 
@@ -23,7 +24,6 @@ from fineflow.runtime.queues import arriving
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import differences, observe
 from fineflow.testing.gates import Gate, wait_until
-from pipelines import DIRECT
 
 TEXTS = ["Paris is a capital", "Lyon is a town", "Rome is old", "France is large", "cheese", "wine", "bread"]
 KINDS = (*PIPELINED, *WHOLE)

@@ -20,13 +20,13 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from pipelines import DIRECT, QUESTION, ask
 
 import fineflow
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.testing.differential import ALL, assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
-from pipelines import DIRECT, QUESTION, ask
 
 logging.getLogger("langchain_core.vectorstores.base").setLevel(logging.ERROR)  # "no relevant docs", on both sides
 

@@ -11,12 +11,12 @@ import pytest
 import wrapt
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from pipelines import ask, echo, store
 
 import fineflow
 from fineflow.adapters.core.claiming import under_way
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
-from pipelines import ask, echo, store
 
 
 def two_models(model: FakeChat) -> Any:

@@ -23,11 +23,11 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
+from pipelines import DIRECT, QUESTION, ask, echo, same, two
 
 from fineflow import explain, external, optimize
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat
-from pipelines import DIRECT, QUESTION, ask, echo, same, two
 
 # --- models that override ------------------------------------------------------------------------------------------
 

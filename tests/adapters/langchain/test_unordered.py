@@ -10,12 +10,12 @@ import pytest
 from effect_chains import SESSION, answer, calling, planned, retrieval
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from pipelines import ask, echo, same
 
 import fineflow
 from fineflow.ir import Effect
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeVectorStore
-from pipelines import ask, echo, same
 
 
 class _Kept(logging.Handler):

@@ -11,12 +11,12 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompt_values import ChatPromptValue
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
+from pipelines import QUESTION, ask, echo, same
 
 import fineflow
 from fineflow.adapters.langchain.mutation_watch import Watch
 from fineflow.testing.differential import observe
 from fineflow.testing.langchain import FakeChat
-from pipelines import QUESTION, ask, echo, same
 
 
 def parsed(model: Any) -> Any:

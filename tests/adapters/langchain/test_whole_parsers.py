@@ -29,13 +29,13 @@ from langchain_core.output_parsers import (
 )
 from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser
 from langchain_core.runnables import RunnablePassthrough
+from pipelines import QUESTION, ask, echo, same
 from pydantic import BaseModel, Field, field_validator
 
 import fineflow
 from fineflow.ir import Op
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
-from pipelines import QUESTION, ask, echo, same
 
 
 class Color(enum.Enum):
