@@ -119,9 +119,18 @@ def in_an_agent(made: BaseTool) -> tuple[Any, Any]:
 
 
 Made = Callable[[Parts], BaseTool]
-SYNC: list[Made] = [sync_tool, structured_tool, search_tool, retriever_tool, lambda parts: Graded(grader=parts.grader)]
-ASYNC: list[Made] = [sync_tool, async_tool, structured_tool, search_tool]
-ASYNC += [lambda parts: AsyncGraded(grader=parts.grader)]
+
+
+def tool_class(parts: Parts) -> BaseTool:
+    return Graded(grader=parts.grader)
+
+
+def async_tool_class(parts: Parts) -> BaseTool:
+    return AsyncGraded(grader=parts.grader)
+
+
+SYNC: list[Made] = [sync_tool, structured_tool, search_tool, retriever_tool, tool_class]
+ASYNC: list[Made] = [sync_tool, async_tool, structured_tool, search_tool, async_tool_class]
 
 
 def ran(made: Made, where: Any, *, awaits: bool, optimized: bool) -> Any:
@@ -137,7 +146,9 @@ def ran(made: Made, where: Any, *, awaits: bool, optimized: bool) -> Any:
 
 @pytest.mark.parametrize("where", [in_a_tool_node, in_an_agent])
 @pytest.mark.parametrize(
-    ("made", "awaits"), [*((made, False) for made in SYNC), *((made, True) for made in ASYNC)], ids=repr
+    ("made", "awaits"),
+    [*((made, False) for made in SYNC), *((made, True) for made in ASYNC)],
+    ids=lambda each: getattr(each, "__name__", repr(each)),
 )
 def test_calls_in_tools_of_every_kind_are_made_side_by_side(made: Made, awaits: bool, where: Any) -> None:
     stock, mine = (ran(made, where, awaits=awaits, optimized=optimized) for optimized in (False, True))
