@@ -62,7 +62,7 @@ def _asks_a_model(value: Any) -> bool:
         return _asks_a_model(value.bound)
     if type(value) is RunnableSequence:
         return all(isinstance(step, BasePromptTemplate) or _asks_a_model(step) for step in value.steps)
-    return isinstance(value, BaseChatModel)
+    return isinstance(value, BaseChatModel) and of_package(type(value).__module__)
 
 
 def picks_one(path: Any) -> bool:

@@ -150,6 +150,11 @@ class Message:
         except Exception as error:
             self._here.fault(error)
 
+    def _unread(self, kept: Mapping[str, Any]) -> bool:
+        """Returns True if an earlier call is not complete, or cannot be read: it may be one that writes."""
+        earlier = list(self._parts.values())
+        return not all(each.get("over") for each in earlier[: next(i for i, e in enumerate(earlier) if e is kept)])
+
     def over(self, asked: Asked) -> None:
         try:
             self._here.written(asked, self)
@@ -169,7 +174,8 @@ class Message:
             args = json.loads(text)
         except ValueError:  # there is more to come
             return
-        kept["over"] = True
-        if isinstance(args, dict):
+        kept["over"] = isinstance(args, dict)
+        if kept["over"]:
+            self.guarded = self.guarded or self._unread(kept)
             self.calls.append({"name": kept["name"], "args": args, "id": kept["id"], "type": "tool_call"})
             self._here.begin(self, self.calls[-1])

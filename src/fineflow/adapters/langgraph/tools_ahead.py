@@ -2,7 +2,8 @@
 
 In a node whose model writes calls for a ``ToolNode`` (``turns``), the pieces of the model's messages are looked at as
 they pass by. Only the function of a tool runs ahead. Stock's ``ToolNode`` opens the run, checks the arguments, and
-handles errors; its call of the function claims the result if the arguments are equal.
+handles errors; its call of the function claims the result if it is for the same call of the model, with arguments that
+are equal. A function that looks at the config of its run is left to stock: that run is not there yet.
 
 While tools run, a model on an engine prefills the beginning of its next prompt: the messages so far, with the calls.
 """
@@ -10,38 +11,37 @@ While tools run, a model on an engine prefills the beginning of its next prompt:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool
 
-from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
-from fineflow.adapters.langgraph.messages import Asked, Message
+from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.workers import in_thread
-
-_INTERNAL = "__pregel_"  # keys by which LangGraph finds the task around a function
 
 
 class Turn:
     """One visit of a node with a model. Starts the calls that the model writes, once each.
 
-    place: of the visited graph, by which the next visit of the same node ends what is left of this one. left: is told
-    of a fault of ours.
+    The next visit ends what is left of this one: nodes run one at a time. left: gets a fault of ours.
     """
 
-    def __init__(self, here: Claiming, turns: Turns, place: str, left: Callable[[Any, Exception], None]) -> None:
+    def __init__(self, here: Claiming, turns: Turns, left: Callable[[Any, Exception], None]) -> None:
         self._here, self._turns, self._left = here, turns, left
         self._ids = set[str]()
         self._drops: list[Callable[[], None]] = []
         visits = here.call.memory(_Visits)
-        before = visits.last.pop((id(turns.step), place), None)
-        visits.last[id(turns.step), place] = self
+        before, visits.last = visits.last, self
         if before is not None:
             before.drop()
 
@@ -67,14 +67,14 @@ class Turn:
         if early is None or (early.reads and (message.guarded or early.reads & message.written)):
             return
         tool: Any = early.tool
-        if starts_runs(tool) or (tool.func is None and self._here.call.sync):
+        if starts_runs(tool) or (tool.func is None and self._here.call.sync) or _traced():
             return
         try:
             given = tool._to_args_and_kwargs(dict(call["args"]), number)
         except Exception:  # stock raises it, or lets the tool answer it
             return
-        work = partial(_run, tool, given, sync=self._here.call.sync)
-        self._drops.append(self._here.begin_early(_leaf(tool), ([given], work)))
+        work = partial(_run, tool, given, copy_context(), sync=self._here.call.sync)
+        self._drops.append(self._here.begin_early(_leaf(tool), ([_key(number, *given)], work)))
 
     def written(self, asked: Asked, message: Message) -> None:
         """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""
@@ -86,24 +86,34 @@ class Turn:
         self._drops.append(lambda: here.post(lambda: [task.cancel() for task in begun]))
 
 
+def _traced() -> bool:
+    """Returns True if LangSmith records the node: what a tool traces by itself belongs to the tool's run."""
+    langsmith = sys.modules.get("langsmith.run_helpers")
+    return langsmith is not None and langsmith.get_current_run_tree() is not None
+
+
 class _Visits:
-    """Of one call: the last visit of each node with a model."""
+    """Of one call: the last visit of a node with a model."""
 
     def __init__(self) -> None:
-        self.last: dict[tuple[int, str], Turn] = {}
+        self.last: Turn | None = None
 
 
 class _Left(Exception):
     """The function has to be called by stock, in its place."""
 
 
-async def _run(tool: Any, given: Any, *, sync: bool) -> list[Any]:
-    """Calls the function of a tool, in the context of the call; returns its result as a list of one."""
+async def _run(tool: Any, given: Any, context: Context, *, sync: bool) -> list[Any]:
+    """Calls the function of a tool in the context of the node's visit; returns its result as a list of one."""
+    return await asyncio.get_running_loop().create_task(_called(tool, given, sync=sync), context=context)
+
+
+async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     recorder, (positional, named) = Recorder(tool), given
     recorder.silence()
-    config: Any = var_child_runnable_config.get() or {}
-    inside: Any = {**config, "configurable": _Configurable(recorder, config.get("configurable") or {})}
-    var_child_runnable_config.set(inside)
+    under_way.set(None)
+    reader.set(None)
+    var_child_runnable_config.set(cast(Any, _Config(recorder)))
     try:
         if tool.coroutine is not None and not sync:
             value = await tool.coroutine(*positional, **named)
@@ -118,24 +128,36 @@ async def _run(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     return [value]
 
 
-class _Configurable(dict[str, Any]):
-    """Stands for a task that is not there yet: a function that asks for LangGraph's parts of it is left to stock."""
+class _Config(dict[str, Any]):
+    """Stands for the config of a run that is not there yet: a function that looks at it is left to stock."""
 
-    def __init__(self, recorder: Recorder, given: Mapping[str, Any]) -> None:
-        super().__init__({key: value for key, value in given.items() if not key.startswith(_INTERNAL)})
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(callbacks=None)
         self._recorder = recorder
 
     def __getitem__(self, key: str) -> Any:
-        self._check(key)
+        self._recorder.taint()
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self._check(key)
+        self._recorder.taint()
         return super().get(key, default)
 
-    def _check(self, key: str) -> None:
-        if key.startswith(_INTERNAL):
-            self._recorder.taint()
+    def __iter__(self) -> Iterator[str]:
+        self._recorder.taint()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._recorder.taint()
+        return super().keys()
+
+    def items(self) -> Any:
+        self._recorder.taint()
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        self._recorder.taint()
+        return super().copy()
 
 
 def _usable(entry: Entry) -> bool:
@@ -144,6 +166,43 @@ def _usable(entry: Entry) -> bool:
 
 def _leaf(tool: Any) -> str:
     return f"tool {id(tool):x}"
+
+
+def _key(number: str, args: Any, named: Any) -> Any:
+    """Returns what a call of a tool's function is claimed by: the call's id, and arguments of equal types, too."""
+    return number, repr((args, named)), args, named
+
+
+asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
+"""The id of the call for which a tool runs here."""
+
+
+def _asking(own: Any, name: str) -> Any:
+    def method(tool: Any, /, *args: Any, **named: Any) -> Any:
+        before = asked.set(str(named.get("tool_call_id") or ""))
+        try:
+            return own.__get__(tool, type(tool))(*args, **named)
+        finally:
+            asked.reset(before)
+
+    return method
+
+
+def _aasking(own: Any, name: str) -> Any:
+    async def method(tool: Any, /, *args: Any, **named: Any) -> Any:
+        before = asked.set(str(named.get("tool_call_id") or ""))
+        try:
+            return await own.__get__(tool, type(tool))(*args, **named)
+        finally:
+            asked.reset(before)
+
+    return method
+
+
+def install() -> None:
+    """Notes the ids of calls, from now on."""
+    wrap_method(BaseTool, "run", _asking, _aasking)
+    wrap_method(BaseTool, "arun", _asking, _aasking)
 
 
 def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +218,7 @@ def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any])
 def _claimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def claimed(*args: Any, **named: Any) -> Any:
-        return here.claim(leaf, (args, named), partial(own, *args, **named), _usable)[1]
+        return here.claim(leaf, _key(asked.get(), args, named), partial(own, *args, **named), _usable)[1]
 
     return claimed
 
@@ -167,6 +226,6 @@ def _claimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[...
 def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     async def claimed(*args: Any, **named: Any) -> Any:
-        return (await here.aclaim(leaf, (args, named), partial(own, *args, **named), _usable))[1]
+        return (await here.aclaim(leaf, _key(asked.get(), args, named), partial(own, *args, **named), _usable))[1]
 
     return claimed

@@ -23,7 +23,7 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
-from fineflow.adapters.langgraph.steps import flat
+from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
 _DEPTH = 8  # of graphs inside graphs, of functions that hold functions
@@ -33,15 +33,20 @@ _BETWEEN = "code of your own may run between the model's answer and the tools, a
 class Offered(NamedTuple):
     """A tool that a model may call. why: what keeps it from starting early; "" for nothing.
 
-    reads, writes: the resources that it is declared to touch. guards: it may do anything, so no later call of the same
-    message starts before it.
+    functions: its sync and its async one. reads, writes: the resources that it is declared to touch. guards: it may do
+    anything, so no later call of the same message starts before it.
     """
 
     tool: BaseTool
     why: str
+    functions: Sequence[Any] = ()
     reads: frozenset[int | str] = frozenset()
     writes: frozenset[int | str] = frozenset()
     guards: bool = False
+
+    def holds(self, tool: Any) -> bool:
+        """Returns True if this is about a tool as it is now."""
+        return tool is self.tool and self.functions == (getattr(tool, "func", None), getattr(tool, "coroutine", None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Turns:
     name: str
     step: RunnableCallable
     graph: Pregel[Any, Any, Any, Any]
+    node: ToolNode
     tools: dict[str, Offered]
     trusted: bool
     on_engine: bool = False
@@ -63,6 +69,8 @@ class Turns:
     def early(self, name: str) -> Offered | None:
         """Returns a tool whose calls may start while the model writes."""
         found = self.tools.get(name)
+        if found is not None and not found.holds(self.node.tools_by_name.get(name)):
+            return None
         return None if found is None or found.why or (found.reads and not self.trusted) else found
 
     @property
@@ -96,23 +104,24 @@ class Turns:
         return bool(self.graph.interrupt_before_nodes) or bool(self.graph.interrupt_after_nodes)
 
 
-def turns_of(graph: Pregel[Any, Any, Any, Any], outer: str = "", depth: int = 0) -> Iterator[Turns]:
-    """Yields the nodes of a graph, and of its subgraphs, that a ``ToolNode`` follows."""
-    for name, node in graph.nodes.items():
-        for inner in node.subgraphs:
-            if isinstance(inner, Pregel) and depth < _DEPTH:
-                yield from turns_of(inner, f"{outer}{name}/", depth + 1)
+def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
+    """Yields the nodes of a graph that a ``ToolNode`` follows, if its nodes run one at a time.
+
+    Those of subgraphs are left out: other nodes of the outer graph may run beside them, and stop them.
+    """
     builder = getattr(graph, "builder", None)
-    if type(builder) is not StateGraph:
+    if type(builder) is not StateGraph or _fans_out(builder):
         return
-    alone = not _fans_out(builder)
+    reduced = _reduced_by_packages(builder)
     for name, node in graph.nodes.items():
         nodes = [each for each in map(graph.nodes.get, _behind(builder, name)) if each is not None]
-        tools = _tools([part for each in nodes for part in flat(each.bound)])
+        made = _tool_node([part for each in nodes for part in flat(each.bound)])
         for step in flat(node.bound):
-            if type(step) is RunnableCallable and tools:
+            if type(step) is RunnableCallable and made is not None:
                 trusted, on_engine = _looked_at(step)
-                yield Turns(f"{outer}{name}", step, graph, tools, trusted and alone, on_engine)
+                trusted = trusted and reduced and _routed_by_packages(builder, name)
+                tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
+                yield Turns(name, step, graph, made, tools, trusted, on_engine)
 
 
 def _behind(builder: Any, name: str) -> set[str]:
@@ -121,6 +130,19 @@ def _behind(builder: Any, name: str) -> set[str]:
     for branch in builder.branches.get(name, {}).values():
         found.update(builder.nodes if branch.ends is None else branch.ends.values())
     return found
+
+
+def _routed_by_packages(builder: Any, name: str) -> bool:
+    """Returns True if no router of the user's runs behind a node."""
+    paths = [branch.path for branch in builder.branches.get(name, {}).values()]
+    functions = [getattr(path, "func", None) or getattr(path, "afunc", None) for path in paths]
+    return all(of_package(getattr(func, "__module__", None) or "") for func in functions)
+
+
+def _reduced_by_packages(builder: Any) -> bool:
+    """Returns True if no reducer of the user's runs when nodes have written."""
+    found = [getattr(channel, "operator", None) for channel in builder.channels.values()]
+    return all(func is None or of_package(getattr(func, "__module__", None) or "") for func in found)
 
 
 def _fans_out(builder: Any) -> bool:
@@ -132,31 +154,30 @@ def _fans_out(builder: Any) -> bool:
     return not all(picks_one(each.path) for branches in builder.branches.values() for each in branches.values())
 
 
-def _tools(parts: Sequence[Any]) -> dict[str, Offered]:
-    """Returns the tools of the only ``ToolNode`` among some nodes; {} if its calls are not simply made."""
+def _tool_node(parts: Sequence[Any]) -> ToolNode | None:
+    """Returns the only ``ToolNode`` among some nodes; None if its calls are not simply made."""
     nodes = [part for part in parts if isinstance(part, ToolNode)]
     if len(nodes) != 1 or type(nodes[0]) is not ToolNode:
-        return {}
+        return None
     node: Any = nodes[0]
-    if node._wrap_tool_call is not None or node._awrap_tool_call is not None:
-        return {}
-    return {name: offered(tool) for name, tool in node.tools_by_name.items()}
+    return node if node._wrap_tool_call is None and node._awrap_tool_call is None else None
 
 
 def offered(tool: BaseTool) -> Offered:
     """Returns what is known of a tool: whether its calls may start early."""
     if type(tool) is not StructuredTool:
         return Offered(tool, f"is a {type(tool).__name__}", guards=True)
-    functions = [func for func in (tool.func, tool.coroutine) if func is not None]
+    both = (tool.func, tool.coroutine)
+    functions = [func for func in both if func is not None]
     said = [found for func in functions if (found := declaration(func)) is not None]
     if not functions or len(said) < len(functions):
         pure = bool(functions) and all(judged(func).pure for func in functions)
-        return Offered(tool, "its effects are not declared", guards=not pure)
+        return Offered(tool, "its effects are not declared", both, guards=not pure)
     reads, writes = (_resources(said, name) for name in ("reads", "writes"))
     why = left_to_stock(tool)
     if not why and any(map(calls_components, functions)):
         why = "its function calls components"
-    return Offered(tool, why, reads, writes)
+    return Offered(tool, why, both, reads, writes)
 
 
 def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
@@ -170,14 +191,18 @@ def _looked_at(step: RunnableCallable) -> tuple[bool, bool]:
     Trusted is a function of packages that holds none of the user's, or a user's that only asks its model.
     """
     trusted, on_engine = True, False
-    todo: list[tuple[Any, int]] = [(step.func, 0), (step.afunc, 0)]
+    todo: list[tuple[Any, int]] = [(step.func, 0)]
+    todo += [] if in_executor(step.afunc, step.func) else [(step.afunc, 0)]
     seen = set[int]()
     while todo:
         func, depth = todo.pop()
         func = getattr(func, "__func__", func)
-        if not isinstance(func, FunctionType) or id(func) in seen:
+        if func is None or id(func) in seen:
             continue
         seen.add(id(func))
+        if not isinstance(func, FunctionType):  # an object that is called, a partial
+            trusted = False
+            continue
         if depth > _DEPTH or not of_package(func.__module__ or ""):
             trusted = trusted and depth == 0 and only_asks(func)
             continue

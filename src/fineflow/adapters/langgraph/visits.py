@@ -126,6 +126,7 @@ def install() -> None:
     for kind, name in _CALLED:
         wrap_method(kind, name, _visiting, _avisiting)
     messages.install()
+    tools_ahead.install()
 
 
 def _visiting(own: Any, name: str) -> Any:
@@ -194,8 +195,9 @@ def _turn(shadows: GraphShadows, step: Any, args: Sequence[Any], named: Mapping[
     if here is None or turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
         return None
     config = (args[1] if len(args) > 1 else named.get("config")) or {}
-    namespace = config.get("configurable", {}).get("checkpoint_ns") or ""
-    return Turn(here, turns, namespace.rpartition("|")[0], _left)
+    if "|" in (config.get("configurable", {}).get("checkpoint_ns") or ""):  # inside of another graph
+        return None
+    return Turn(here, turns, _left)
 
 
 def _looking_through() -> GraphShadows | None:
@@ -293,7 +295,10 @@ def _gaining(step: Any) -> tuple[str, ...]:
 def forecast_of(obj: Any) -> Visit:
     """Returns a forecast of a step's next run, with the names by which its functions know the components."""
     functions = (obj.func,) if isinstance(obj, _TaskFunction) else user_functions(obj)
-    kept = next((each for each in list(_known.values()) if each.runs(functions)), None)
+    if isinstance(obj, _TaskFunction):  # its steps are made when it is called
+        kept = next((each for each in list(_known.values()) if each.runs(functions)), None)
+    else:
+        kept = next((each for each in [_known.get(id(obj))] if each is not None and each.step() is obj), None)
     found = calls_of(functions)
     if kept is None or found is None:
         return Visit()

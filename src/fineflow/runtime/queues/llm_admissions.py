@@ -115,7 +115,7 @@ class Admissions:
                     passed.append(request)
                 elif instance is not None:
                     self._begin(request, instance)
-                    if count_passed(request, passed if separate else line):
+                    if count_passed(request, self._passed_by(request, line, passed) if separate else line):
                         break
                 else:
                     self._full = True
@@ -129,6 +129,12 @@ class Admissions:
             self._decide_soon()  # for a request that lets no more pass
         except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
+
+    def _passed_by(
+        self, request: LLMRequest, line: Sequence[LLMRequest], passed: Sequence[LLMRequest]
+    ) -> Sequence[LLMRequest]:
+        """Returns the requests that one passes where quick ones go first: these pass any number of the others."""
+        return passed if request.quick else [each for each in line if not each.quick]
 
     def _begin(self, request: LLMRequest, instance: Instance) -> None:
         self._line.serve((request, request.seen.items))

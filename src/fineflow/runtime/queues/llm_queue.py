@@ -69,10 +69,17 @@ class LLMQueue(Admissions):
         return sum(instance.load for instance in self.instances)
 
     def segments(self, text: str, parts: Sequence[Part]) -> tuple[Segment, ...]:
-        """Returns the segments of a prompt; none if its parts are not known, or if no prompts are compared here."""
+        """Returns the segments of a prompt.
+
+        None if its parts are not known, if no prompts are compared here, or if the engine does not encode a part by
+        itself: its requests are grouped without them.
+        """
         if not parts or not self.engine.can_prefill or getattr(self.engine, "shares_at_once", False):
             return ()
-        return segments_in(text, parts, self._lengths)
+        try:
+            return segments_in(text, parts, self._lengths)
+        except Exception:
+            return ()
 
     async def prefill(self, tokens: Sequence[int]) -> None:
         """Runs ``LLMEngine.prefill`` as soon as there is room, with the policy's priority. Only on the runtime's loop.
