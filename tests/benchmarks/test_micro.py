@@ -142,13 +142,20 @@ def test_a_side_that_costs_twice_as_much_has_the_ratio_two() -> None:
 
 
 def test_calls_of_fineflow_are_counted_in_all_threads() -> None:
-    stock = queries.chain()
-    mine = fineflow.optimize(stock, strict=True)
-    value = {"question": "Who?", "topic": "towns"}
-    assert measure.calls_of_fineflow(lambda: stock.invoke(value)) == 0
-    once = measure.calls_of_fineflow(lambda: mine.invoke(value))
-    twice = measure.calls_of_fineflow(lambda: [mine.invoke(value) for _ in range(2)])
-    assert once > 100 and twice == pytest.approx(2 * once, rel=0.1)
+    """In a process of its own: threads of other tests may call fineflow meanwhile."""
+    program = """
+import fineflow
+from benchmarks.micro import measure, queries
+stock = queries.chain()
+mine = fineflow.optimize(stock, strict=True)
+value = {"question": "Who?", "topic": "towns"}
+assert measure.calls_of_fineflow(lambda: stock.invoke(value)) == 0
+once = measure.calls_of_fineflow(lambda: mine.invoke(value))
+twice = measure.calls_of_fineflow(lambda: [mine.invoke(value) for _ in range(2)])
+assert once > 100 and abs(twice - 2 * once) < 0.2 * once, (once, twice)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_graph_of_many_queries() -> None:
