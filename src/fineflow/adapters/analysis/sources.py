@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterator
+from threading import Lock
 from types import CodeType
+
+_parsing = Lock()  # ``ast.parse`` of Python 3.11 raises SystemError if two threads are in it (python/cpython#106905)
 
 
 def definition(code: CodeType) -> ast.FunctionDef | None:
@@ -15,8 +18,9 @@ def definition(code: CodeType) -> ast.FunctionDef | None:
         return None
     try:
         text = "".join(lines)
-        tree, whole = ast.parse(text), compile(text, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
+        with _parsing:
+            tree, whole = ast.parse(text), compile(text, code.co_filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, SystemError):
         return None
     if all(each != code for each in _codes(whole)):
         return None

@@ -197,7 +197,11 @@ def of_package(module: str) -> bool:
     An application that is installed in development mode, or that runs from its folder, is the user's.
     """
     package = module.partition(".")[0]
-    return package == "fineflow" or _installed(package)
+    if package == "fineflow":
+        return True
+    # A namespace package, such as langgraph, may have a part in a folder of the application, too.
+    spread = module in sys.modules and getattr(sys.modules.get(package), "__file__", None) is None
+    return _installed(module if spread else package)
 
 
 @functools.cache

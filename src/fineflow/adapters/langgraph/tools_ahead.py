@@ -88,8 +88,10 @@ class Turn:
 
 def _traced() -> bool:
     """Returns True if LangSmith records the node: what a tool traces by itself belongs to the tool's run."""
-    langsmith = sys.modules.get("langsmith.run_helpers")
-    return langsmith is not None and langsmith.get_current_run_tree() is not None
+    tracers = sys.modules.get("langchain_core.tracers.langchain")
+    callbacks: Any = (var_child_runnable_config.get() or {}).get("callbacks")
+    handlers = getattr(callbacks, "handlers", callbacks) or ()
+    return tracers is not None and any(isinstance(each, tracers.LangChainTracer) for each in handlers)
 
 
 class _Visits:
