@@ -1,4 +1,4 @@
-"""What one run of a user function tells of itself at its end, for ``explain``."""
+"""Figures of one run of a user function, kept at its end for ``explain``."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
-_DEPTH = 8  # of graphs inside graphs, of functions that hold functions
+_DEPTH = 8  # of functions that hold functions
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 

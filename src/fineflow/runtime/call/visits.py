@@ -31,7 +31,7 @@ class ComponentCall(NamedTuple):
 
 
 class InTheWay(NamedTuple):
-    """What ended the search for component calls while there were more. where: file and line, or ""."""
+    """The reason why the search for component calls ended before the last one. where: file and line, or ""."""
 
     where: str
     why: str
