@@ -6,9 +6,8 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,8 +25,6 @@ from fineflow.runtime.reruns import repeating
 Pattern = str | type | Callable[[Any], bool]
 """Says which objects are meant: a class, the beginning of ``module.Class``, or a function of the object."""
 
-_KEPT = 128  # objects whose plans are kept; those that were called once are not
-
 # Module in which a base class is defined, and its methods that a user's code calls.
 _ROUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("langchain_core.runnables.base", "Runnable", METHODS),
@@ -42,13 +39,11 @@ _current: Instrumentation | None = None
 
 
 class Instrumentation(Routing):
-    """The shims of one ``instrument()``, the plans of objects that are called repeatedly, and the counts."""
+    """The shims of one ``instrument()``, and the counts of its calls."""
 
     def __init__(self, allow: Sequence[Pattern], deny: Sequence[Pattern], options: dict[str, Any]) -> None:
         super().__init__(fineflow.optimize, options)
         self._allow, self._deny = tuple(allow), tuple(deny)
-        self._seen: dict[int, weakref.ref[Any]] = {}  # called once
-        self._kept: OrderedDict[int, Any] = OrderedDict()  # optimized, by the id of what they wrap
         self._counts = Counts()
         self.faults = 0
 
@@ -96,33 +91,12 @@ class Instrumentation(Routing):
             return own
         try:
             with inside():
-                fast = self._proxy(obj)
+                fast = self.proxy(obj)
                 method: Callable[..., Any] = getattr(fast, name)
             return _Counting(self, fast, name, method)
         except Exception as error:
             self._fault(obj, error)
             return own
-
-    def _proxy(self, obj: Any) -> Any:
-        """Returns the object optimized; from its second call on the same proxy, with its plans."""
-        with self._lock:
-            kept = self._kept.get(id(obj))
-            if kept is not None and kept.__wrapped__ is obj:
-                self._kept.move_to_end(id(obj))
-                return kept
-        made = self.optimize(obj, **self.options)
-        with self._lock:
-            seen = self._seen.pop(id(obj), None)
-            if seen is not None and seen() is obj:
-                self._kept[id(obj)] = made
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            else:
-                if len(self._seen) >= 8 * _KEPT:
-                    self._seen.clear()
-                with suppress(TypeError):  # without weak references it is planned in every call
-                    self._seen[id(obj)] = weakref.ref(obj)
-        return made
 
     def count(self, fast: Any, name: str) -> None:
         """Counts a call that has ended."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections import Counter
+import weakref
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ METHODS = (
     "astream_events",
     "stream_events",
 )
+
+_KEPT = 128  # objects whose plans are kept; those that were called once are not
 
 _inside: ContextVar[bool] = ContextVar("fineflow_routing_inside", default=False)
 _routed: set[type] = set()
@@ -67,10 +70,10 @@ def inside() -> Iterator[None]:
 
 
 class Routing:
-    """The shims of one installation, and the counts of routed calls.
+    """The shims of one installation, the plans of objects that are called repeatedly, and the counts of routed calls.
 
-    optimize: called with the object and ``options`` for every routed call. calls: routed calls by method name. types:
-    routed object types by qualified name.
+    optimize: called with the object and ``options``; from an object's second call on its result is kept. calls: routed
+    calls by method name. types: routed object types by qualified name.
     """
 
     def __init__(self, optimize: Callable[..., Any], options: dict[str, Any] | None = None) -> None:
@@ -81,6 +84,8 @@ class Routing:
         self._installed = True
         self._lock = threading.RLock()  # Python may collect an abandoned stream inside, whose end makes calls
         self._shims: list[tuple[type, str, Callable[..., Any]]] = []
+        self._seen: dict[int, weakref.ref[Any]] = {}  # called once
+        self._kept: OrderedDict[int, tuple[Any, Any]] = OrderedDict()  # an object and the same optimized, by its id
         self._bases: list[tuple[type, Any]] = []  # with their own __init_subclass__, if they have one
 
     def install(self, base: type | None = None, methods: tuple[str, ...] = METHODS) -> None:
@@ -164,7 +169,28 @@ class Routing:
             self.calls[name] += 1
             self.types[f"{type(runnable).__module__}.{type(runnable).__qualname__}"] += 1
         with inside():
-            return cast(Callable[..., Any], getattr(self.optimize(runnable, **self.options), name))
+            return cast(Callable[..., Any], getattr(self.proxy(runnable), name))
+
+    def proxy(self, obj: Any) -> Any:
+        """Returns the object optimized; from its second call on the same proxy, with its plans."""
+        with self._lock:
+            known, kept = self._kept.get(id(obj), (None, None))
+            if known is obj:
+                self._kept.move_to_end(id(obj))
+                return kept
+        made = self.optimize(obj, **self.options)
+        with self._lock:
+            seen = self._seen.pop(id(obj), None)
+            if seen is not None and seen() is obj:
+                self._kept[id(obj)] = obj, made
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            else:
+                if len(self._seen) >= 8 * _KEPT:
+                    self._seen.clear()
+                with suppress(TypeError):  # without weak references it is planned in every call
+                    self._seen[id(obj)] = weakref.ref(obj)
+        return made
 
     def _shim(self, owner: type, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Builds a shim of the same kind (coroutine function, ...), since callers may use ``inspect``."""
