@@ -280,6 +280,41 @@ class Remembering:
 COUNT = 0
 
 
+def empties(items):
+    for item in items:
+        llm.invoke(item)
+        items.remove(item)
+
+
+def empties_a_copy(items):
+    left = list(items)
+    for item in left:
+        llm.invoke(item)
+        left.remove(item)
+    llm.invoke(len(left))
+
+
+def drops_some(items):
+    left = list(items)
+    for item in left:
+        if llm.invoke(item) == "no":
+            left.remove(item)
+
+
+def deletes(items):
+    for item in items:
+        llm.invoke(item)
+        del items[0]
+
+
+def grows_what_it_iterates(items):
+    left = list(items)
+    for item in left:
+        llm.invoke(item)
+        if len(left) < 5:
+            left.append(item + item)
+
+
 def counts_globally(items):
     global COUNT
     for item in items:
@@ -391,6 +426,11 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "changes its argument": (changes_argument, ["first", "second"], ""),
     "changes documents": (changes_documents, ITEMS, ""),
     "changes its argument by item": (changes_state, ITEMS, ""),
+    "empties": (empties, ["a"], ""),
+    "empties a copy": (empties_a_copy, ["a", "cc", 1], ""),
+    "drops some": (drops_some, ["a"], ""),
+    "deletes": (deletes, ["a"], ""),
+    "grows what it iterates": (grows_what_it_iterates, [*ITEMS, "aa", "bbbb"], ""),
     "opens a file": (opens, ["a"], "calls open"),
     "counts": (counts, [1, 2, 3], ""),
     "unknown loop": (unknown_loop, ["list", "last"], ""),

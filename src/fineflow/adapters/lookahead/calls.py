@@ -18,6 +18,7 @@ from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Local, Method, Pe
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
+_MOVING = frozenset({"insert", "remove", "pop", "clear", "sort", "reverse"})  # methods that give elements other places
 _CHARACTERS = 256  # of a text that count as one instruction
 
 Named = Mapping[str, Any]
@@ -154,16 +155,16 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
     """Calls a method that changes a container of the walk's own."""
     if not walk.owns(owner):
-        walk.taint(owner)
+        walk.taint(owner, moves=name in _MOVING)
         return UNKNOWN
     added: list[Any] = [*args, *named.values()]
     if walk.unsure or (name not in ("append", "insert") and not all(map(walk.whole, added))) or named:
-        walk.taint(owner)
+        walk.taint(owner, moves=name in _MOVING)
         return UNKNOWN
     if name in ("add", "discard", "remove", "sort", "setdefault", "pop") and not (
         walk.known(owner) and all(map(walk.plain, args[:1])) and (name != "sort" or walk.plain(owner))
     ):
-        walk.taint(owner)
+        walk.taint(owner, moves=name in _MOVING)
         return UNKNOWN
     if name in ("extend", "update") and type(owner) is not dict:
         args = [elements(walk, each) for each in args]

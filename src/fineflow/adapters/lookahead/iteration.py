@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.values import UNKNOWN, Pending, Progress, Stop
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Pending, Progress, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -29,14 +29,27 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
 
 
 def iterator(walk: Walk, value: Any) -> Any:
-    """Returns an iterator over a copy of a container; UNKNOWN if its elements are unknown."""
+    """Returns an iterator over a list, or over a copy of another container; UNKNOWN if its elements are unknown.
+
+    Of a list the loop may remove or add elements, and then meets what is left of it. Other containers raise an error
+    if they change meanwhile.
+    """
     if isinstance(value, Pending):  # a loop may end before the generator does
         with walk.perhaps():
             value = drained(walk, value)
     if type(value) is range or (type(value) is _ITERATOR and walk.owns(value)):
         return iter(value)
     found = elements(walk, value)
-    return UNKNOWN if found is None else walk.own(iter(found))
+    if found is None:
+        return UNKNOWN
+    return walk.own(iter(value if type(value) is list else found))
+
+
+def following(walk: Walk, source: Any) -> Any:
+    """Returns the next element of an iterator; NULL if the elements of its list may have moved. Raises StopIteration."""
+    if type(source) is _ITERATOR and walk.moved(source.__reduce__()[1][0]):
+        return NULL
+    return next(source)
 
 
 def drained(walk: Walk, pending: Pending, each: Callable[[Any], None] | None = None) -> list[Any]:

@@ -55,6 +55,7 @@ class Walk:
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
         self._given: dict[int, Any] = {}  # containers of data that the function was given
         self._tainted: dict[int, Any] = {}  # containers that the function may have changed by now
+        self._moved: dict[int, Any] = {}  # those whose elements may have other places
         self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
@@ -146,8 +147,10 @@ class Walk:
             self._given[id(value)] = value
         return value
 
-    def taint(self, value: Any) -> None:
-        """Notes that a container may have any content from now on."""
+    def taint(self, value: Any, *, moves: bool = False) -> None:
+        """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
+        if moves:
+            self._moved[id(value)] = value
         if not self.owns(value):
             if id(value) not in self.past.contents:
                 self.past.keep_content(value, new=self._is_new(value))
@@ -156,6 +159,10 @@ class Walk:
                 self.host.changes(value)
             self._outside = True
         self._tainted[id(value)] = value
+
+    def moved(self, value: Any) -> bool:
+        """Returns True for a list whose elements may have moved: a loop over it meets others than it would have."""
+        return id(value) in self._moved
 
     def result(self, value: Any) -> Any:
         """Registers the result of a component that stock has not seen yet, or an object that the walk has made."""

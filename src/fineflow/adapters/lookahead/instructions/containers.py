@@ -88,7 +88,7 @@ def _delete_item(f: Frame, ins: Instruction) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"deletes an item of a {type(container).__name__}")
-    f.walk.taint(container)
+    f.walk.taint(container, moves=True)
 
 
 @rule("LIST_TO_TUPLE")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Awaited, Progress, Stop
+from fineflow.adapters.lookahead.values import INERT, NULL, UNKNOWN, Awaited, Progress, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -64,14 +64,17 @@ def _iterate(f: Frame, ins: Instruction) -> None:
 @rule("FOR_ITER")
 def _next(f: Frame, ins: Instruction) -> None:
     source = f.stack[-1]
-    if source is UNKNOWN:
-        f.split((f.at, [*f.stack, UNKNOWN]), (f.target, f.stack[:-1]))
-        return
     try:
-        f.push(next(source))
+        value = NULL if source is UNKNOWN else iteration.following(f.walk, source)
     except StopIteration:
         f.pop()
         f.jump()
+        return
+    if value is NULL:
+        f.stack[-1] = UNKNOWN
+        f.split((f.at, [*f.stack, UNKNOWN]), (f.target, f.stack[:-1]))
+    else:
+        f.push(value)
 
 
 @rule("RETURN_VALUE")
