@@ -14,6 +14,7 @@ from fineflow.ir import Op
 from fineflow.protocols import Sampling
 from fineflow.runtime import events
 from fineflow.runtime.queues import llm_admissions, request_context
+from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.runtime.queues.llm_request import arrived_before, earliest_first
 from fineflow.runtime.queues.policy import PATIENCE, Policy, Waiting, app_fifo, by_start, fifo
@@ -24,19 +25,22 @@ STEPS, PROMPT, OUTPUT = 12, 60, 10
 ROOM = 3 * (PROMPT + OUTPUT + 16)  # for three requests at once
 
 
-def ends(chains: int, policy: Policy) -> list[float]:
-    """Returns the seconds until each of several chains that begin at once has made its steps."""
+def ends(chains: int, policy: Policy, apart: float = 0.0) -> list[float]:
+    """Returns the seconds until each of several chains has made its steps. apart: seconds between their starts."""
     costs.forget()
     engine = EmulatedLLM(lambda prompt: "word " * OUTPUT, PROFILE, capacity=ROOM, can_prefill=False)
     queue = LLMQueue(engine, policy)
 
     async def chain(number: int) -> float:
+        await asyncio.sleep(number * apart)
         request_context.query.set(f"call-{number}")
         request_context.started.set(events.now() + number * 1e-6)
         for step in range(STEPS):
             prompt = engine.encode(f"chain {number} step {step} " + "own " * (PROMPT - 4))
             async for _ in queue.generate(prompt, Sampling(max_tokens=OUTPUT)):
                 pass
+            for _ in range(2 * SETTLE_ITERATIONS):  # its code reads the answer and makes the next prompt
+                await asyncio.sleep(0)
         return asyncio.get_running_loop().time()
 
     async def together() -> list[float]:
@@ -45,15 +49,17 @@ def ends(chains: int, policy: Policy) -> list[float]:
     return virtual.run(together()).value
 
 
-def test_the_last_chain_has_made_steps_before_it_is_alone() -> None:
-    in_turns, ours = ends(7, fifo), ends(7, by_start)
+@pytest.mark.parametrize("apart", [0.0, 0.35])  # all steps end together, or one after the other
+def test_the_last_chain_has_made_steps_before_it_is_alone(apart: float) -> None:
+    in_turns, ours = ends(7, fifo, apart), ends(7, by_start, apart)
     assert max(ours) <= 1.17 * max(in_turns)
     assert sum(ours) < 0.8 * sum(in_turns)
 
 
-def test_it_would_be_alone_for_long_without_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("apart", [0.0, 0.35])
+def test_it_would_be_alone_for_long_without_turns(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
     monkeypatch.setattr(llm_admissions, "IN_A_ROW", 10**6)
-    assert max(ends(7, by_start)) > 1.2 * max(ends(7, fifo))
+    assert max(ends(7, by_start, apart)) > 1.2 * max(ends(7, fifo, apart))
 
 
 def test_the_first_chains_wait_for_nobody_while_many_wait() -> None:

@@ -55,7 +55,7 @@ class Admissions:
         self._streams: set[DecodeStream] = set()
         self._full = False  # True while requests wait for room, not only for the next decision
         self._overtaking = 0  # requests that had to be quick, admitted since another one was
-        self._room_for = 0  # requests that ran when the last one did not fit
+        self._room_for = 0  # requests that ran, or had room kept for them, when the last one did not fit
         self._passing = 0  # requests admitted in a row while one waited that had arrived before them
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
@@ -130,7 +130,7 @@ class Admissions:
                     if count_passed(request, self._passed_by(request, line, passed) if separate else line):
                         break
                 else:
-                    self._full, self._room_for = True, self._running_now
+                    self._full, self._room_for = True, self._running_now + len(self._handovers)
                     for stream in self._streams:
                         stream.recheck()
                     kept = request.quick and keep_one(instances)
