@@ -16,7 +16,7 @@ from fineflow.runtime import events
 from fineflow.runtime.queues import llm_admissions, request_context
 from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.llm_queue import LLMQueue
-from fineflow.runtime.queues.llm_request import arrived_before, earliest_first
+from fineflow.runtime.queues.llm_request import earliest_first
 from fineflow.runtime.queues.policy import PATIENCE, Policy, Waiting, app_fifo, by_start, fifo
 from fineflow.testing import virtual
 
@@ -87,8 +87,3 @@ def test_who_goes_first() -> None:
     assert numbers([request(5), request(2, priority=-1), request(3)], 4) == [3, 5, 2]
     assert numbers([request(5), request(2, tenant="other"), request(3)], 4) == [3, 5, 2]
     assert numbers([], 4) == []
-
-
-def test_who_has_arrived_before() -> None:
-    assert arrived_before(request(5), [request(7), request(4)])
-    assert not arrived_before(request(5), [request(7), request(4, tenant="other"), request(3, priority=1)])

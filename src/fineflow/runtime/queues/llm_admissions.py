@@ -24,7 +24,6 @@ from fineflow.runtime.queues.handover import Handovers
 from fineflow.runtime.queues.llm_request import (
     IN_A_ROW,
     LLMRequest,
-    arrived_before,
     count_passed,
     earliest_first,
     in_groups,
@@ -151,7 +150,8 @@ class Admissions:
     def _begin(self, request: LLMRequest, instance: Instance) -> None:
         self._line.serve((request, request.seen.items))
         self._overtaking = self._overtaking + 1 if request.quick else 0
-        self._passing = self._passing + 1 if arrived_before(request, self._line) else 0
+        first = self._line.earliest(request)
+        self._passing = self._passing + 1 if first is not None and first.seen.number < request.seen.number else 0
         request.computing = instance.begin(request.alone, request.prompt, quick=request.quick, rank=request.seen.rank)
         request.room.set_result(instance)
 

@@ -77,20 +77,12 @@ def earliest_first(line: Sequence[LLMRequest], few: int) -> list[LLMRequest]:
     would be alone on an engine with room for more, and end later than if all had taken turns. None passes one that has
     let ``PATIENCE`` pass.
     """
-    peers = [each for each in line if _peers(each, line[0])]
+    whose = {(each.seen.tenant, each.seen.rank) for each in line[:1]}
+    peers = [each for each in line if (each.seen.tenant, each.seen.rank) in whose]
     if not peers or len(peers) >= few or any(each.passed >= PATIENCE for each in line):
         return list(line)
     first = min(peers, key=lambda each: each.seen.number)
     return [first, *(each for each in line if each is not first)]
-
-
-def arrived_before(request: LLMRequest, line: Iterable[LLMRequest]) -> bool:
-    """Returns True if one of the same tenant and rank waits that arrived before a request."""
-    return any(each.seen.number < request.seen.number and _peers(each, request) for each in line)
-
-
-def _peers(one: LLMRequest, other: LLMRequest) -> bool:
-    return (one.seen.tenant, one.seen.rank) == (other.seen.tenant, other.seen.rank)
 
 
 def count_passed(request: LLMRequest, line: Iterable[LLMRequest]) -> bool:
