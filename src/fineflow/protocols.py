@@ -147,6 +147,9 @@ class BatchEngine(Protocol):
 
     name: the lane in plans and timelines. ops: the operations it serves. max_batch: the largest number of items that
     still pays to run together (maximum efficient batch).
+
+    Optional attribute: ``repeats``: True if equal RERANK items get equal scores; a request's queue then asks for each
+    of them once.
     """
 
     name: str

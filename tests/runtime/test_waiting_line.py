@@ -80,6 +80,15 @@ def test_a_request_that_rejoins_is_first_again(line: WaitingLine[Request]) -> No
 # Who comes next
 
 
+def test_the_earliest_of_a_tenant_and_rank(line: WaitingLine[Request]) -> None:
+    first, other, urgent, last = joined(line), joined(line, tenant="other"), joined(line, priority=1), joined(line)
+    assert line.earliest(last) is first and line.earliest(other) is other and line.earliest(urgent) is urgent
+    line.leave(first)
+    assert line.earliest(first) is last
+    line.drain()
+    assert line.earliest(first) is None
+
+
 def test_a_batch_is_carried_out_by_serving_it(line: WaitingLine[Request]) -> None:
     large, small = joined(line, 5), joined(line, 1)
     assert line.batch(fifo, 3) == [(large, 3)]

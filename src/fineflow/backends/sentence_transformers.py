@@ -267,6 +267,7 @@ class CrossEncoderEngine(_ModelEngine):
     kind = "cross-encoder"
     expected = "a folder with a cross-encoder (a transformers model with a head for one score, and its tokenizer)"
     ops = frozenset({Op.RERANK})
+    repeats = True
 
     def __init__(
         self,

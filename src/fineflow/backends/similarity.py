@@ -24,6 +24,7 @@ class EmbeddingSimilarityEngine:
     """
 
     ops = frozenset({Op.RERANK})
+    repeats = True
 
     def __init__(
         self,

@@ -71,6 +71,7 @@ class EmulatedReranker(_EmulatedBatches):
     """Serves RERANK: ``overlap`` of each pair of query and document."""
 
     ops = frozenset({Op.RERANK})
+    repeats = True
 
     def __init__(
         self,

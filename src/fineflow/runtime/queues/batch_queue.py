@@ -123,6 +123,8 @@ class BatchQueue:
 
         An instance of a group that raises BackendError is taken out of service. Its requests move to another one,
         once; the second time they raise that error. BackendError if no instance is left.
+
+        Equal pairs of a RERANK request are scored once if the engine says that they get equal scores (``repeats``).
         """
         if not on_engine_loop():
             raise RuntimeError("BatchQueue.submit() runs on fineflow's runtime loop; use submit_async or submit_sync")
@@ -132,6 +134,9 @@ class BatchQueue:
         if not items:
             return []
         self._settle_on_loop()
+        items, places = (
+            _distinct(items) if op is Op.RERANK and getattr(self.engine, "repeats", False) else (items, None)
+        )
         request = _Request(waiting_record(next(self._line.numbers), op, len(items)), items, label or op.value)
         self._line.join(request)
         events.sized(self.engine.name, op, len(items))
@@ -143,7 +148,7 @@ class BatchQueue:
             results = await request.done
             if request.begun is not None:
                 events.began(events.now() - request.begun)
-            return results
+            return results if places is None else [results[place] for place in places]
         finally:
             self._line.leave(request)
 
@@ -268,6 +273,20 @@ class BatchQueue:
     def _fail_waiting(self, error: BaseException) -> None:
         for request in self._line.drain():
             request.fail(error)
+
+
+def _distinct(items: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int] | None]:
+    """Returns each item once, and for each of ``items`` its place among these; None if all differ or cannot be hashed.
+
+    A passage that several searches have found is often scored once for each.
+    """
+    try:
+        places = {item: place for place, item in enumerate(dict.fromkeys(items))}
+    except TypeError:
+        return items, None
+    if len(places) == len(items):
+        return items, None
+    return list(places), [places[item] for item in items]
 
 
 def batch_queue_of(engine: BatchEngine) -> BatchQueue:

@@ -25,6 +25,9 @@ class Handovers:
         self._changed = changed
         self._kept: dict[str, tuple[Instance, asyncio.TimerHandle]] = {}
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def keep(self, query: str, instance: Instance, *, step: float, ran: float) -> None:
         """Keeps room on an instance until the query asks again, its call ends, or one step of a decode is over.
 

@@ -52,6 +52,7 @@ class BatchInstances(_Instances):
         super().__init__(engines, name)
         self.ops = frozenset.intersection(*(engine.ops for engine in engines))
         self.max_batch = min(engine.max_batch for engine in engines)
+        self.repeats = all(getattr(engine, "repeats", False) for engine in engines)
         if not self.ops:
             served = "; ".join(", ".join(sorted(engine.ops)) for engine in engines)
             raise ValueError(f"expected instances that serve the same operations, got engines that serve: {served}")

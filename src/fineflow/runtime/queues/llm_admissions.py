@@ -21,7 +21,13 @@ from fineflow.protocols import LLMEngine
 from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.decode_stream import DecodeStream
 from fineflow.runtime.queues.handover import Handovers
-from fineflow.runtime.queues.llm_request import LLMRequest, count_passed, in_groups
+from fineflow.runtime.queues.llm_request import (
+    IN_A_ROW,
+    LLMRequest,
+    count_passed,
+    earliest_first,
+    in_groups,
+)
 from fineflow.runtime.queues.placement import (
     Instance,
     in_service,
@@ -31,7 +37,7 @@ from fineflow.runtime.queues.placement import (
     roomiest,
     separates,
 )
-from fineflow.runtime.queues.policy import PATIENCE, Policy, decide, mixes
+from fineflow.runtime.queues.policy import PATIENCE, Policy, by_start, decide, mixes
 from fineflow.runtime.queues.waiting_line import WaitingLine
 
 
@@ -48,6 +54,8 @@ class Admissions:
         self._streams: set[DecodeStream] = set()
         self._full = False  # True while requests wait for room, not only for the next decision
         self._overtaking = 0  # requests that had to be quick, admitted since another one was
+        self._room_for = 0  # requests that ran, or had room kept for them, when the last one did not fit
+        self._passing = 0  # requests admitted in a row while one waited that had arrived before them
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
         self._handovers = Handovers(self._decide_soon)
@@ -100,7 +108,10 @@ class Admissions:
             instances = [instance for instance in instances if not self._handovers.keeps(instance)]
             self._full = kept = mixing = False
             line = self._line.order(self.policy, self._line.items)
-            order: Iterable[LLMRequest] = in_groups(line) if mixed else line
+            turns = line
+            if self.policy is by_start and self._passing >= IN_A_ROW:
+                turns = earliest_first(line, 2 * self._room_for - self._running_now)
+            order: Iterable[LLMRequest] = in_groups(turns) if mixed else turns
             separate = any(map(separates, self.instances))
             if separate:
                 order = first = self._quick_first(order)
@@ -118,7 +129,7 @@ class Admissions:
                     if count_passed(request, self._passed_by(request, line, passed) if separate else line):
                         break
                 else:
-                    self._full = True
+                    self._full, self._room_for = True, self._running_now + len(self._handovers)
                     for stream in self._streams:
                         stream.recheck()
                     kept = request.quick and keep_one(instances)
@@ -139,6 +150,8 @@ class Admissions:
     def _begin(self, request: LLMRequest, instance: Instance) -> None:
         self._line.serve((request, request.seen.items))
         self._overtaking = self._overtaking + 1 if request.quick else 0
+        first = self._line.earliest(request)
+        self._passing = self._passing + 1 if first is not None and first.seen.number < request.seen.number else 0
         request.computing = instance.begin(request.alone, request.prompt, quick=request.quick, rank=request.seen.rank)
         request.room.set_result(instance)
 
@@ -211,6 +224,10 @@ class Admissions:
         with suppress(Exception):  # an error of the policy is raised at a decision
             return decide(self.policy, [*waiting, again], 1, {})[0].number == again.number
         return False
+
+    @property
+    def _running_now(self) -> int:
+        return sum(instance.running for instance in self.instances)
 
     @property
     def _affinity(self) -> bool:

@@ -61,7 +61,7 @@ class LLMQueue(Admissions):
     @property
     def running(self) -> int:
         """Requests that run on the engine now."""
-        return sum(instance.running for instance in self.instances)
+        return self._running_now
 
     @property
     def tokens(self) -> int:

@@ -15,6 +15,9 @@ from fineflow.runtime.queues.prompts import Prompt
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter
 
+IN_A_ROW = 4
+"""Requests that may be admitted in a row while one waits that had arrived before them (``earliest_first``)."""
+
 
 class PrefillNotNeeded(Exception):
     """Ends a waiting prefill when a request that begins with its tokens arrives: that one computes them anyway."""
@@ -65,6 +68,21 @@ def in_groups(line: Sequence[LLMRequest]) -> Iterator[LLMRequest]:
             for other in [each for each in rest.values() if each.seen.number in free]:
                 if not known.isdisjoint(other.boundaries):
                     yield rest.pop(other.seen.number)
+
+
+def earliest_first(line: Sequence[LLMRequest], few: int) -> list[LLMRequest]:
+    """Returns requests in order, but the one that arrived first before others of its tenant and rank.
+
+    Only if fewer than ``few`` of them wait. If the queries that began first were all finished before it, the last one
+    would be alone on an engine with room for more, and end later than if all had taken turns. None passes one that has
+    let ``PATIENCE`` pass.
+    """
+    whose = {(each.seen.tenant, each.seen.rank) for each in line[:1]}
+    peers = [each for each in line if (each.seen.tenant, each.seen.rank) in whose]
+    if not peers or len(peers) >= few or any(each.passed >= PATIENCE for each in line):
+        return list(line)
+    first = min(peers, key=lambda each: each.seen.number)
+    return [first, *(each for each in line if each is not first)]
 
 
 def count_passed(request: LLMRequest, line: Iterable[LLMRequest]) -> bool:

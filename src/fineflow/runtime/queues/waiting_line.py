@@ -75,6 +75,10 @@ class WaitingLine(Generic[W]):
         if lane.pop(waiter.seen.number, None) is not None and not lane:
             del self._lanes[_lane(waiter)]
 
+    def earliest(self, peer: W) -> W | None:
+        """Returns the waiting request of the same tenant and rank that arrived first; None if none waits."""
+        return next(iter(self._lanes.get(_lane(peer), {}).values()), None)
+
     def drain(self) -> list[W]:
         """Removes and returns all requests."""
         waiters = list(self)
