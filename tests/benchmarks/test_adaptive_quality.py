@@ -374,7 +374,10 @@ def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     """The order of quality is that of the model; bounds on time are the benchmark's to report."""
     file = tmp_path / "figures.json"
     main(["--each", "2", "--calibration", "1", "--runs", "1", "--json", str(file)])
-    found = json.loads(file.read_text())["systems"]
+    figures = json.loads(file.read_text())
+    assert figures["profiles"]["values"]["none"] == 0
+    assert figures["profiles"]["values"]["work_s"] < figures["profiles"]["whole"]["work_s"]
+    found = figures["systems"]
     assert len(found) == len(GRID) + 3
     one, four = (found[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
     assert one["single-hop"] == four["single-hop"] == 1.0
