@@ -90,9 +90,11 @@ OURS: dict[str, tuple[str, ...]] = {
         "verification.settings",
         *LEAVES,
     ),
-    # Changes answers, so nothing of ours but the package itself knows it. It uses optimize and engines' figures.
+    # Changes answers, so nothing of ours but the package itself knows it. It uses optimize and engines' figures, and
+    # decodes the values of profiles on engines.
     "adaptation": (
         *("", "ir", "protocols", "adapters.registry", "cost_model", "runtime"),
+        *("adapters.core.contexts", "adapters.core.decoding"),
         *LEAVES,
     ),
     # Handlers for apps that run as they are: they plan what they see, as explain does.

@@ -14,14 +14,17 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from benchmarks.adaptive_quality import app, emulated
+from benchmarks.adaptive_quality.calibration import Calibration, calibrated, profile_costs, service_seconds
 from benchmarks.adaptive_quality.datasets import Dataset, bundled
 from benchmarks.adaptive_quality.loaders import LOADERS
 from benchmarks.adaptive_quality.run import Measured, measure
-from benchmarks.adaptive_quality.systems import ADAPTIVE, CALIBRATED, GRID, calibrated, systems, tuned
+from benchmarks.adaptive_quality.systems import ADAPTIVE, CALIBRATED, GRID, systems
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.testing import virtual
@@ -32,10 +35,13 @@ WARM_UP = 4  # questions that each system is asked first, and that count for non
 def parser() -> argparse.ArgumentParser:
     made = arguments(__doc__ or "", runs=4)
     made.add_argument("--each", type=positive, default=15, help="questions of each kind (15)")
-    made.add_argument(
-        "--calibration", type=positive, default=15, help="further ones of each kind, for calibration (15)"
-    )
+    made.add_argument("--calibration", type=positive, default=8, help="further ones of each kind, for calibration (8)")
     made.add_argument("--rate", type=float, help="questions per second (default: one after the other)")
+    made.add_argument(
+        "--load",
+        type=float,
+        help="questions per second as a share of those that the best fixed configuration answers one after the other",
+    )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--emulated", action="store_true", help="the same answers, with the delays of a larger model")
     made.add_argument("--kv-tokens", type=positive, help="size of the engine's KV cache (8192; emulated: 59392)")
@@ -43,6 +49,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dataset", choices=LOADERS, help="format of --file (default: the bundled corpus)")
     made.add_argument("--file", type=Path, help="questions and documents of a public set")
     return made
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured, at which rate, and what a profile costs (nothing where it is emulated)."""
+
+    systems: dict[str, Measured]
+    rate: float | None
+    profiles: dict[str, dict[str, float]]
 
 
 def chosen(given: argparse.Namespace) -> tuple[Dataset, int]:
@@ -56,7 +71,7 @@ def chosen(given: argparse.Namespace) -> tuple[Dataset, int]:
     return Dataset(data.name, data.about, data.documents, data.questions[: number + 4 * given.each]), number
 
 
-def compare(given: argparse.Namespace) -> dict[str, Measured]:
+def compare(given: argparse.Namespace) -> Found:
     """Loads the models, and compares on an ordinary event loop, or in virtual time."""
     dataset, kept = chosen(given)
     load: Callable[..., Any] = emulated.load if given.emulated else app.load
@@ -66,29 +81,40 @@ def compare(given: argparse.Namespace) -> dict[str, Measured]:
     return virtual.run(asking).value if given.emulated else asyncio.run(asking)
 
 
-async def _compare(given: argparse.Namespace, bench: Any, dataset: Dataset, kept: int) -> dict[str, Measured]:
-    pace = "one after the other" if given.rate is None else f"at {given.rate:g} per second"
+async def _compare(given: argparse.Namespace, bench: Any, dataset: Dataset, kept: int) -> Found:
     try:
-        print(f"{dataset.name}: {len(dataset.documents)} documents in {bench.chunks} chunks, ", end="")
-        print(f"{len(dataset.questions) - kept} questions {pace}, in {given.runs} rounds")
+        for_calibration, asked = dataset.questions[:kept], dataset.questions[kept:]
+        print(f"{dataset.name}: {len(dataset.documents)} documents in {bench.chunks} chunks", flush=True)
         if given.emulated:
             print(
                 f"EMULATED delays: Llama-2-7B, {emulated.CHUNK_TOKENS} tokens per chunk, in virtual time; real answers"
             )
-        best = await calibrated(bench, dataset, dataset.questions[:kept])
-        print("AdaptiveRAG: " + "; ".join(f"{complexity} → {each}" for complexity, each in best.items()), flush=True)
-        settings, means = await tuned(bench, dataset, dataset.questions[:kept])
-        print("F1 in calibration: " + "; ".join(f"{each}: {f1:.2f}" for each, f1 in means.items()))
-        print(f"adaptive, calibrated: {settings}", flush=True)
-        asks = systems(bench, dataset, best, settings)
+        found = await calibrated(bench, for_calibration)
+        _tell(found)
+        profiles = {} if given.emulated else await profile_costs(bench, for_calibration)
+        asks = systems(bench, found.by_complexity, found.tuned)
         for ask in asks.values():
-            await asyncio.gather(*(ask(question.text) for question in dataset.questions[:WARM_UP]))
-        asked = dataset.questions[kept:]
-        pacing: dict[str, Any] = {"rate": given.rate, "rounds": given.runs, "seed": given.seed}
+            await asyncio.gather(*(ask(question.text) for question in for_calibration[:WARM_UP]))
+        rate = given.rate
+        if given.load is not None:
+            alone = await service_seconds(bench, found.best, for_calibration[: 2 * WARM_UP])
+            rate = given.load / alone
+            print(f"{found.best} takes {alone:.3f} s alone; {given.load:g} of what it can answer so:")
+        pace = "one after the other" if rate is None else f"at {rate:.2f} per second, at random (Poisson)"
+        print(f"{len(asked)} questions {pace}, in {given.runs} rounds", flush=True)
+        pacing: dict[str, Any] = {"rate": rate, "rounds": given.runs, "seed": given.seed}
         show = print if sys.stderr.isatty() else (lambda text: None)
-        return await measure(asks, asked, **pacing, reset=bench.forget, progress=show)
+        measured = await measure(asks, asked, **pacing, reset=bench.forget, progress=show)
+        return Found(measured, rate, profiles)
     finally:
         await asyncio.to_thread(bench.close)
+
+
+def _tell(found: Calibration) -> None:
+    print("AdaptiveRAG: " + "; ".join(f"{complexity} → {each}" for complexity, each in found.by_complexity.items()))
+    print("F1 in calibration: " + "; ".join(f"{each}: {f1:.2f}" for each, f1 in found.fixed.items()))
+    print("of settings: " + "; ".join(f"{each}: {f1:.2f}" for each, f1 in found.settings.items()))
+    print(f"adaptive, calibrated: {found.tuned}", flush=True)
 
 
 def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]:
@@ -119,17 +145,40 @@ def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]
         checks[f"{name}: quicker than every fixed configuration of equal or better F1"] = verdict.quicker
         checks[f"{name}: F1 not below the best of similar delay by more than noise"] = verdict.as_good
         checks[f"{name}: profiler at most a tenth of the delay"] = shares["share"] <= 0.1
+        checks[f"{name}: calls wait for profiles at most a hundredth of the delay"] = shares["critical_share"] <= 0.01
     return {"systems": figures, "frontier": edge, "verdicts": verdicts}, checks
 
 
 def main(argv: list[str] | None = None) -> int:
     given = parser().parse_args(argv)
-    if given.rate is not None and given.rate <= 0:
-        raise SystemExit(f"--rate must be greater than 0, got {given.rate}")
+    for name in ("rate", "load"):
+        value = getattr(given, name)
+        if value is not None and value <= 0:
+            raise SystemExit(f"--{name} must be greater than 0, got {value}")
+    if given.rate is not None and given.load is not None:
+        raise SystemExit("--rate and --load say the same in two ways; give one of them")
     print(hardware())
-    figures, checks = report(compare(given))
-    settings = {"rate": given.rate, "seed": given.seed, "emulated": given.emulated}
-    return finish({"settings": settings, **figures}, checks, given.json)
+    found = compare(given)
+    figures, checks = report(found.systems)
+    _tell_profiles(found)
+    settings = {"rate": found.rate, "load": given.load, "seed": given.seed, "emulated": given.emulated}
+    return finish({"settings": settings, **figures, "profiles": found.profiles}, checks, given.json)
+
+
+def _tell_profiles(found: Found) -> None:
+    if not found.profiles:
+        return
+    values, whole = found.profiles["values"], found.profiles["whole"]
+    print(
+        f"a profile alone: {values['seconds'] * 1e3:.1f} ms, {values['work_s'] * 1e3:.1f} ms of processor time, with "
+        f"values alone decoded; {whole['seconds'] * 1e3:.1f} and {whole['work_s'] * 1e3:.1f} ms with the whole JSON "
+        f"(medians of {values['number']}, in turns); {values['same']:.1%} of the choices are the same; "
+        f"{whole['none']} whole answers and {values['none']} of values were no profile"
+    )
+    if found.rate is None:
+        mine = found.systems[CALIBRATED]
+        share = values["work_s"] / mean(mine.work)
+        print(f"by processor time the profiler takes {share:.1%} of a question of {CALIBRATED}")
 
 
 if __name__ == "__main__":

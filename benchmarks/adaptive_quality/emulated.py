@@ -22,8 +22,9 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.adaptive_quality.app import ANSWER_TOKENS, FieldProfiler, chain_of, stored
+from benchmarks.adaptive_quality.app import ANSWER_TOKENS, chain_of, profiler_of, stored
 from benchmarks.adaptive_quality.datasets import Dataset
+from fineflow.adaptation import Profiler
 from fineflow.demo.data import default_model
 from fineflow.engines import EmulatedLLM, LLMProfile
 
@@ -71,8 +72,8 @@ class Greedy:
         return self._answer(prompt, ANSWER_TOKENS)
 
     def value(self, prompt: str) -> str:
-        """Returns the next value of a JSON object."""
-        return re.split(r'[",}]', self._answer(prompt, 4).strip())[0]
+        """Returns the next value of a JSON object. The model writes the space in front of it: its tokens differ."""
+        return re.split(r'[",}]', self._answer(prompt.rstrip(" "), 4).strip())[0]
 
     def save(self) -> None:
         """Writes the answers to the file."""
@@ -119,9 +120,14 @@ class EmulatedBench:
 
     chain: Any
     engine: RealChat
-    profiler: FieldProfiler
+    profiling: RealChat
+    about: str
     chunks: int
     greedy: Greedy
+
+    def profiler(self) -> Profiler:
+        """Returns a profiler of questions that has seen none."""
+        return profiler_of(self.profiling, self.about)
 
     def forget(self) -> None:
         """Empties the prefix cache."""
@@ -149,5 +155,5 @@ def load(dataset: Dataset, model: str | None = None, kv_tokens: int = KV_TOKENS)
     profiling = RealChat(greedy.value, PROFILING, name="profiling")
     engine.tokenizer = profiling.tokenizer = greedy.tokenizer
     return EmulatedBench(
-        chain_of(TimedRetriever(found=found), engine), engine, FieldProfiler(profiling), len(chunks), greedy
+        chain_of(TimedRetriever(found=found), engine), engine, profiling, dataset.about, len(chunks), greedy
     )

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,23 @@ import pytest
 pytest.importorskip("langchain_core")
 pytest.importorskip("transformers")
 
-from benchmarks.adaptive_quality import systems
+from benchmarks.adaptive_quality import calibration
 from benchmarks.adaptive_quality.__main__ import main
-from benchmarks.adaptive_quality.app import FieldProfiler
+from benchmarks.adaptive_quality.calibration import calibrated, cheapest, choice
 from benchmarks.adaptive_quality.datasets import KINDS, UNANSWERABLE, UNKNOWN, Question, bundled
 from benchmarks.adaptive_quality.loaders import finsec, musique, qmsum, squad
 from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
-from benchmarks.adaptive_quality.systems import GRID, Reply, Tuned
+from benchmarks.adaptive_quality.systems import GRID, TUNED, Reply, Tuned
 from benchmarks.adaptive_quality.verdict import frontier, judge
+from langchain_core.runnables import RunnableLambda
 from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.quality import label, quality_chart
 from tools.pictures.svg import PALETTES
 
-from fineflow.adaptation import Profiler
+from fineflow.adaptation import Configuration, Profile
 from fineflow.adaptation.configuration import SYNTHESES
-from fineflow.adaptation.mapping import pruned
-from fineflow.engines import EmulatedLLM
+from fineflow.adaptation.profiler import Estimate
 from fineflow.testing import virtual
 
 ROOT = Path(__file__).parents[2]
@@ -198,66 +199,69 @@ def test_other_formats_are_named(tmp_path: Path, load: object) -> None:
         load(file)  # type: ignore[operator]
 
 
-# The profiler
-
-
-@pytest.mark.parametrize(
-    ("values", "again", "profile"),
-    [
-        (("low", "false", "1"), 0, "complexity low, joint reasoning no, pieces 1, summaries of 30 words"),
-        (("low", "false", "3"), 0, "complexity low, joint reasoning no, pieces 3, summaries of 30 words"),
-        (("low", "true", "2"), 1, "complexity low, joint reasoning yes, pieces 2, summaries of 30 words"),
-        (("high", "true", "3", "80"), 3, "complexity high, joint reasoning yes, pieces 3, summaries of 80 words"),
-    ],
-    ids=["simple", "last field", "second field", "all fields"],
-)
-def test_the_profiler_asks_for_all_values_at_once(values: tuple[str, ...], again: int, profile: str) -> None:
-    """From the first field on that is not as guessed, values are asked for behind what was said."""
-    fields = ('{"complexity": "', '", "joint_reasoning":', ', "pieces": ', ', "summary_words":')
-    prompts: list[str] = []
-
-    def answer(prompt: str) -> str:
-        prompts.append(prompt)
-        return values[next(i for i, field in enumerate(fields) if prompt.endswith(field))] + "} and more"
-
-    profiler = FieldProfiler(EmulatedLLM(answer))
-    estimate = virtual.run(Profiler(profiler, prompt="{question}").estimate("Who founded the firm?")).value
-    assert str(estimate.profile) == profile
-    assert estimate.confidence == 1.0  # of the values, as the engine reports them
-    assert len(prompts) == 3 + again
-    said = "".join(map("".join, zip(fields, values, strict=False)))
-    last = prompts[-1] if again else prompts[2]
-    assert "Question: Who founded the firm?" in last
-    assert said.replace(" ", "").startswith(last[last.index(fields[0]) :].replace(" ", ""))
-
-
-def test_a_length_of_summaries_is_only_asked_for_where_they_may_be_made() -> None:
-    values = {'{"complexity": "': "high", '", "joint_reasoning":': "true", ', "pieces": ': "3"}
-    engine = EmulatedLLM(lambda prompt: next(value for field, value in values.items() if prompt.endswith(field)))
-    estimate = virtual.run(Profiler(FieldProfiler(engine).plain, prompt="{question}").estimate("Which is older?")).value
-    space = pruned(estimate.profile).within(("map_rerank", "stuff"), 12)
-    assert (space.syntheses, space.num_chunks) == (("stuff",), (3, 9))
-
-
 # Calibration
 
 
-def test_calibration_takes_the_cheapest_settings_of_the_best_f1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading all methods' answers costs nothing here, so only the rule is tested: what is as good, and is cheaper."""
+SIMPLE, HARD = Profile(False, False, 1, (30, 30)), Profile(True, True, 2, (30, 30))
+
+
+class Answers:
+    """A bench whose chain knows the answer of a question in some configurations. ``asked``: pairs, in order."""
+
+    def __init__(self, known: Callable[[str, Configuration], bool]) -> None:
+        self.known, self.asked = known, list[tuple[str, Configuration]]()
+
+    def profiler(self) -> Answers:
+        return self
+
+    async def estimate(self, text: str, **settings: object) -> Estimate:
+        return Estimate(HARD if text.startswith("which") else SIMPLE, 0.5 if "unsure" in text else 0.99, 0.0)
+
+    def configured(self, configuration: Configuration) -> RunnableLambda[str, str]:
+        async def answer(text: str) -> str:
+            self.asked.append((text, configuration))
+            return "yes" if self.known(text, configuration) else "no"
+
+        return RunnableLambda(answer)
+
+
+def test_calibration_asks_each_question_once_in_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chunks know the simple questions, four or more those of two pieces; summaries and single chunks know none."""
+
+    def known(text: str, configuration: Configuration) -> bool:
+        return configuration.synthesis == "stuff" and configuration.num_chunks >= (4 if text.startswith("which") else 2)
+
+    bench = Answers(known)
+    monkeypatch.setattr(calibration, "adaptive", lambda bench, settings: bench)
+    asked = [question(f"{word}{i}", "yes") for i in range(4) for word in ("when", "which")]
+    found = asyncio.run(calibrated(bench, asked))
+    assert len(bench.asked) == len(set(bench.asked))
+    assert {each for each, f1 in found.fixed.items() if f1 == 1.0} == {
+        each for each in GRID if each.synthesis == "stuff" and each.num_chunks >= 4
+    }
+    assert found.best == Configuration(4)
+    assert found.by_complexity == {"low": Configuration(2), "high": Configuration(4)}
+    assert found.tuned == Tuned(("stuff",), 0.5)  # 2 and 4 chunks
+    assert found.settings[found.tuned] == 1.0
+
+
+def test_calibration_takes_the_cheapest_settings_of_the_best_f1() -> None:
     good = {Tuned(("stuff",), 0.0): 0.5, Tuned(("map_rerank", "stuff"), 0.5): 0.895, Tuned(SYNTHESES, 1.0): 0.9}
+    assert cheapest({each: good.get(each, 0.2) for each in TUNED}) == Tuned(("map_rerank", "stuff"), 0.5)
 
-    def deciding(made: Tuned) -> object:
-        async def ask(text: str) -> Reply:
-            return Reply("yes" if int(text[1:]) < 1000 * good.get(made, 0.2) else "no")
 
-        return ask
+def test_calibration_chooses_as_adaptive_does() -> None:
+    """With all memory free; a profile that is not used leads to the fallback."""
+    assert choice(SIMPLE, Tuned()) == Configuration(2, "map_rerank")
+    assert choice(SIMPLE, Tuned(("stuff",), 1.0)) == Configuration(3)
+    assert choice(HARD, Tuned()).synthesis == "map_reduce"
+    assert choice(None, Tuned(("stuff",), 0.5)) == Configuration(6)
 
-    monkeypatch.setattr(systems, "_adaptive", lambda bench, dataset, each: each)
-    monkeypatch.setattr(systems, "_deciding", deciding)
-    asked = [question(f"q{i}") for i in range(1000)]
-    settings, means = asyncio.run(systems.tuned(None, bundled(1), asked))
-    assert settings == Tuned(("map_rerank", "stuff"), 0.5)
-    assert means[Tuned(SYNTHESES, 1.0)] == pytest.approx(0.9)
+
+@pytest.mark.parametrize("given", [["--rate", "0"], ["--load", "-1"], ["--rate", "1", "--load", "1"]])
+def test_paces_that_are_none_are_refused(given: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"--(rate|load)"):
+        main(given)
 
 
 # Measuring
@@ -370,7 +374,10 @@ def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     """The order of quality is that of the model; bounds on time are the benchmark's to report."""
     file = tmp_path / "figures.json"
     main(["--each", "2", "--calibration", "1", "--runs", "1", "--json", str(file)])
-    found = json.loads(file.read_text())["systems"]
+    figures = json.loads(file.read_text())
+    assert figures["profiles"]["values"]["none"] == 0
+    assert figures["profiles"]["values"]["work_s"] < figures["profiles"]["whole"]["work_s"]
+    found = figures["systems"]
     assert len(found) == len(GRID) + 3
     one, four = (found[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
     assert one["single-hop"] == four["single-hop"] == 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context
@@ -91,7 +91,7 @@ class Controller:
         Raises what ``search`` raises. A profiler that fails, or takes longer than it may, is noted in the decision.
         """
         began = now()
-        asking = asyncio.ensure_future(self.profiler.estimate(query, self.feedback.text))
+        asking = asyncio.ensure_future(self._estimate(query))
         asking.add_done_callback(_retrieved)
         try:
             found = await search()
@@ -104,7 +104,7 @@ class Controller:
     def decide_sync(self, query: str, search: Callable[[], T]) -> tuple[Decision, T]:
         """Does the same in a thread. The profiler runs on the runtime's loop."""
         began = now()
-        asking = RuntimeSubmission(lambda: self.profiler.estimate(query, self.feedback.text))
+        asking = RuntimeSubmission(lambda: self._estimate(query))
         try:
             asking.start()
             found = search()
@@ -114,6 +114,9 @@ class Controller:
             if not asking.outcome.done():
                 asking.cancel()
         return self._decision(query, found, asking.outcome, began, searched), found
+
+    def _estimate(self, query: str) -> Coroutine[Any, Any, Estimate]:
+        return self.profiler.estimate(query, self.feedback.text, summaries="map_reduce" in self.settings.methods)
 
     def _patience(self, searched: float) -> float:
         """Returns the seconds that a call may wait for the profile after the search."""

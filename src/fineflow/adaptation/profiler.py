@@ -11,6 +11,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from fineflow.adaptation.profile import PROMPT, Profile, asked, profile_in
+from fineflow.adaptation.values import ValueDecoder, Written, decoder_of
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.workers import in_thread
 
@@ -35,10 +36,21 @@ class Profiler:
     of the prompt, sync or async, that returns text. corpus: one line on the content. chunk_size: tokens of a chunk.
     prompt: a template with the fields ``{question}``, ``{about}`` and ``{feedback}``.
 
-    Raises TypeError for another model; ValueError for a prompt without ``{question}``.
+    values: a model on an engine of fineflow decodes the values of the JSON alone (``ValueDecoder``), in the order of
+    the default prompt; by default with that prompt. Where a value turns out to be none, the whole JSON is decoded.
+
+    Raises TypeError for another model; ValueError for a prompt without ``{question}``, or values of another model.
     """
 
-    def __init__(self, model: Any, corpus: str = "", chunk_size: int | None = None, prompt: str = PROMPT) -> None:
+    def __init__(
+        self,
+        model: Any,
+        corpus: str = "",
+        chunk_size: int | None = None,
+        prompt: str = PROMPT,
+        *,
+        values: bool | None = None,
+    ) -> None:
         if not (hasattr(model, "ainvoke") or hasattr(model, "acomplete") or callable(model)):
             raise TypeError(
                 f"profiler is {type(model).__name__}; expected a chat model of LangChain, an LLM of LlamaIndex, or a "
@@ -48,33 +60,79 @@ class Profiler:
             raise ValueError("the prompt of the profiler has no field {question}; put it where the question belongs")
         self.corpus, self.chunk_size, self.prompt = corpus, chunk_size, prompt
         self._ask: Callable[[str], Any] = _asking(model)
-        self._kept: OrderedDict[str, Estimate] = OrderedDict()
+        decoder = decoder_of(model) if values or (values is None and prompt == PROMPT) else None
+        if values and decoder is None:
+            raise ValueError(
+                f"values=True needs a model on an engine that keeps prefixes, at temperature 0; got {model!r}"
+            )
+        self._values = None if decoder is None else _Values(decoder, named=hasattr(model, "with_config"))
+        self._kept: OrderedDict[tuple[str, bool], Estimate] = OrderedDict()
 
-    async def estimate(self, question: str, feedback: str = "", *, keep: bool = True) -> Estimate:
+    async def estimate(
+        self, question: str, feedback: str = "", *, keep: bool = True, summaries: bool = True
+    ) -> Estimate:
         """Returns the profile of a question. feedback: examples that the prompt shows. keep: once is enough.
+
+        summaries: False if their length need not be asked for, as far as that saves time.
 
         Raises what the model raises; ValueError for an answer that holds no profile.
         """
-        if keep and (kept := self._kept.get(question)) is not None:
+        key = question, summaries
+        if keep and (kept := self._kept.get(key)) is not None:
             return kept
         began = now()
-        said = self._ask(asked(question, self.corpus, self.chunk_size, feedback, self.prompt))
-        said = await said if isawaitable(said) else said
+        prompt = asked(question, self.corpus, self.chunk_size, feedback, self.prompt)
+        said: Any = None if self._values is None else await self._values.written(prompt, question, summaries)
+        if said is None:
+            said = self._ask(prompt)
+            said = await said if isawaitable(said) else said
         text, confidence = _read(said)
         found = Estimate(profile_in(text), confidence, now() - began)
         if keep:
-            self._kept[question] = Estimate(found.profile, confidence, 0.0)
+            self._kept[key] = Estimate(found.profile, confidence, 0.0)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return found
 
 
+class _Values:
+    """Asks for values as long as the model gives any. named: as a run of LangChain."""
+
+    def __init__(self, decoder: ValueDecoder, *, named: bool) -> None:
+        self._decoder = decoder
+        self._ask: Any = self._write
+        self._believed: bool | None = None  # None: not yet asked
+        if named:
+            from langchain_core.runnables import RunnableLambda
+
+            self._ask = RunnableLambda(self._write).with_config(**_RUN).ainvoke
+
+    async def written(self, prompt: str, question: str, summaries: bool) -> Written | None:
+        """Returns a profile; None if a value is none. A model that begins so is not asked again."""
+        if self._believed is False:
+            return None
+        try:
+            found: Written = await self._ask({"prompt": prompt, "question": question, "summaries": summaries})
+        except ValueError:
+            self._believed = self._believed or False
+            return None
+        self._believed = True
+        return found
+
+    async def _write(self, given: dict[str, Any]) -> Written:
+        return await self._decoder.write(given["prompt"], given["question"], summaries=given["summaries"])
+
+
+_RUN: dict[str, Any] = {"run_name": "profiler", "tags": ["fineflow_profiler"]}
+"""Whoever streams the events of a call can tell these runs of LangChain from answers."""
+
+
 def _asking(model: Any) -> Callable[[str], Any]:
     if hasattr(model, "ainvoke"):
-        if hasattr(model, "with_config"):  # of LangChain; whoever streams the events of a call can tell it from answers
+        if hasattr(model, "with_config"):
             fields = getattr(type(model), "model_fields", {})
             model = model.bind(logprobs=True) if "logprobs" in fields else model
-            model = model.with_config(run_name="profiler", tags=["fineflow_profiler"])
+            model = model.with_config(**_RUN)
         ask: Callable[[str], Any] = model.ainvoke
         return ask
     if hasattr(model, "acomplete"):
