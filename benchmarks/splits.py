@@ -8,8 +8,8 @@ that; its prompt begins with the question and the draft. two searches: the quest
 by the small model on the web; what is found first comes first in the prompt. refine: an answer from one passage,
 refined by two more, each before the answer so far. history: the question is rewritten from a conversation, searched,
 and answered with the conversation. summaries: a model summarizes each of some long parts, and the core model the
-summaries in their order; by the small model, or by the core model itself. graded: the small model grades long documents,
-and the core model answers from the good ones, in their order.
+summaries in their order; by the small model, or by the core model itself. graded: the small model grades long
+documents, and the core model answers from the good ones, in their order.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def say(prompt: str) -> str:
     task, own = prompt.rsplit("TASK ", 1)[1].split()[0], sum(map(ord, prompt))
     if task == "Grade":
         return "no" if own % 3 == 0 else "yes"
-    length = SHORTEST + own % (LONGEST - SHORTEST) if task == "Summarize" else LENGTHS.get(task, ANSWER)
-    return words(length, f"w{len(prompt) % 89}x")
+    if task == "Summarize":
+        return words(SHORTEST + own % (LONGEST - SHORTEST), f"s{own}x")
+    return words(LENGTHS.get(task, ANSWER), f"w{len(prompt) % 89}x")
 
 
 class World:

@@ -106,11 +106,6 @@ class Prompt:
         """Tokens per KV cache block of the engine; 0 if it takes whole prompts only."""
         return int(self.prefill.meta.get("block", 0))
 
-    @property
-    def several(self) -> bool:
-        """True if the prompt has more than one variable, so that its value is a dict."""
-        return len({text for kind, text in self.segments if kind != "text"}) > 1
-
     def argument(self, variable: str) -> str:
         """Returns the argument of ``rendered`` that provides a variable; "" if the template fills it in by itself."""
         return next((arg for arg in (f"key:{variable}", "value", "rest") if arg in self.rendered.args), "")
@@ -128,6 +123,7 @@ def names(prompt: Prompt, args: Iterable[str]) -> frozenset[str]:
 def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
     """Returns the known parts of a prompt up to the variable ``end`` ("" for the whole prompt)."""
     found: list[Element] = []
+    several = len({text for kind, text in prompt.segments if kind != "text"}) > 1
     for kind, text in prompt.segments:
         arg = prompt.argument(text)
         if kind == "text":
@@ -135,7 +131,7 @@ def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
         elif text == end:
             break
         elif arg == "value":  # a dict, unless there is only one variable: then possibly its plain value
-            if not prompt.several or prompt.sources[arg].key is not None:
+            if not several or prompt.sources[arg].key is not None:
                 break
             found.append((f"key:{text}", Ref(prompt.sources[arg].name, text)))
         elif arg:

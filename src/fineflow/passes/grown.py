@@ -37,6 +37,16 @@ class Grown:
     steps: tuple[Step, ...] = ()
 
 
+def grown_value(prompt: Prompt, variable: str, graph: Graph) -> Grown | None:
+    """Returns how functions make the value of a prompt's variable of a map's members; None if they do not."""
+    argument = prompt.argument(variable)
+    value = prompt.sources.get(argument)
+    if value is None:
+        return None
+    refs = [value] if argument != "value" or value.key is not None else [Ref(value.name, variable), value]
+    return next((found for ref in refs if (found := grown(ref, graph)) is not None and found.steps), None)
+
+
 def grown(ref: Ref, graph: Graph) -> Grown | None:
     """Returns how a value grows with the members of a map; None if it does not."""
     p = graph.by_name.get(ref.name)
@@ -82,5 +92,5 @@ def growing_prefill(found: Grown, each: Beginning, prompt: Prompt, ready: Ready,
     grows = tuple((step.function, step.of) for step in found.steps)
     return made.with_(
         args={**made.args, **args, MEMBERS: Ref(found.source.name, stream=True)},
-        meta={**made.meta, "grows": grows, "source": found.source.name},
+        meta={**made.meta, "grows": grows},
     )

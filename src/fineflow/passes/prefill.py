@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.editor import GraphEditor
 from fineflow.ir.spec import bodies
 from fineflow.ir.traverse import in_bodies
@@ -21,7 +21,7 @@ from fineflow.passes.beginnings import (
     prompts_of,
 )
 from fineflow.passes.fanout import early
-from fineflow.passes.grown import growing_prefill, grown
+from fineflow.passes.grown import growing_prefill, grown_value
 from fineflow.passes.grown import refusal as growing_refusal
 
 
@@ -83,12 +83,8 @@ class _Splits:
     def grow(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, last: str) -> None:
         """Adds a primitive for the first late value if it grows with the members of a map. last: to come after."""
         each = next((each for each in found if each.end), None)
-        value = each and prompt.sources.get(prompt.argument(each.end))
-        if each is None or value is None or each.formatted:
-            return
-        ref = Ref(value.name, each.end) if prompt.argument(each.end) == "value" and prompt.several else value
-        made = grown(ref, self.edit.original)
-        if made is None or not made.steps:
+        made = None if each is None or each.formatted else grown_value(prompt, each.end, self.edit.original)
+        if each is None or made is None:
             return
         if why := growing_refusal(made, prompt):
             self.refuse(prompt, why)

@@ -25,7 +25,7 @@ def growing_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     Nothing is prefilled that would take longer than half of what the map usually needs from then on: a prefill that is
     under way when the last member comes delays the request that it was made for.
     """
-    members, usual = args["members"], costs.slowest(p.meta["source"])
+    members, usual = args["members"], costs.slowest(p.args["members"].name)
     if too_late(p, run) or not isinstance(members, Members) or usual is None:
         return 0
     return run.spawn(_follow(p, args, members, members.begun + usual, run), p)
@@ -33,17 +33,26 @@ def growing_prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
 async def _follow(p: Primitive, args: Args, members: Members, end: float, run: Execution) -> Warmed:
     """Prefills as members arrive, until all are there. end: when that is expected."""
-    reader, sent, total = reader_of(p), 0, Warmed(0, 0, 0)
+    reader, count, characters, total = reader_of(p), 0, 0, Warmed(0, 0, 0)
+
+    def left() -> float:
+        over = members.closed or too_late(p, run)
+        return 0.0 if over else (end - events.now()) * _SHARE
+
     async for _ in members.read():
-        if members.closed or too_late(p, run):
+        if left() <= 0:
             break
-        text = _made(p, args, list(members.items))
-        if len(text) < sent + _NEW:
+        if len(members.items) == count:
             continue
-        known, sent = beginning_of(p, reader, fields(args), {p.meta["end"]: text}), len(text)
-        while not members.closed and (left := (end - events.now()) * _SHARE) > 0:
-            warmed = await reader.awarm(known, within=left)
-            total = Warmed(total + warmed, max(total.of, warmed.of), warmed.cached, busy=warmed.busy)
+        count = len(members.items)
+        text = _made(p, args, list(members.items))
+        if len(text) < characters + _NEW:
+            continue
+        known, characters = beginning_of(p, reader, fields(args), {p.meta["end"]: text}), len(text)
+        while (seconds := left()) > 0:
+            warmed = await reader.awarm(known, within=seconds)
+            cached = total.cached if total else warmed.cached
+            total = Warmed(max(total, warmed), max(total.of, warmed.of), cached, busy=warmed.busy)
             if not warmed:
                 break
     return total
