@@ -7,7 +7,9 @@ judge and core: a small model writes a draft and judges it, a search follows, an
 that; its prompt begins with the question and the draft. two searches: the question as it is in a store, and rewritten
 by the small model on the web; what is found first comes first in the prompt. refine: an answer from one passage,
 refined by two more, each before the answer so far. history: the question is rewritten from a conversation, searched,
-and answered with the conversation.
+and answered with the conversation. summaries: a model summarizes each of some long parts, and the core model the
+summaries in their order; by the small model, or by the core model itself. graded: the small model grades long
+documents, and the core model answers from the good ones, in their order.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnablePassthrough, RunnablePick
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
@@ -35,6 +37,8 @@ RULES = "\n".join(f"Rule {i}: reply with the name of the place and its age." for
 DRAFT, ANSWER, PASSAGE, TURNS = 200, 48, 300, 600  # tokens
 NEAR, FAR = 0.03, 0.25  # seconds of a search in a store of one's own, and on the web
 LENGTHS = {"Draft": DRAFT, "Judge": 1, "Rewrite": 20}
+PARTS, PART, SHORTEST, LONGEST = 20, 800, 50, 250  # parts of a text, tokens of each, and of their summaries
+DOCUMENTS, DOCUMENT = 10, 1000  # documents that are graded, and tokens of each
 
 
 def words(count: int, name: str) -> str:
@@ -43,7 +47,12 @@ def words(count: int, name: str) -> str:
 
 def say(prompt: str) -> str:
     """Answers with as many words as the task at the end of a prompt asks for."""
-    return words(LENGTHS.get(prompt.rsplit("TASK ", 1)[1].split()[0], ANSWER), f"w{len(prompt) % 89}x")
+    task, own = prompt.rsplit("TASK ", 1)[1].split()[0], sum(map(ord, prompt))
+    if task == "Grade":
+        return "no" if own % 3 == 0 else "yes"
+    if task == "Summarize":
+        return words(SHORTEST + own % (LONGEST - SHORTEST), f"s{own}x")
+    return words(LENGTHS.get(task, ANSWER), f"w{len(prompt) % 89}x")
 
 
 class World:
@@ -104,14 +113,57 @@ def history(world: World) -> Runnable[Any, Any]:
     )
 
 
+def texts(x: dict[str, Any]) -> list[dict[str, str]]:
+    return [{"text": text} for text in x["texts"]]
+
+
+def summaries(world: World, *, small: bool = True) -> Runnable[Any, Any]:
+    each = world.ask("Text: {text} TASK Summarize", small=small)
+    return {"context": RunnableLambda(texts) | each.map() | "\n\n".join} | world.ask("Summaries: {context} TASK Answer")
+
+
+def summaries_by_core(world: World) -> Runnable[Any, Any]:
+    return summaries(world, small=False)
+
+
+def good(x: dict[str, Any]) -> str:
+    return "\n\n".join(text for text, grade in zip(x["texts"], x["grades"], strict=True) if grade == "yes")
+
+
+def graded(world: World) -> Runnable[Any, Any]:
+    return (
+        RunnablePassthrough.assign(
+            grades=RunnableLambda(texts) | world.ask("Text: {text} TASK Grade", small=True).map()
+        )
+        | RunnablePassthrough.assign(context=good)
+        | world.ask("Documents: {context} Question: {question} TASK Answer")
+    )
+
+
 APPS: dict[str, Callable[[World], Runnable[Any, Any]]] = {
     "judge and core": judge_and_core,
     "two searches": two_searches,
     "refine": refine,
     "history": history,
+    "summaries": summaries,
+    "summaries by core": summaries_by_core,
+    "graded": graded,
 }
 
-PAYING = ("judge and core", "two searches")  # they wait for another engine; the others for texts of their own
+PAYING = (
+    "judge and core",
+    "two searches",
+    "summaries",
+    "graded",
+)  # they wait for another engine; the others for texts of their own
+
+
+def given(name: str, number: int) -> dict[str, Any]:
+    """Returns the input of a question."""
+    count, length = (DOCUMENTS, DOCUMENT) if name == "graded" else (PARTS, PART)
+    many = {"texts": [words(length, f"t{number}p{i}x") for i in range(count)]}
+    talk = {"question": f"where {number}", "talk": words(TURNS, f"t{number}x")}
+    return talk | (many if name in ("graded", "summaries", "summaries by core") else {})
 
 
 def seconds(name: str, passes: Any) -> tuple[Any, float]:
@@ -124,14 +176,14 @@ def seconds(name: str, passes: Any) -> tuple[Any, float]:
     async def main() -> tuple[Any, float]:
         for number in range(3):
             begun = asyncio.get_running_loop().time()
-            answer = await chain.ainvoke({"question": f"where {number}", "talk": words(TURNS, f"t{number}x")})
+            answer = await chain.ainvoke(given(name, number))
         return answer, asyncio.get_running_loop().time() - begun
 
     return virtual.run(main()).value
 
 
 def main(argv: list[str] | None = None) -> int:
-    given = arguments(__doc__ or "", runs=1).parse_args(argv)
+    options = arguments(__doc__ or "", runs=1).parse_args(argv)
     print(f"Splits of prompts: emulated engines, virtual seconds of ainvoke.\n{hardware()}\n")
     rows = [("app", "stock", "all passes", "without prefill", "gain of the split")]
     figures, checks = {}, {}
@@ -145,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
         if name in PAYING:
             checks[f"{name}: the split pays"] = took["all"] < took["without"]
     print(table(rows), end="\n\n")
-    return finish({"seconds": figures}, checks, given.json)
+    return finish({"seconds": figures}, checks, options.json)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ META: Mapping[str, str] = {
     # functions
     "verdict": "purity verdict on a user function, re-checked before each call",
     "itemwise": "lists from which a pure function makes its own item by item (``analysis.itemwise``)",
+    "growing": "lists with which the value of a pure function grows at its end (``analysis.growing``)",
     "keys": "keys of its argument that a declared function reads; None for any",
     "reads": "keys of the whole value in its argument 'value' that a pure function or a template reads",
     "routes": "the runnables that a routing function may return",
@@ -56,6 +57,7 @@ META: Mapping[str, str] = {
     "end": "the late variable before which it ends; empty for the whole prompt",
     "until": "the primitive whose completion makes the prefill too late",
     "whole": "the whole prompt is known, so the marker of the late variable need not appear in it",
+    "grows": "the functions, in order, that make the value that it is prefilled with of a map's members so far",
     "leads": "a decode whose first token early requests wait for",
     # parsers and items
     "through": "a parser that passes on text in pieces",

@@ -89,7 +89,7 @@ def _requests(graph: Graph, ready: Ready) -> Iterable[_Request]:
     split = {p.meta["until"] for p in graph if p.op is Op.PARTIAL_PREFILL}
     whole = {p.prefill.name: p for p in prompts_of(graph) if p.block and p.rendered.name not in split}
     for p in graph:
-        if p.op is Op.PARTIAL_PREFILL and p.name not in chained:
+        if p.op is Op.PARTIAL_PREFILL and p.name not in chained and not p.meta.get("grows"):
             waits = ready.waits(*(ref.name for ref in p.args.values()), *p.after)
             variable = frozenset((*p.params["late"], *p.params["unread"], *_names(p.args)))
             yield _Request(p, p, p.meta["templates"][0], variable, p.meta["elements"], _key(p, waits))

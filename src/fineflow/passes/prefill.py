@@ -21,6 +21,8 @@ from fineflow.passes.beginnings import (
     prompts_of,
 )
 from fineflow.passes.fanout import early
+from fineflow.passes.grown import growing_prefill, grown_value
+from fineflow.passes.grown import refusal as growing_refusal
 
 
 def prefill(graph: Graph) -> Graph:
@@ -40,7 +42,8 @@ def prefill(graph: Graph) -> Graph:
         if refusal := _refusal(prompt, found, ready):
             splits.refuse(prompt, refusal)
         else:
-            splits.add(prompt, found, ready, before=prompt.rendered.name)
+            last = splits.add(prompt, found, ready, before=prompt.rendered.name)
+            splits.grow(prompt, found, ready, last)
     for p in graph:
         for prompt in inside(p, graph):
             if prompt.block and p.op is Op.CONDITION and prompt.prefill.meta.get("remote"):
@@ -62,8 +65,8 @@ class _Splits:
     def __init__(self, graph: Graph) -> None:
         self.edit = GraphEditor(graph, "prefill")
 
-    def add(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, *, before: str) -> None:
-        """Adds a primitive for each beginning that is worth one; notes a refusal if none is."""
+    def add(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, *, before: str) -> str:
+        """Adds a primitive for each beginning that is worth one; notes a refusal if none is. Returns the last one."""
         last, refusals = "", []
         for each in found:
             if why := _not_worth(each, prompt, ready):
@@ -75,6 +78,21 @@ class _Splits:
             last = begin.name
         if not last and refusals:
             self.refuse(prompt, refusals[0])
+        return last
+
+    def grow(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, last: str) -> None:
+        """Adds a primitive for the first late value if it grows with the members of a map. last: to come after."""
+        each = next((each for each in found if each.end), None)
+        made = None if each is None or each.formatted else grown_value(prompt, each.end, self.edit.original)
+        if each is None or made is None:
+            return
+        if why := growing_refusal(made, prompt):
+            self.refuse(prompt, why)
+            return
+        p = growing_prefill(made, each, prompt, ready, self.edit.fresh(f"{prompt.name}.growing_prefill"))
+        self.edit.insert(p.with_(after=(*p.after, last)) if last else p, before=prompt.rendered.name)
+        text = f"the first members of {{{each.end}}} are prefilled while {made.source.name} makes the others"
+        self.edit.done(f"{prompt.name}.prefill", text)
 
     def once(self, p: Primitive, prompt: Prompt) -> None:
         """Removes from the bodies of ``p`` the beginnings that are now prefilled before it."""

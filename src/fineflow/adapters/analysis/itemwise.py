@@ -13,7 +13,7 @@ from opcode import opmap
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from fineflow.adapters.analysis.sources import definition
+from fineflow.adapters.analysis.sources import returned
 
 
 class Itemwise(NamedTuple):
@@ -43,56 +43,56 @@ def _comprehends(code: CodeType) -> bool:
 @lru_cache(maxsize=512)
 def _read(code: CodeType) -> tuple[Itemwise | None, bool]:
     """Returns what the source says, and whether it calls ``zip``."""
-    tree = definition(code)
-    made = _comprehension(tree) if tree is not None else None
-    if tree is None or made is None or tree.args.vararg or tree.args.kwarg:
+    found = returned(code)
+    made = _comprehension(found[1]) if found is not None else None
+    if found is None or made is None or found[0].vararg or found[0].kwarg:
         return None, False
-    given = (*tree.args.posonlyargs, *tree.args.args)[0].arg
-    lists, zipped = _iterated(made.generators[0].iter)
+    given = (*found[0].posonlyargs, *found[0].args)[0].arg
+    lists, zipped = iterated(made.generators[0].iter)
     if zipped and "zip" not in code.co_names:
         return None, True
-    keys = [_key(each, given) for each in lists]
+    keys = [key_of(each, given) for each in lists]
     if not keys or (None in keys and len(lists) > 1):
         return None, zipped
     used = keys if None not in keys else []
-    if any(each is None for each in keys) and not _is(lists[0], given):
+    if any(each is None for each in keys) and not is_name(lists[0], given):
         return None, zipped
-    if not _leaves_alone(made.elt, given, used) or not _leaves_alone(made.generators[0].target, given, used):
+    if not leaves_alone(made.elt, given, used) or not leaves_alone(made.generators[0].target, given, used):
         return None, zipped
     return Itemwise(tuple(key for key in keys if key is not None) or None), zipped
 
 
-def _comprehension(tree: ast.FunctionDef) -> ast.ListComp | None:
-    """Returns the list comprehension that is all that a function returns."""
-    body = tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
-    if len(body) != 1 or not isinstance(body[0], ast.Return) or not isinstance(body[0].value, ast.ListComp):
+def _comprehension(expr: ast.expr) -> ast.ListComp | None:
+    """Returns an expression that is a list comprehension without conditions, over one iterable."""
+    if not isinstance(expr, ast.ListComp):
         return None
-    (one, *more) = body[0].value.generators
-    return None if more or one.ifs or one.is_async else body[0].value
+    (one, *more) = expr.generators
+    return None if more or one.ifs or one.is_async else expr
 
 
-def _iterated(given: ast.expr) -> tuple[list[ast.expr], bool]:
+def iterated(given: ast.expr) -> tuple[list[ast.expr], bool]:
     """Returns the lists that are iterated, and whether by ``zip``."""
     if not (isinstance(given, ast.Call) and isinstance(given.func, ast.Name) and given.func.id == "zip"):
         return [given], False
     return list(given.args), True
 
 
-def _is(node: ast.AST, name: str) -> bool:
+def is_name(node: ast.AST, name: str) -> bool:
+    """Returns True for the variable of that name."""
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _key(node: ast.AST, given: str) -> str | None:
+def key_of(node: ast.AST, given: str) -> str | None:
     """Returns the key in ``given["key"]``; None for anything else."""
-    if isinstance(node, ast.Subscript) and _is(node.value, given) and isinstance(node.slice, ast.Constant):
+    if isinstance(node, ast.Subscript) and is_name(node.value, given) and isinstance(node.slice, ast.Constant):
         return node.slice.value if isinstance(node.slice.value, str) else None
     return None
 
 
-def _leaves_alone(node: ast.AST, given: str, lists: list[str | None]) -> bool:
+def leaves_alone(node: ast.AST, given: str, lists: list[str | None]) -> bool:
     """Returns True if an expression uses of the argument nothing but other keys than those of the lists."""
-    if isinstance(node, ast.NamedExpr) or _is(node, given):
+    if isinstance(node, ast.NamedExpr) or is_name(node, given):
         return False
-    if (key := _key(node, given)) is not None:
+    if (key := key_of(node, given)) is not None:
         return key not in lists and bool(lists)
-    return all(_leaves_alone(each, given, lists) for each in ast.iter_child_nodes(node))
+    return all(leaves_alone(each, given, lists) for each in ast.iter_child_nodes(node))

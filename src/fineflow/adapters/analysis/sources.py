@@ -13,6 +13,56 @@ _parsing = Lock()  # ``ast.parse`` of Python 3.11 raises SystemError if two thre
 
 def definition(code: CodeType) -> ast.FunctionDef | None:
     """Returns the definition of a function; None if its source is not there, or not what was compiled."""
+    at, tree = code.co_firstlineno, _module(code)
+    if tree is None:
+        return None
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name and n.lineno == at]
+    return found[0] if len(found) == 1 else None
+
+
+def returned(code: CodeType) -> tuple[ast.arguments, ast.expr] | None:
+    """Returns the parameters of a function, and the expression that is all it returns; None as in ``definition``.
+
+    The function may be a ``lambda``.
+    """
+    if code.co_name == "<lambda>":
+        tree = _module(code)
+        spans = list(_spans(code))
+        found = (
+            [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _holds(n.body, spans)]
+        )
+        one = min(found, key=_extent, default=None)  # those around it hold its instructions, too
+        return None if one is None else (one.args, one.body)
+    made = definition(code)
+    if made is None:
+        return None
+    body = made.body[1:] if ast.get_docstring(made, clean=False) is not None else made.body
+    value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+    return None if value is None else (made.args, value)
+
+
+_Place = tuple[int, int]
+"""Line and column."""
+
+
+def _spans(code: CodeType) -> Iterator[tuple[_Place, _Place]]:
+    """Yields where the instructions of a function begin and end in its source."""
+    for line, last, column, end in code.co_positions():
+        if line is not None and last is not None and column is not None and end:  # the first ones are at no place
+            yield (line, column), (last, end)
+
+
+def _holds(node: ast.expr, spans: list[tuple[_Place, _Place]]) -> bool:
+    begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    return bool(spans) and all(begin <= first and last <= end for first, last in spans)
+
+
+def _extent(node: ast.Lambda) -> _Place:
+    return (node.end_lineno or 0) - node.lineno, (node.end_col_offset or 0) - node.col_offset
+
+
+def _module(code: CodeType) -> ast.Module | None:
+    """Returns the module of a function as it was compiled; None if its source is not there, or another one."""
     lines = linecache.getlines(code.co_filename)
     if not lines:
         return None
@@ -24,9 +74,7 @@ def definition(code: CodeType) -> ast.FunctionDef | None:
         return None
     if all(each != code for each in _codes(whole)):
         return None
-    at = code.co_firstlineno
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name and n.lineno == at]
-    return found[0] if len(found) == 1 else None
+    return tree
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

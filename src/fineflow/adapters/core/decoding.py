@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing, suppress
+from math import inf
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -78,22 +80,32 @@ async def encode(engine: LLMEngine, prompt: Callable[[], str]) -> list[int]:
     return tokens
 
 
-async def awarm(engine: LLMEngine, text: str) -> Warmed:
+async def awarm(engine: LLMEngine, text: str, *, within: float = inf) -> Warmed:
     """Prefills the beginning of a prompt that will be decoded from later; returns the number of tokens prefilled.
 
     Leaves out the last few tokens of ``text``, because following text may change them, and a last partial KV cache
     block. Returns 0 if nothing is left, if the engine cannot prefill, if so little of it is not cached yet that
     computing it with the rest of the prompt is cheaper, or if others would wait (``LLMQueue.prefill_ahead``).
+    within: seconds that it may take, as the engine was measured; the beginning is shortened to that.
     """
     if not engine.can_prefill:
         return Warmed(0, 0, 0)
     whole = settled(engine, await encode(engine, lambda: text))
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
+    whole = whole[: kept + _fitting(engine, within)]
     if len(whole) - kept < _least(engine):
         return Warmed(0, len(whole), kept)
     queue = llm_queue_of(engine)
     ran = await run_async(lambda: queue.prefill_ahead(whole))
     return Warmed(len(whole) if ran else 0, len(whole), kept, busy=not ran)
+
+
+def _fitting(engine: LLMEngine, seconds: float) -> int:
+    """Returns the tokens, in whole blocks, that the engine prefills in these seconds."""
+    line = costs.line(engine.name, Op.PREFILL)
+    if seconds == inf or not line.each:
+        return sys.maxsize
+    return int(max(seconds - line.fixed, 0.0) / line.each) // engine.block_size * engine.block_size
 
 
 def settled(engine: LLMEngine, tokens: Sequence[int]) -> Sequence[int]:

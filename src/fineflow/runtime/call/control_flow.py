@@ -13,6 +13,8 @@ from fineflow.runtime.call.executor import IN_HAND, Execution, Failed
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.events import now
 
+_ABSENT: Any = object()
+
 
 def choose(run: Execution, p: Primitive, holds: Callable[[Any], bool]) -> object:
     """Runs the tests of a CONDITION in order until one ``holds``, then only that test's arm.
@@ -47,8 +49,33 @@ def choose(run: Execution, p: Primitive, holds: Callable[[Any], bool]) -> object
     return IN_HAND
 
 
+class Members(Stream[Any]):
+    """What a MAP has made of its items, in their order, each as soon as those before it are there, too.
+
+    Ends early if one fails. begun: when the MAP began.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = now()
+
+    def add(self, results: list[Any]) -> None:
+        """Takes the results up to the first that is not there, or has failed."""
+        while not self.closed and len(self.items) < len(results):
+            found = results[len(self.items)]
+            if isinstance(found, Failed):
+                self.close()
+            elif found is _ABSENT:
+                return
+            else:
+                self.put(found)
+
+
 def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
-    """Runs the body of a MAP for every element; elements of a stream start as they are released."""
+    """Runs the body of a MAP for every element; elements of a stream start as they are released.
+
+    What is made is released in order where something reads it one by one.
+    """
     items = args["items"]
     outer = {name: value for name, value in args.items() if name != "items"}
     numbered = NUMBER in p.body.inputs
@@ -56,24 +83,29 @@ def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
     pipelined = p.args["items"].stream or "overlap" in p.meta  # its items do not all begin, or go on, together
     complete = slowest = 0.0  # when the last item was there; the seconds of the slowest
     running = 1  # the list itself, then one for each item
+    members = Members() if run.streamed(p) else None
 
     def begin(item: Any) -> None:
         nonlocal running
         running += 1
         number = len(results)
-        results.append(None)
+        results.append(_ABSENT)
         given = {**outer, "item": item, NUMBER: number} if numbered else {**outer, "item": item}
         run.within(p, p.body, given, partial(ended, number, now()))
 
     def ended(number: int, begun: float, value: Any) -> None:
         nonlocal slowest
         results[number], slowest = value, max(slowest, now() - begun)
+        if members is not None:
+            members.add(results)
         one_less()
 
     def one_less() -> None:
         nonlocal running
         running -= 1
         if not running:
+            if members is not None:
+                members.close()
             failed = next((value for value in results if isinstance(value, Failed)), None)
             if failed is None and results:
                 if pipelined:
@@ -97,6 +129,8 @@ def each(run: Execution, p: Primitive, args: Mapping[str, Any]) -> object:
         else:
             all_begun()
 
+    if members is not None:
+        run.release(p, None, members)
     if isinstance(items, Stream):
         run.spawn(read(items), p)
     else:

@@ -251,6 +251,10 @@ class Execution(Values):
             if not self._unended or (name == self.graph.output.name and isinstance(value, Failed)):
                 self._finish()
 
+    def streamed(self, p: Primitive) -> bool:
+        """Returns True if a primitive reads the items of ``p`` one by one."""
+        return (p.name, None) in self._edges.early.get(p.name, ())
+
     def release(self, p: Primitive, key: str | None, value: Any) -> None:
         """Releases a part of a primitive's value before the whole: the field ``key``, or the stream of items (None).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Any, ClassVar
 
 from langchain_core.language_models import LangSmithParams
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validat
 
 from fineflow.adapters.core import decoding
 from fineflow.protocols import Constrains, Delta, LLMEngine, Sampling, TokenLogprob
+from fineflow.runtime.call.trace import Warmed
 
 # LangChain's own arguments, not for the model.
 _IGNORED = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
@@ -128,9 +130,9 @@ class EngineBacked(BaseModel):
     def _adecode(self, prompt: Callable[[], str], sampling: Sampling) -> AsyncGenerator[Delta, None]:
         return decoding.adecode(self.engine, prompt, sampling)
 
-    async def awarm(self, text: str) -> int:
+    async def awarm(self, text: str, *, within: float = inf) -> Warmed:
         """Prefills the beginning of a prompt of a later decode (``adapters.core.decoding.awarm``)."""
-        return await decoding.awarm(self.engine, text)
+        return await decoding.awarm(self.engine, text, within=within)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable
 from fineflow.adapters.core.durations import computed
 from fineflow.adapters.core.prefills import note_parts
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, fields, plain
+from fineflow.adapters.langchain.kernels.growing import growing_prefill
 from fineflow.adapters.langchain.kernels.itemwise import one_item
 from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
 from fineflow.adapters.langchain.kernels.parsing import parse, pieces
@@ -79,6 +80,10 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
     return pieces(p, args["value"], called, run)
 
 
+def warm(p: Primitive, args: Args, run: Execution) -> Any:
+    return growing_prefill(p, args, run) if "grows" in p.meta else partial_prefill(p, args, run)
+
+
 def record(p: Primitive, args: Args, run: Execution) -> Any:
     return fields(args)
 
@@ -110,7 +115,7 @@ def each(p: Primitive, args: Args, run: Execution) -> object:
 KERNELS: dict[Op, Kernel] = {
     Op.RENDER: render,
     Op.PREFILL: prefill,
-    Op.PARTIAL_PREFILL: partial_prefill,
+    Op.PARTIAL_PREFILL: warm,
     Op.DECODE: decode,
     Op.PARTIAL_DECODE: partial_decode,
     Op.PARSE: parse,

@@ -43,11 +43,8 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     if too_late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
         return 0  # nothing to prefill for
     plain(fields(args))
-    reader = _reader(p)
-    texts = [text for template in p.meta["templates"] for text in _texts(p, reader, template, fields(args))]
-    if not p.meta["whole"] and not any(_MARK in text for text in texts):
-        raise LeftToStock("the prompt does not show its late variable")
-    known = commonprefix(texts).partition(_MARK)[0]  # noqa: RUF071 (texts, not paths)
+    reader = reader_of(p)
+    known = beginning_of(p, reader, fields(args))
     shared = sharing(p, run)
 
     async def warm() -> Any:
@@ -59,7 +56,19 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     return work
 
 
-def _reader(p: Primitive) -> Any:
+def beginning_of(p: Primitive, reader: Any, known: Mapping[str, Any], begun: Mapping[str, str] | None = None) -> str:
+    """Returns the text of a prompt before the first late variable. begun: the beginnings of late variables, by name.
+
+    Raises LeftToStock if the prompt does not show where that is.
+    """
+    started = {name: text + _MARK for name, text in (begun or {}).items()}
+    texts = [text for template in p.meta["templates"] for text in _texts(p, reader, template, known, started)]
+    if not p.meta["whole"] and not any(_MARK in text for text in texts):
+        raise LeftToStock("the prompt does not show its late variable")
+    return commonprefix(texts).partition(_MARK)[0]  # noqa: RUF071 (texts, not paths)
+
+
+def reader_of(p: Primitive) -> Any:
     """Returns what renders and prefills the model's prompts: the model, or its server's counterpart."""
     if not p.meta.get("remote"):
         return p.component
@@ -69,7 +78,9 @@ def _reader(p: Primitive) -> Any:
     return found
 
 
-def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -> Iterator[str]:
+def _texts(
+    p: Primitive, reader: Any, template: Any, known: Mapping[str, Any], started: Mapping[str, str]
+) -> Iterator[str]:
     """Yields the prompt as the model would read it, with marks in place of late values.
 
     The role of late messages is not known either: yields a text for each role that the chat template accepts there.
@@ -80,7 +91,7 @@ def _texts(p: Primitive, reader: Any, template: Any, known: Mapping[str, Any]) -
     bound = {"late": _MARK} if p.meta.get("remote") else p.meta["options"]
     refusals: list[Exception] = []
     for kind in kinds:
-        values = {**known, **{name: [kind(_MARK)] if name in placeholders else _LATE for name in late}}
+        values = {**known, **{name: [kind(_MARK)] if name in placeholders else _LATE for name in late}, **started}
         try:
             prompt = p.component._convert_input(template.format_prompt(**values))
             chat = isinstance(p.component, BaseChatModel)

@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
 
+from fineflow.adapters.analysis.growing import growing
 from fineflow.adapters.analysis.itemwise import itemwise
 from fineflow.adapters.analysis.keys import keys_read
 from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Record, Symbol
@@ -78,6 +79,8 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
     facts: dict[str, Any] = {"reads": verdict.keys, "verdict": verdict, **made} if verdict.pure else {}
     if verdict.pure and (each := itemwise(func)) is not None:
         facts["itemwise"] = each
+    if verdict.pure and (grows := growing(func)) is not None:
+        facts["growing"] = grows
     if verdict.pure and not made and _takes_time(step, value):
         facts |= {"claimed": True, "keys": verdict.keys, "counted": shown(step), "leaf": leaf}
     with b.inside("", _name(func)):
