@@ -1,0 +1,67 @@
+"""What is known of a graph's nodes before they run: functions, keys that they read, triggers that they set for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.channels import BinaryOperatorAggregate, EphemeralValue, LastValue, NamedBarrierValue
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
+from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
+
+from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langgraph.steps import user_functions
+
+TRIGGERS = (EphemeralValue, NamedBarrierValue)
+"""Channels that start a node in the next superstep: of an edge, of an edge from several nodes."""
+
+_KEPT = (LastValue, BinaryOperatorAggregate)
+"""Channels whose value stays what it is until a node writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node that runs one function of the user's on a dict of the state.
+
+    step: its runnable. functions: the sync and the async one, None for one that is not there. keys: of the state that
+    it reads. triggers: what it writes, when it ends, to channels that start nodes. routed: a router decides on more.
+    """
+
+    step: RunnableCallable
+    functions: tuple[Any, Any]
+    keys: tuple[str, ...]
+    triggers: tuple[tuple[str, Any], ...]
+    routed: bool
+
+
+def facts_of(graph: Pregel[Any, Any, Any, Any]) -> Mapping[str, NodeFacts]:
+    """Returns the nodes of a graph whose calls may start before stock enters them, and those that may be before such.
+
+    {} if there is nothing to gain: no node that calls components comes after another one.
+    """
+    if not isinstance(graph, CompiledStateGraph) or graph.cache is not None or graph.cache_policy is not None:
+        return {}
+    made = {name: _facts(graph, name) for name in graph.nodes if name != "__start__"}
+    found = {name: facts for name, facts in made.items() if facts is not None}
+    calling = [facts for facts in found.values() if any(map(calls_components, user_functions(facts.step)))]
+    return found if calling and len(made) > 1 else {}
+
+
+def _facts(graph: CompiledStateGraph[Any, Any, Any, Any], name: str) -> NodeFacts | None:
+    node = graph.nodes[name]
+    step, keys = node.bound, node.channels
+    if type(step) is not RunnableCallable or step.explode_args or step.kwargs or not user_functions(step):
+        return None
+    if not isinstance(keys, list) or node.mapper is not None or node.cache_policy is not None or node.subgraphs:
+        return None
+    if not all(isinstance(graph.channels.get(key), _KEPT) for key in keys):
+        return None
+    written = [entry for each in node.writers if isinstance(each, ChannelWrite) for entry in each.writes]
+    triggers = tuple((each.channel, each.value) for each in written if isinstance(each, ChannelWriteEntry))
+    if not all(isinstance(graph.channels.get(channel), TRIGGERS) for channel, _ in triggers):
+        return None
+    routed = not all(isinstance(each, ChannelWrite) for each in node.writers)
+    return NodeFacts(step, (step.func, step.afunc), tuple(keys), triggers, routed)
