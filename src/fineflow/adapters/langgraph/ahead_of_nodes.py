@@ -1,9 +1,9 @@
 """Component calls of a graph's next nodes, started while nodes of the current superstep still run.
 
 Pregel stays stock's: it decides what runs when, and shows it. Where a superstep begins, a node is entered or a node's
-writes are there, the nodes that are certain to follow are looked at, with the state as far as it is known by then. Their
-functions are walked through as those of running nodes are, and calls that need nothing else start. When stock enters the
-node, its own walk takes the calls over, and stock claims those that it makes with equal arguments.
+writes are there, the nodes that are certain to follow are looked at, with the state as far as it is known by then.
+Their functions are walked through as those of running nodes are, and calls that need nothing else start. When stock
+enters the node, its own walk takes the calls over, and stock claims those that it makes with equal arguments.
 
 A node is certain to follow if each node that still runs is known to get through: walks have found what its function
 returns, and that it only reads. Then it cannot interrupt the run, nor change what later calls read.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from types import BuiltinFunctionType
@@ -44,8 +44,8 @@ Writes = Sequence[tuple[str, Any]]
 class NodeVisit:
     """One run of a node: predicted, under way, or over.
 
-    predicted: calls that have started before stock entered it. returns: the dict that its function returns, as far as it
-    is known; None if it may do anything. writes: all that it has written, once it is over. given: the state that
+    predicted: calls that have started before stock entered it. returns: the dict that its function returns, as far as
+    it is known; None if it may do anything. writes: all that it has written, once it is over. given: the state that
     ``predicted`` has got.
     """
 
@@ -149,7 +149,7 @@ class AheadOfNodes:
             self.look()
 
     def look(self) -> None:
-        """Starts what the state allows that is known by now. One thread at a time does it, and goes on for the others."""
+        """Starts what the state allows that is known by now. One thread at a time does it, also for the others."""
         self._due = True
         while self._due and not self._closed and self._lock.acquire(blocking=False):
             try:
@@ -164,7 +164,7 @@ class AheadOfNodes:
         if all(visit.writes is not None for visit in self._visits.values()):
             return  # stock is about to begin the next superstep
         loop, visits = self._loop, list(self._visits.values())
-        state = _State(loop.channels)
+        state = _State(loop.channels, loop.tasks.values())
         for step in range(loop.step + 1, min(loop.step + _FAR, loop.stop) + 1):
             written = [visit.known_writes() for visit in visits]
             if not state.apply(written):
@@ -237,15 +237,19 @@ class AheadOfNodes:
 
 
 class _State:
-    """The state of a graph in the next superstep, as far as it is known. sends: it has tasks of ``Send``."""
+    """The state of a graph in the next superstep, as far as it is known. sends: it has tasks of ``Send``.
 
-    def __init__(self, channels: Mapping[str, BaseChannel[Any, Any, Any]]) -> None:
+    tasks: those of the current superstep, at whose end stock forgets what has started them.
+    """
+
+    def __init__(self, channels: Mapping[str, BaseChannel[Any, Any, Any]], tasks: Iterable[Any]) -> None:
         self._channels = channels
         kept = {name: each for name, each in channels.items() if isinstance(each, LastValue | BinaryOperatorAggregate)}
         self.values = {name: each.get() for name, each in kept.items() if each.is_available()}
         self._seen = {name: set(each.seen) for name, each in channels.items() if isinstance(each, NamedBarrierValue)}
-        self._started = set[str]()
+        self._started = {name for task in tasks for name in task.triggers}
         self.sends = False
+        self.next_superstep()
 
     def apply(self, written: Sequence[Writes | None]) -> bool:
         """Applies what the nodes of a superstep write. Returns False if that is not known."""
@@ -263,6 +267,7 @@ class _State:
             self.sends = True
         elif isinstance(channel, NamedBarrierValue):
             self._seen[name].update(values)
+            self._started.add(name)
         elif isinstance(channel, TRIGGERS):
             self._started.add(name)
         elif isinstance(channel, LastValue):
@@ -277,14 +282,15 @@ class _State:
 
     def starts(self, triggers: Sequence[str]) -> bool:
         """Returns True if a node with these triggers runs in the next superstep."""
-        return any(name in self._started or self._complete(name) for name in triggers)
+        return any(name in self._started and self._complete(name) for name in triggers)
 
     def _complete(self, name: str) -> bool:
         channel = self._channels.get(name)
-        return isinstance(channel, NamedBarrierValue) and self._seen[name] == channel.names
+        return not isinstance(channel, NamedBarrierValue) or self._seen[name] == channel.names
 
     def next_superstep(self) -> None:
         """Forgets what started the nodes."""
+        for name in self._started:
+            if name in self._seen and self._complete(name):
+                self._seen[name] = set()
         self._started.clear()
-        for name in [name for name in self._seen if self._complete(name)]:
-            self._seen[name] = set()

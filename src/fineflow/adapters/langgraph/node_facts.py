@@ -1,4 +1,4 @@
-"""What is known of a graph's nodes before they run: functions, keys that they read, triggers that they set for certain."""
+"""What is known of a graph's nodes before they run: functions, keys that they read, triggers that they set."""
 
 from __future__ import annotations
 

@@ -90,4 +90,4 @@ def enter(here: Claiming, func: Any, calls: InnerCalls) -> None:
     ahead = here.call.memory(_Looking).ahead
     if ahead is not None:
         config: Any = var_child_runnable_config.get() or {}
-        ahead.enter((config.get("configurable") or {}).get(CONFIG_KEY_TASK_ID), func, calls)
+        ahead.enter(str((config.get("configurable") or {}).get(CONFIG_KEY_TASK_ID)), func, calls)

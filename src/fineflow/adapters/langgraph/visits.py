@@ -341,7 +341,7 @@ def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: An
         return None
     try:
         streams = streaming_handlers(None)
-        calls = inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
+        calls: InnerCalls = inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
         if here.shadows.across:
             supersteps.enter(here, func, calls)
         return calls
