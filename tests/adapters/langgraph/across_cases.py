@@ -1,9 +1,10 @@
 """Graphs whose edges order more than their data do, with structures of public code; the components are fakes.
 
-``siblings``: langchain-ai/langgraph#6320, a fast node and what follows it beside a slow one, each with a model, and with
-the issue's log. ``support``: the example of latency sensitivity in NVIDIA/NeMo-Agent-Toolkit, five looks at an email and
-an answer. ``line``: six steps of an article, one after the other, of which two read what is known from the beginning.
-``chaining``: the tutorial of workflows in LangGraph's documentation, a joke with a gate, where each step needs the last.
+``siblings``: langchain-ai/langgraph#6320, a fast node and what follows it beside a slow one, each with a model, and
+with the issue's log. ``support``: the example of latency sensitivity in NVIDIA/NeMo-Agent-Toolkit, looks at an email
+and an answer. ``line``: six steps of an article, one after the other, of which two read what is known from the
+beginning. ``chaining``: the tutorial of workflows in LangGraph's documentation, a joke with a gate, where each step
+needs the last.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any
 
 from graph_cases import ask
@@ -46,12 +48,13 @@ class State(TypedDict, total=False):
 class Parts:
     """The models of one graph. scale: seconds per second of the case. awaits: nodes are coroutines.
 
-    fails: name of the node whose model raises, ``times`` times.
+    fails: name of the node whose model raises, ``times`` times. counts: what the user's code has noted.
     """
 
     def __init__(self, scale: float = 1.0, *, awaits: bool = False, fails: str = "", times: int = 10**6) -> None:
         self.scale, self.awaits = scale, awaits
         self.models: dict[str, FakeChat] = {}
+        self.counts: list[int] = []
         self._fails, self._left = fails, times
 
     def chain(self, name: str, seconds: float) -> Any:
@@ -136,7 +139,7 @@ def line(parts: Parts) -> Any:
         "review": parts.node("review", 0.6, "draft"),
     }
     names = list(nodes)
-    return graph_of(nodes, (START, "kind"), *zip(names, names[1:], strict=False), ("review", END))
+    return graph_of(nodes, (START, "kind"), *pairwise(names), ("review", END))
 
 
 def chaining(parts: Parts) -> Any:
