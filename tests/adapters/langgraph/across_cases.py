@@ -4,7 +4,7 @@
 with the issue's log. ``support``: the example of latency sensitivity in NVIDIA/NeMo-Agent-Toolkit, looks at an email
 and an answer. ``line``: six steps of an article, one after the other, of which two read what is known from the
 beginning. ``chaining``: the tutorial of workflows in LangGraph's documentation, a joke with a gate, where each step
-needs the last.
+needs the last. ``routed``: routing of that tutorial, where the router's answer does not need the step before it.
 """
 
 from __future__ import annotations
@@ -157,8 +157,30 @@ def chaining(parts: Parts) -> Any:
     return graph
 
 
-CASES = {"siblings": siblings, "support": support, "line": line, "chaining": chaining}
-SECONDS = {"siblings": (2.4, 1.4), "support": (3.4, 3.0), "line": (4.0, 3.0), "chaining": (3.0, 3.0)}
+def routed(parts: Parts) -> Any:
+    nodes = {
+        "kind": parts.node("kind", 0.6, "question"),
+        "policy": parts.node("policy", 0.4, "question"),
+        "draft": parts.node("draft", 1.0, "policy"),
+        "review": parts.node("review", 1.0, "policy"),
+    }
+    graph = graph_of(nodes, (START, "kind"), ("kind", "policy"), ("draft", END), ("review", END))
+
+    def choose(state: State) -> str:
+        return "draft" if state["policy"].startswith("policy") else "review"
+
+    graph.add_conditional_edges("do_policy", choose, {"draft": "do_draft", "review": "do_review"})
+    return graph
+
+
+CASES = {"siblings": siblings, "support": support, "line": line, "chaining": chaining, "routed": routed}
+SECONDS = {
+    "siblings": (2.4, 1.4),
+    "support": (3.4, 3.0),
+    "line": (4.0, 3.0),
+    "chaining": (3.0, 3.0),
+    "routed": (2.0, 1.4),
+}
 """Seconds of stock, and what the data require."""
 
 

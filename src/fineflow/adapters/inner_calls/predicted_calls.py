@@ -9,6 +9,7 @@ from typing import Any
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.lookahead import Stop
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.walk import Walk
 
@@ -45,6 +46,17 @@ class PredictedCalls(InnerCalls):
         """Starts what these values allow."""
         self._finder.given = given
         self.look()
+
+    def result(self, given: Mapping[str, Any]) -> Any:
+        """Returns what the function returns, UNKNOWN if it may return several things, and starts nothing.
+
+        Raises Stop if it may do more than return something.
+        """
+        self._finder.given = given
+        self._finder.look()
+        if self._finder.calls or not self._finder.through:
+            raise Stop("may do more than return a value")
+        return self._finder.value
 
     def hand_over(self, heir: InnerCalls) -> None:
         """Gives the calls that have begun to the one who claims them."""

@@ -13,32 +13,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import copy_context
 from functools import partial
-from types import BuiltinFunctionType
 from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph._internal._constants import ERROR, INTERRUPT, NO_WRITES, PULL, RETURN, TASKS
-from langgraph.channels import BinaryOperatorAggregate, LastValue, NamedBarrierValue
-from langgraph.channels.base import BaseChannel
+from langgraph._internal._constants import ERROR, INTERRUPT, PULL
+from langgraph._internal._runnable import RunnableCallable
 
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, inner_calls_of
-from fineflow.adapters.langgraph.node_facts import TRIGGERS, NodeFacts
+from fineflow.adapters.langgraph.next_state import NextState, Writes
+from fineflow.adapters.langgraph.node_facts import NodeFacts
 from fineflow.adapters.langgraph.steps import in_executor
-from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.values import INERT
 
 _FAR = 8  # supersteps that are looked ahead
-_HARMLESS = frozenset({NO_WRITES, RETURN})
-
-Writes = Sequence[tuple[str, Any]]
 
 
 class NodeVisit:
@@ -164,14 +159,16 @@ class AheadOfNodes:
         if all(visit.writes is not None for visit in self._visits.values()):
             return  # stock is about to begin the next superstep
         loop, visits = self._loop, list(self._visits.values())
-        state = _State(loop.channels, loop.tasks.values())
+        state = NextState(loop.channels, loop.tasks.values())
         for step in range(loop.step + 1, min(loop.step + _FAR, loop.stop) + 1):
-            written = [visit.known_writes() for visit in visits]
-            if not state.apply(written):
+            try:
+                routed = [self._routed(visit, state) for visit in visits]
+            except Stop:  # a router may do anything
                 return
-            certain = not state.sends and not any(
-                visit.writes is None and visit.facts is not None and visit.facts.routed for visit in visits
-            )
+            written = [visit.known_writes() for visit in visits]
+            if not state.apply([*written, *(each for each in routed if each is not None)]):
+                return
+            certain = not state.sends and None not in routed
             names = [name for name, node in loop.nodes.items() if state.starts(node.triggers)]
             visits = [self._predicted(step, name, state.values) for name in names]
             state.next_superstep()
@@ -187,22 +184,38 @@ class AheadOfNodes:
         given = {key: state[key] for key in facts.keys if key in state}
         if not visit.has_given(given):
             if visit.predicted is None:
-                visit.predicted = self._calls(facts, visit)
+                visit.predicted = self._calls(facts.step)
             if visit.predicted is not None:
+                visit.predicted.watcher = partial(self._walked, visit)
                 visit.given = given
                 visit.predicted.predict(given)
         return visit
 
-    def _calls(self, facts: NodeFacts, visit: NodeVisit) -> PredictedCalls | None:
-        func, afunc = facts.functions
+    def _routed(self, visit: NodeVisit, state: NextState) -> Writes | None:
+        """Returns what the routers behind a node write; None if that is not known yet. Raises Stop."""
+        if visit.writes is not None or visit.facts is None or visit.returns is None:
+            return ()
+        found: list[tuple[str, Any]] = []
+        known = True
+        for router in visit.facts.routers:
+            calls = self._calls(router.step)
+            if calls is None:
+                raise Stop("has no function for this kind of call")
+            value = calls.result({**visit.returns, **state.after(visit.returns, router.keys)})
+            channels = None if value is UNKNOWN else router.channels(value, self._loop.nodes)
+            known = known and channels is not None
+            found += channels or ()
+        return found if known else None
+
+    def _calls(self, step: RunnableCallable) -> PredictedCalls | None:
+        func, afunc = step.func, step.afunc
         own = func if self._here.call.sync or in_executor(afunc, func) or afunc is None else afunc
         if own is None:
             return None
-        hidden = {**HIDDEN_VALUES, **dict.fromkeys(facts.step.func_accepts, UNKNOWN), "writer": INERT}
-        named = {name: hidden[name] for name in facts.step.func_accepts}
+        hidden = {**HIDDEN_VALUES, **dict.fromkeys(step.func_accepts, UNKNOWN), "writer": INERT}
+        named = {name: hidden[name] for name in step.func_accepts}
         calls = inner_calls_of(self._here, own, (), named, hidden, streams_models=self._streams, kind=PredictedCalls)
         calls.awaited_on(self._async_loop)
-        calls.watcher = partial(self._walked, visit)
         return calls
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -234,63 +247,3 @@ class AheadOfNodes:
     async def _end_left(self) -> None:
         while self._left:
             await self._left.pop().aclose()
-
-
-class _State:
-    """The state of a graph in the next superstep, as far as it is known. sends: it has tasks of ``Send``.
-
-    tasks: those of the current superstep, at whose end stock forgets what has started them.
-    """
-
-    def __init__(self, channels: Mapping[str, BaseChannel[Any, Any, Any]], tasks: Iterable[Any]) -> None:
-        self._channels = channels
-        kept = {name: each for name, each in channels.items() if isinstance(each, LastValue | BinaryOperatorAggregate)}
-        self.values = {name: each.get() for name, each in kept.items() if each.is_available()}
-        self._seen = {name: set(each.seen) for name, each in channels.items() if isinstance(each, NamedBarrierValue)}
-        self._started = {name for task in tasks for name in task.triggers}
-        self.sends = False
-        self.next_superstep()
-
-    def apply(self, written: Sequence[Writes | None]) -> bool:
-        """Applies what the nodes of a superstep write. Returns False if that is not known."""
-        by_channel: dict[str, list[Any]] = {}
-        for writes in written:
-            if writes is None:
-                return False
-            for channel, value in writes:
-                by_channel.setdefault(channel, []).append(value)
-        return all(self._write(channel, values) for channel, values in by_channel.items())
-
-    def _write(self, name: str, values: list[Any]) -> bool:
-        channel = self._channels.get(name)
-        if name == TASKS:
-            self.sends = True
-        elif isinstance(channel, NamedBarrierValue):
-            self._seen[name].update(values)
-            self._started.add(name)
-        elif isinstance(channel, TRIGGERS):
-            self._started.add(name)
-        elif isinstance(channel, LastValue):
-            self.values[name] = values[0] if len(values) == 1 else UNKNOWN
-        elif isinstance(channel, BinaryOperatorAggregate):
-            self.values[name] = UNKNOWN
-            operator: Any = channel.operator
-            return isinstance(operator, BuiltinFunctionType) or of_package(getattr(operator, "__module__", None) or "")
-        else:
-            return name in _HARMLESS or channel is None  # stock leaves keys out that the state does not have
-        return True
-
-    def starts(self, triggers: Sequence[str]) -> bool:
-        """Returns True if a node with these triggers runs in the next superstep."""
-        return any(name in self._started and self._complete(name) for name in triggers)
-
-    def _complete(self, name: str) -> bool:
-        channel = self._channels.get(name)
-        return not isinstance(channel, NamedBarrierValue) or self._seen[name] == channel.names
-
-    def next_superstep(self) -> None:
-        """Forgets what started the nodes."""
-        for name in self._started:
-            if name in self._seen and self._complete(name):
-                self._seen[name] = set()
-        self._started.clear()

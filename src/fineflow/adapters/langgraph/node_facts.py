@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels import BinaryOperatorAggregate, EphemeralValue, LastValue, NamedBarrierValue
+from langgraph.graph import END
+from langgraph.graph._branch import BranchSpec
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
@@ -26,15 +28,40 @@ _KEPT = (LastValue, BinaryOperatorAggregate)
 class NodeFacts:
     """A node that runs one function of the user's on a dict of the state.
 
-    step: its runnable. functions: the sync and the async one, None for one that is not there. keys: of the state that
-    it reads. triggers: what it writes, when it ends, to channels that start nodes. routed: a router decides on more.
+    step: its runnable. keys: of the state that it reads. triggers: what it writes, when it ends, to channels that start
+    nodes. routers: decide on more.
     """
 
     step: RunnableCallable
-    functions: tuple[Any, Any]
     keys: tuple[str, ...]
     triggers: tuple[tuple[str, Any], ...]
-    routed: bool
+    routers: tuple[Router, ...]
+
+    @property
+    def functions(self) -> tuple[Any, Any]:
+        """The sync and the async function, None for one that is not there."""
+        return self.step.func, self.step.afunc
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A function behind a node that returns the names of the nodes that follow.
+
+    keys: of the state that it reads. ends: the nodes, by what it returns; None if it returns their names.
+    """
+
+    step: RunnableCallable
+    keys: tuple[str, ...]
+    ends: Mapping[Any, str] | None
+
+    def channels(self, value: Any, nodes: Container[str]) -> Sequence[tuple[str, Any]] | None:
+        """Returns what is written for a value that it returns; None for other values, such as a ``Send``."""
+        names = value if type(value) in (list, tuple) else [value]
+        if self.ends is not None:
+            names = [self.ends.get(each) if isinstance(each, Hashable) else None for each in names]
+        if not all(type(name) is str and (name == END or name in nodes) for name in names):
+            return None
+        return [(f"branch:to:{name}", None) for name in names if name != END]
 
 
 def facts_of(graph: Pregel[Any, Any, Any, Any]) -> Mapping[str, NodeFacts]:
@@ -63,5 +90,18 @@ def _facts(graph: CompiledStateGraph[Any, Any, Any, Any], name: str) -> NodeFact
     triggers = tuple((each.channel, each.value) for each in written if isinstance(each, ChannelWriteEntry))
     if not all(isinstance(graph.channels.get(channel), TRIGGERS) for channel, _ in triggers):
         return None
-    routed = not all(isinstance(each, ChannelWrite) for each in node.writers)
-    return NodeFacts(step, (step.func, step.afunc), tuple(keys), triggers, routed)
+    others = [each for each in node.writers if not isinstance(each, ChannelWrite)]
+    routers = [router for each in others if (router := _router(graph, name, each)) is not None]
+    return NodeFacts(step, tuple(keys), triggers, tuple(routers)) if len(routers) == len(others) else None
+
+
+def _router(graph: CompiledStateGraph[Any, Any, Any, Any], name: str, writer: Any) -> Router | None:
+    branch = getattr(getattr(writer, "func", None), "__self__", None)
+    if not isinstance(branch, BranchSpec) or type(branch.path) is not RunnableCallable or branch.path.kwargs:
+        return None
+    schema = branch.input_schema or graph.builder.nodes[name].input_schema
+    if graph.schema_to_mapper.get(schema) is not None or schema not in graph.builder.schemas:
+        return None
+    keys = tuple(graph.builder.schemas[schema])
+    kept = all(isinstance(graph.channels.get(key), _KEPT) for key in keys)
+    return Router(branch.path, keys, branch.ends) if kept else None
