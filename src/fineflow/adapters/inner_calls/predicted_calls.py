@@ -12,6 +12,7 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.lookahead import Stop
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.walk import Walk
+from fineflow.runtime.events import now
 
 
 class PredictedFinder(CallFinder):
@@ -58,13 +59,14 @@ class PredictedCalls(InnerCalls):
             raise Stop("may do more than return a value")
         return self._finder.value
 
-    def hand_over(self, heir: InnerCalls) -> None:
-        """Gives the calls that have begun to the one who claims them."""
+    def hand_over(self, heir: InnerCalls) -> float:
+        """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run so far."""
         with self._lock:
             self._over, self._heir = True, heir
             begun = [call for call in self._finder.calls if call.begun]
             self._finder.calls = []
         heir.adopt(begun)
+        return sum((call.ended or now()) - call.since for call in begun if call.ahead is not None)
 
     def _several(self) -> bool:
         return True  # what runs now is beside it

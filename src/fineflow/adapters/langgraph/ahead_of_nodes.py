@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from contextvars import copy_context
 from functools import partial
@@ -25,6 +26,7 @@ from langgraph._internal._runnable import RunnableCallable
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
+from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, inner_calls_of
 from fineflow.adapters.langgraph.next_state import NextState, Writes
@@ -67,11 +69,11 @@ class NodeVisit:
 class AheadOfNodes:
     """The nodes that follow those of the current superstep, in one run of a graph. Thread-safe.
 
-    here: the call of the graph. loop: stock's. nodes: what is known of them, by name.
+    here: the call of the graph. loop: stock's. nodes: what is known of them, by name. losses: is told whether it paid.
     """
 
-    def __init__(self, here: Claiming, loop: Any, nodes: Mapping[str, NodeFacts]) -> None:
-        self._here, self._loop, self._nodes = here, loop, nodes
+    def __init__(self, here: Claiming, loop: Any, nodes: Mapping[str, NodeFacts], losses: Losses) -> None:
+        self._here, self._loop, self._nodes, self._losses = here, loop, nodes, losses
         self._async_loop = asyncio._get_running_loop()
         config = dict(loop.config)
         if loop.manager is not None:
@@ -82,6 +84,9 @@ class AheadOfNodes:
         self._lock = threading.Lock()
         self._looking: int | None = None  # the thread that looks
         self._due = self._closed = False
+        self._spent = self._saved = (
+            0.0  # seconds of processor time; seconds of calls that ran before stock asked for them
+        )
         self._visits: dict[str, NodeVisit] = {}  # of the current superstep, by the id of their task
         self._next: dict[tuple[int, str], NodeVisit] = {}  # by superstep and node
         self._left: list[PredictedCalls] = []  # that nobody claims
@@ -111,7 +116,7 @@ class AheadOfNodes:
         with self._lock:
             predicted, visit.predicted, visit.returns = visit.predicted, None, None
             if predicted is not None:
-                predicted.hand_over(calls)
+                self._saved += predicted.hand_over(calls)
             calls.watcher = partial(self._walked, visit)
 
     def write(self, number: str, writes: Writes) -> None:
@@ -150,7 +155,9 @@ class AheadOfNodes:
             try:
                 self._due, self._looking = False, threading.get_ident()
                 if not self._here.call.claims.closed:
+                    began = time.thread_time()
                     self._context.copy().run(self._look)
+                    self._spent += time.thread_time() - began
             finally:
                 self._looking = None
                 self._lock.release()
@@ -242,6 +249,7 @@ class AheadOfNodes:
                 self._event.clear()
         finally:
             self.close()
+            self._losses.learn(profit=self._saved > self._spent)
             await self._end_left()
 
     async def _end_left(self) -> None:

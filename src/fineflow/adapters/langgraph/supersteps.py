@@ -23,6 +23,7 @@ _HELD = "_fineflow_ahead"  # attribute of a loop
 class _Looking:
     """Of one call of a graph: what is ahead of its nodes."""
 
+    begun = False
     ahead: AheadOfNodes | None = None
 
 
@@ -59,12 +60,15 @@ def _nodes(loop: Any) -> Mapping[str, NodeFacts] | None:
 def _begin(loop: Any, nodes: Mapping[str, NodeFacts]) -> None:
     here = under_way.get()
     assert here is not None
-    ahead = getattr(loop, _HELD, None)
-    if ahead is None:
-        ahead = AheadOfNodes(here, loop, nodes)
-        setattr(loop, _HELD, ahead)
-        here.call.memory(_Looking).ahead = ahead
-    ahead.begin_superstep()
+    looking = here.call.memory(_Looking)
+    if not looking.begun:
+        looking.begun = True
+        if not here.shadows.losses.skips():
+            looking.ahead = AheadOfNodes(here, loop, nodes, here.shadows.losses)
+            setattr(loop, _HELD, looking.ahead)
+    ahead: AheadOfNodes | None = loop.__dict__.get(_HELD)
+    if ahead is not None:
+        ahead.begin_superstep()
 
 
 def _writing(own: Any, name: str) -> Any:
@@ -83,6 +87,11 @@ def _writing(own: Any, name: str) -> Any:
 def _left(error: Exception) -> None:
     text = f"the component calls of the next nodes could not run ahead ({type(error).__name__}: {error})"
     warnings.warn(f"{text}; they start when stock enters these. Please report this.", FineflowWarning, stacklevel=3)
+
+
+def looks(here: Claiming) -> bool:
+    """Returns True if this call of a graph looks ahead of its nodes."""
+    return here.call.memory(_Looking).ahead is not None
 
 
 def enter(here: Claiming, func: Any, calls: InnerCalls) -> None:

@@ -29,6 +29,7 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import calls_of, components_of
@@ -58,10 +59,10 @@ _MOST = 4096  # steps that are known
 class GraphShadows(Shadows):
     """Stock runs the user's own graph. In calls of it the functions of nodes are looked through.
 
-    across: nodes whose calls may start before stock enters them, by name; only with ``across_nodes``.
-    turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of these tools.
-    copies: what runs in place of the graph's own steps, by their id. Steps that are made during calls have none here:
-    they would live as long as the graph.
+    across: nodes whose calls may start before stock enters them, by name; only with ``across_nodes``. losses: runs in
+    which none did. turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of
+    these tools. copies: what runs in place of the graph's own steps, by their id; alone: the same for calls that look
+    across nodes. Steps that are made during calls have none here: they would live as long as the graph.
     """
 
     def build(self, obj: Any) -> GraphShadows:
@@ -70,8 +71,10 @@ class GraphShadows(Shadows):
         self._look_through_tools(obj)
         self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
         self.across = facts_of(obj) if self.options.across_nodes else {}
-        self._alone = frozenset(id(facts.step) for facts in self.across.values())
+        self.losses = Losses()
+        self._across = frozenset(id(facts.step) for facts in self.across.values())
         self.copies: dict[int, _Copy] = {}
+        self.alone: dict[int, _Copy] = {}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
@@ -90,10 +93,13 @@ class GraphShadows(Shadows):
 
     def in_place_of(self, step: Any) -> Any:
         """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
-        kept = self.copies.get(id(step))
+        here = under_way.get()
+        alone = id(step) in self._across and here is not None and supersteps.looks(here)
+        copies = self.alone if alone else self.copies
+        kept = copies.get(id(step))
         if kept is not None and kept.fits(step):
             return kept.made
-        functions, here = _functions_of(step, alone=id(step) in self._alone), under_way.get()
+        functions = _calling_functions_of(step) if alone else _functions_of(step)
         if here is not None and id(step) in self.tools:
             functions = tools_ahead.claiming(here, step, functions)
         made = step
@@ -101,7 +107,7 @@ class GraphShadows(Shadows):
             made = copy.copy(step)
             made.__dict__.update(functions)
         if id(step) in self._own:
-            self.copies[id(step)] = _Copy(step, made)
+            copies[id(step)] = _Copy(step, made)
         return made
 
 
@@ -271,11 +277,19 @@ class _Known(NamedTuple):
 _known: dict[int, _Known] = {}  # by the id of a step
 
 
-def _functions_of(step: Any, *, alone: bool = False) -> dict[str, Any]:
-    """Returns functions in place of those of a step whose component calls may gain, by attribute; {} for none.
+def _functions_of(step: Any) -> dict[str, Any]:
+    """Returns functions in place of those of a step whose component calls may gain, by attribute; {} for none."""
+    kept = _known_of(step)
+    return _made(step, kept) if kept.gaining else {}
 
-    alone: one call may gain.
-    """
+
+def _calling_functions_of(step: Any) -> dict[str, Any]:
+    """Returns functions in place of those of a step that call components at all, by attribute; {} for none."""
+    kept = _known_of(step)
+    return _made(step, kept._replace(gaining=kept.calling)) if kept.calling else {}
+
+
+def _known_of(step: Any) -> _Known:
     kept = _known.get(id(step))
     if kept is None or not kept.holds(step):
         if len(_known) >= _MOST:
@@ -284,8 +298,7 @@ def _functions_of(step: Any, *, alone: bool = False) -> dict[str, Any]:
         found = _gaining(step, calls_of), _gaining(step, components_of)
         kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, *found, Visits())
         _known[number] = kept
-    names = kept.calling if alone else kept.gaining
-    return _made(step, kept, names) if names else {}
+    return kept
 
 
 def _reference(func: Any) -> Callable[[], Any]:
@@ -326,9 +339,9 @@ def forecast_of(obj: Any) -> Visit:
     return replace(forecast, calls=tuple(calls))
 
 
-def _made(step: Any, kept: _Known, names: Sequence[str]) -> dict[str, Any]:
+def _made(step: Any, kept: _Known) -> dict[str, Any]:
     hidden = {**HIDDEN_VALUES, **dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), "writer": INERT}
-    users = {name: step.__dict__[name] for name in names}
+    users = {name: step.__dict__[name] for name in kept.gaining}
     made = {name: looked_through(func, partial(_begin, func, hidden, kept.visits)) for name, func in users.items()}
     if "func" in made and in_executor(step.__dict__.get("afunc"), step.func):
         made["afunc"] = wraps(step.func)(partial(run_in_executor, None, made["func"]))
