@@ -60,7 +60,7 @@ class PredictedCalls(InnerCalls):
         return self._finder.value
 
     def hand_over(self, heir: InnerCalls) -> float:
-        """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run so far."""
+        """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run."""
         with self._lock:
             self._over, self._heir = True, heir
             begun = [call for call in self._finder.calls if call.begun]
