@@ -45,7 +45,7 @@ class LangGraph(LangChain):
         if not isinstance(obj, Pregel):
             return super().lower(obj, options, way)
         b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
-        output = lowered_steps(obj, b)
+        output = lowered_steps(obj, b, across=options.across_nodes)
         return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
