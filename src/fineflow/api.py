@@ -55,6 +55,7 @@ def optimize(
     trust: str = "packages",
     verify: float | Verify | None = None,
     objective: str | None = None,
+    across_nodes: bool = False,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -71,7 +72,9 @@ def optimize(
     ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from
     a call that cannot be planned.
     """
-    options = Options(passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective)
+    options = Options(
+        passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective, across_nodes
+    )
     if disabled():
         return obj
     wrapped: Any = obj

@@ -28,6 +28,8 @@ class Options:
         config has a ``max_concurrency``, that one counts. None: no limit, but 16 for calls inside your own functions.
     timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
         See docs/runtime.md for blocking code in threads.
+    across_nodes: start component calls of a graph's next nodes when the state that they need is known, without waiting
+        for the end of the superstep. See docs/langgraph.md.
     objective: what the answers of the calls are wanted for: ``"latency"``, ``"throughput"``, ``"ttft"`` or ``"tpot"``,
         see :func:`fineflow.identity`. None: as the calls say, or else ``"latency"``.
     verify: share of the calls, from 0 to 1, that are run again on stock when they have ended, in the background; the
@@ -47,6 +49,7 @@ class Options:
     trust: str = "packages"
     verify: float | Verify | None = None
     objective: str | None = None
+    across_nodes: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
@@ -67,7 +70,7 @@ class Options:
 
 def changes_nothing(options: Options) -> bool:
     """Returns True if calls with these options are as those of any other optimized object around them."""
-    return replace(options, strict=False, eager=False) == _DEFAULT
+    return replace(options, strict=False, eager=False, across_nodes=False) == _DEFAULT
 
 
 _DEFAULT = Options()

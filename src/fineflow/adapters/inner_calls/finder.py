@@ -65,8 +65,7 @@ class CallFinder:
         self._walk = Walk(self, self._past)
         self._changed = {}
         self.texts.clear()
-        func, args, named = self._function
-        self._walk.run(func, args, named)
+        self._run(self._walk)
         self.blocked = self.blocked or bool(self._walk.reason)
         self.beside = self._walk.beside
         # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
@@ -75,6 +74,43 @@ class CallFinder:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
         return [found for found in waiting if (found.met or found.begun) and self.pays(found.component, found.name)]
+
+    def _run(self, walk: Walk) -> None:
+        func, args, named = self._function
+        walk.run(func, args, named)
+
+    @property
+    def through(self) -> bool:
+        """True if the last walk got through the function, which changes nothing that it did not create."""
+        return not (self._walk.reason or self._walk.changes_others)
+
+    @property
+    def value(self) -> Any:
+        """What the function returns; UNKNOWN if a part of it is not known."""
+        value = self._walk.value
+        return self._settled(value.value if isinstance(value, Awaited) else value)
+
+    @property
+    def returned(self) -> Mapping[str, Any] | None:
+        """The dict that the function returns, with UNKNOWN for values that are not known yet; {} for None.
+
+        None if the function may do something else: the last walk did not get ``through``.
+        """
+        walk = self._walk
+        value = walk.value.value if isinstance(walk.value, Awaited) else walk.value
+        if not self.through or (value is not None and type(value) is not dict):
+            return None
+        if value is not None and not (walk.whole(value) and all(type(key) is str for key in value)):
+            return None
+        return {key: self._settled(each) for key, each in (value or {}).items()}
+
+    def _settled(self, value: Any) -> Any:
+        """Returns a copy of a value without anything of the walk's own; UNKNOWN if a part of it is unknown."""
+        try:
+            usable = self._walk.known(value) and self._walk.real(value) and not self.knows(value)
+        except Stop:  # it is too large
+            return UNKNOWN
+        return self._walk.copied(value) if usable else UNKNOWN
 
     def take(
         self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]

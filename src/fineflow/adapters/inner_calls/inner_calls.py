@@ -97,6 +97,7 @@ class InnerCalls:
         self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
         self._walked = self._saved = 0.0  # seconds of processor time of walks; seconds that stock waited less
+        self.watcher: Callable[[Mapping[str, Any] | None], None] | None = None  # gets what is returned, after each walk
         self._most = components.limit() or options.max_concurrency or 0  # 0: the user sets no bound
 
     # --- walks ------------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class InnerCalls:
 
     def begin(self) -> None:
         """Makes the first walk, unless walks of this function have turned out to cost more than they save."""
-        self._over = self.starts and not self._options.eager and skips(self._func)
+        self._over = self.starts and not (self._options.eager or self._finder.calls) and skips(self._func)
         if not self._over:
             self.look()
 
@@ -147,6 +148,14 @@ class InnerCalls:
                     self.vectors.begin(embeddings, texts)
             self._walked += time.thread_time() - began
             self._fill()
+            if self.watcher is not None:
+                self.watcher(self._finder.returned)
+
+    def adopt(self, calls: Sequence[FoundCall]) -> None:
+        """Takes over calls that were started before the function began. What stock does not make is ended with it."""
+        for call in calls:
+            call.met = False
+        self._finder.calls.extend(calls)
 
     def _bounded(self) -> bool:
         """Returns True if the user bounds the calls of components, among which requests of single texts would count."""
@@ -172,12 +181,16 @@ class InnerCalls:
         Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
         """
         running = self._running()
-        several = len(self._waiting) > 1 or self._finder.beside
+        several = self._several()
         for call in self._waiting:
             if running < self._bound(call) and not (call.begun or call.taken) and (several or self._gains(call)):
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None
+
+    def _several(self) -> bool:
+        """Returns True if something can run beside a call that waits."""
+        return len(self._waiting) > 1 or self._finder.beside
 
     def _bound(self, call: FoundCall) -> int:
         """Returns the number of calls at which this one waits."""

@@ -42,5 +42,5 @@ class RunFigures:
             reference = weakref.ref(component)
         except TypeError:
             reference = None
-        began, ended = call.since - self._began, call.ended - self._began
+        began, ended = (max(at - self._began, 0.0) for at in (call.since, call.ended))  # it may have begun earlier
         return ComponentCall(reference, type(component).__name__, call.name, began, ended)

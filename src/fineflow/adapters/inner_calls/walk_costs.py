@@ -17,16 +17,28 @@ _PATIENCE = 3  # runs without profit
 _MOST = 64  # runs without a walk in a row
 
 
-class _Losses:
-    """Runs of a function without profit. count: in a row. left: runs that go without walks now."""
+class Losses:
+    """Runs of something without profit. count: in a row. left: runs that go without it now."""
 
     __slots__ = ("count", "left")
 
     def __init__(self) -> None:
         self.count = self.left = 0
 
+    def skips(self) -> bool:
+        """Returns True if this run goes without it, and counts it."""
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
 
-_losses: weakref.WeakKeyDictionary[CodeType, _Losses] = weakref.WeakKeyDictionary()
+    def learn(self, *, profit: bool) -> None:
+        """Records a run that went with it."""
+        self.count = 0 if profit else self.count + 1
+        self.left = min(1 << (self.count - _PATIENCE), _MOST) if self.count >= _PATIENCE else 0
+
+
+_losses: weakref.WeakKeyDictionary[CodeType, Losses] = weakref.WeakKeyDictionary()
 
 
 def skips(func: Any) -> bool:
@@ -34,10 +46,7 @@ def skips(func: Any) -> bool:
     if not _losses or (code := getattr(func, "__code__", None)) is None:
         return False
     losses = _losses.get(code)
-    if losses is None or losses.left < 1:
-        return False
-    losses.left -= 1
-    return True
+    return losses is not None and losses.skips()
 
 
 def learn(func: Any, *, walked: float, saved: float) -> None:
@@ -48,6 +57,4 @@ def learn(func: Any, *, walked: float, saved: float) -> None:
     if saved >= walked or walked < _LITTLE:
         _losses.pop(code, None)
         return
-    losses = _losses.setdefault(code, _Losses())
-    losses.count += 1
-    losses.left = min(1 << (losses.count - _PATIENCE), _MOST) if losses.count >= _PATIENCE else 0
+    _losses.setdefault(code, Losses()).learn(profit=False)

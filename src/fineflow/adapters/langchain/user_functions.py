@@ -140,6 +140,12 @@ def calls_of(functions: Iterable[Any]) -> Found | None:
     return next(filter(_may_gain, own), None)
 
 
+def components_of(functions: Iterable[Any]) -> Found | None:
+    """Returns what the first of some functions that calls components calls, also one alone; None if none does."""
+    scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
+    return next((each for each in scanned if each.calls), None)
+
+
 def calls_components(func: Any) -> bool:
     """Returns True if a function calls a component, as far as its code shows."""
     return scan(func, _is_component, _CALLED, _MANY).calls > 0

@@ -14,6 +14,7 @@ from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langgraph.lowering import gains, lowered_steps
+from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.proxy import OptimizedGraph
 from fineflow.adapters.langgraph.visits import GraphShadows, forecast_of, install
 from fineflow.ir import Graph
@@ -44,16 +45,17 @@ class LangGraph(LangChain):
         if not isinstance(obj, Pregel):
             return super().lower(obj, options, way)
         b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
-        output = lowered_steps(obj, b)
+        output = lowered_steps(obj, b, across=options.across_nodes)
         return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         graph = lowered.obj
         if not isinstance(graph, Pregel):
             return super().decide(p_graph, e_graph, lowered)
-        inside = gains(graph)
+        across = lowered.options.across_nodes and bool(facts_of(graph))
+        inside = across or gains(graph)
         if inside:
-            install()
+            install(across=across)
         watched = [(graph, ("nodes",)), *((node, ("bound", "writers")) for node in graph.nodes.values())]
         return Plan(
             lowered.way,

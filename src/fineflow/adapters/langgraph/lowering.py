@@ -7,6 +7,8 @@ from typing import Any
 from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
+from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.steps import Step, steps_of
 from fineflow.adapters.langgraph.turns import turns_of
 from fineflow.ir import Ref
@@ -17,14 +19,17 @@ def gains(graph: Any) -> bool:
     return any(step.found() is not None for step in steps_of(graph)) or any(turns.gains for turns in turns_of(graph))
 
 
-def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
-    """Appends a primitive for each step of a graph; returns the last one."""
+def lowered_steps(graph: Any, b: ChainBuilder, *, across: bool) -> Ref:
+    """Appends a primitive for each step of a graph; returns the last one. across: with the option ``across_nodes``."""
     output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph)}
+    early = {id(facts.step) for facts in facts_of(graph).values()} if across else set[int]()
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
         for ahead, text in turns[id(step.obj)].said() if id(step.obj) in turns else ():
             b.note(output.name, ahead, text)
+        if id(step.obj) in early and any(map(calls_components, step.functions)):
+            b.note(output.name, True, "its calls start when the state that they need is known, while earlier nodes run")
     return output
 
 

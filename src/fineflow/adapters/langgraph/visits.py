@@ -29,15 +29,18 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
-from fineflow.adapters.langchain.user_functions import calls_of
-from fineflow.adapters.langgraph import messages, tools_ahead
+from fineflow.adapters.langchain.user_functions import calls_of, components_of
+from fineflow.adapters.langgraph import messages, supersteps, tools_ahead
 from fineflow.adapters.langgraph.messages import reader
+from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.lookahead.values import INERT
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.visits import Visit, Visits
@@ -56,9 +59,10 @@ _MOST = 4096  # steps that are known
 class GraphShadows(Shadows):
     """Stock runs the user's own graph. In calls of it the functions of nodes are looked through.
 
-    turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of these tools.
-    copies: what runs in place of the graph's own steps, by their id. Steps that are made during calls have none here:
-    they would live as long as the graph.
+    across: nodes whose calls may start before stock enters them, by name; only with ``across_nodes``. losses: runs in
+    which none did. turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of
+    these tools. copies: what runs in place of the graph's own steps, by their id; alone: the same for calls that look
+    across nodes. Steps that are made during calls have none here: they would live as long as the graph.
     """
 
     def build(self, obj: Any) -> GraphShadows:
@@ -66,7 +70,11 @@ class GraphShadows(Shadows):
         self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj) if each.gains}
         self._look_through_tools(obj)
         self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
+        self.across = facts_of(obj) if self.options.across_nodes else {}
+        self.losses = Losses()
+        self._across = frozenset(id(facts.step) for facts in self.across.values())
         self.copies: dict[int, _Copy] = {}
+        self.alone: dict[int, _Copy] = {}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
@@ -85,10 +93,13 @@ class GraphShadows(Shadows):
 
     def in_place_of(self, step: Any) -> Any:
         """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
-        kept = self.copies.get(id(step))
+        here = under_way.get()
+        alone = id(step) in self._across and here is not None and supersteps.looks(here)
+        copies = self.alone if alone else self.copies
+        kept = copies.get(id(step))
         if kept is not None and kept.fits(step):
             return kept.made
-        functions, here = _functions_of(step), under_way.get()
+        functions = _calling_functions_of(step) if alone else _functions_of(step)
         if here is not None and id(step) in self.tools:
             functions = tools_ahead.claiming(here, step, functions)
         made = step
@@ -96,7 +107,7 @@ class GraphShadows(Shadows):
             made = copy.copy(step)
             made.__dict__.update(functions)
         if id(step) in self._own:
-            self.copies[id(step)] = _Copy(step, made)
+            copies[id(step)] = _Copy(step, made)
         return made
 
 
@@ -121,8 +132,13 @@ def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | None:
     return _begin(func, HIDDEN_VALUES, None, args, named)
 
 
-def install() -> None:
-    """Puts the wrappers around the methods that call the user's functions, once per process."""
+def install(*, across: bool) -> None:
+    """Puts the wrappers around the methods that call the user's functions, once per process.
+
+    across: also around those of supersteps.
+    """
+    if across:
+        supersteps.install()
     for kind, name in _CALLED:
         wrap_method(kind, name, _visiting, _avisiting)
     messages.install()
@@ -238,13 +254,14 @@ def _left(step: Any, error: Exception) -> None:
 class _Known(NamedTuple):
     """Facts about a step. Holds neither the step nor its functions: these often refer to the graph and to the app.
 
-    own: references to the functions it had, by attribute. gaining: attributes whose functions may gain. visits: figures
-    of its runs.
+    own: references to the functions it had, by attribute. gaining: attributes whose functions may gain. calling: those
+    whose functions call components at all. visits: figures of its runs.
     """
 
     step: weakref.ref[Any]
     own: dict[str, Callable[[], Any]]
     gaining: tuple[str, ...]
+    calling: tuple[str, ...]
     visits: Visits
 
     def holds(self, step: Any) -> bool:
@@ -262,14 +279,26 @@ _known: dict[int, _Known] = {}  # by the id of a step
 
 def _functions_of(step: Any) -> dict[str, Any]:
     """Returns functions in place of those of a step whose component calls may gain, by attribute; {} for none."""
+    kept = _known_of(step)
+    return _made(step, kept) if kept.gaining else {}
+
+
+def _calling_functions_of(step: Any) -> dict[str, Any]:
+    """Returns functions in place of those of a step that call components at all, by attribute; {} for none."""
+    kept = _known_of(step)
+    return _made(step, kept._replace(gaining=kept.calling)) if kept.calling else {}
+
+
+def _known_of(step: Any) -> _Known:
     kept = _known.get(id(step))
     if kept is None or not kept.holds(step):
         if len(_known) >= _MOST:
             _known.clear()
         number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
-        kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, _gaining(step), Visits())
+        found = _gaining(step, calls_of), _gaining(step, components_of)
+        kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, *found, Visits())
         _known[number] = kept
-    return _made(step, kept) if kept.gaining else {}
+    return kept
 
 
 def _reference(func: Any) -> Callable[[], Any]:
@@ -283,9 +312,9 @@ def _nothing() -> None:
     return None
 
 
-def _gaining(step: Any) -> tuple[str, ...]:
+def _gaining(step: Any, look: Callable[[Sequence[Any]], Found | None]) -> tuple[str, ...]:
     own = user_functions(step)
-    scanned = calls_of(own)
+    scanned = look(own)
     if scanned is None:
         return ()
     claims_inside(scanned)
@@ -325,7 +354,10 @@ def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: An
         return None
     try:
         streams = streaming_handlers(None)
-        return inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
+        calls: InnerCalls = inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
+        if here.shadows.across:
+            supersteps.enter(here, func, calls)
+        return calls
     except Exception as error:
         _left(func, error)
         return None

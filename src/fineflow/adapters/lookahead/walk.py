@@ -38,7 +38,8 @@ class Walk:
     """A walk through one call of a user function. Not thread-safe; walks of one call are made one after the other.
 
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
-    where: file and line of that. left: instructions that it may still take. depth: of the calls that it is in.
+    where: file and line of that. value: what the function returns, if the walk got through. left: instructions that it
+    may still take. depth: of the calls that it is in.
     """
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
@@ -46,6 +47,7 @@ class Walk:
         self.past = past or Past()
         self.stale = False  # the walk has met a change that stock may have made already
         self.reason = self.where = ""
+        self.value: Any = UNKNOWN
         self.beside = False  # the walk has met calls that only stock can start, in threads of its own
         self.unsure = 0  # branches entered that the function may not take
         self.left = _STEPS
@@ -72,7 +74,7 @@ class Walk:
             self._tainted[id(changed)] = changed
             self._outside = True
         try:
-            call(self, func, list(args), dict(named))
+            self.value = call(self, func, list(args), dict(named))
         except Stop as why:
             self.reason, self.where, self.stale = str(why), why.where, isinstance(why, Stale)
         except RecursionError:
@@ -80,6 +82,11 @@ class Walk:
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read
             self.reason = f"raises {type(error).__name__}"
         self.past.first = False
+
+    @property
+    def changes_others(self) -> bool:
+        """True if the function changes something that the walk did not create."""
+        return self._outside or bool(self._assigned)
 
     @property
     def steps(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
@@ -60,6 +60,8 @@ from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.ir import Effect, Primitive
 from fineflow.runtime.call.visits import Visits
+
+Calls = TypeVar("Calls", bound=InnerCalls)
 
 _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
 
@@ -344,16 +346,17 @@ def inner_calls_of(
     *,
     streams_models: bool,
     visits: Visits | None = None,
-) -> InnerCalls:
+    kind: type[Calls] = InnerCalls,  # type: ignore[assignment]
+) -> Calls:
     """Returns the component calls of a function that stock is about to run in a call.
 
     hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run, and
-    what walks get instead. visits: gets the figures of the run.
+    what walks get instead. visits: gets the figures of the run. kind: what is made.
     """
     given = {name: hidden.get(name, value) for name, value in named.items()}
     shadows = here.shadows
     components = _RUNNABLES[shadows.options.trust == "interfaces", streams_models]
-    return InnerCalls(
+    return kind(
         components,
         here,
         shadows.component,
