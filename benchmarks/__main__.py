@@ -35,7 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command")
     running = commands.add_parser("run", help="applications under schemes and loads", description=program.__doc__)
     program.add_arguments(running)
-    whole = commands.add_parser("suite", help="all of the page for one device, into one file", description=suites.__doc__)
+    whole = commands.add_parser(
+        "suite", help="all of the page for one device, into one file", description=suites.__doc__
+    )
     suites.add_arguments(whole)
     drawing = commands.add_parser("report", help="pictures and tables of the results", description=page.__doc__)
     page.add_arguments(drawing)

@@ -9,7 +9,6 @@ best.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -21,6 +20,7 @@ from benchmarks.harness.real_world import RealEngines
 from benchmarks.harness.setting import Device
 from fineflow.ir import Op
 from fineflow.protocols import Message, Sampling
+from fineflow.runtime.events import now
 
 TOKENS, BESIDE, TEXTS, WORDS = 96, 4, 8, 60
 ROUNDS = 5
@@ -69,9 +69,9 @@ async def _rounds(engines: RealEngines, rounds: int) -> dict[str, float]:
         add("decode", await _timed(decode))
         add("embed", await _timed(lambda: embed(batches)))
         add("decode_beside", await _timed(lambda: decode(BESIDE)))
-        began = time.perf_counter()
+        began = now()
         one, other = await asyncio.gather(_timed(decode), _timed(lambda: embed(batches)))
-        add("both", time.perf_counter() - began)
+        add("both", now() - began)
         add("decode_while_embedding", one)
         add("embed_while_decoding", other)
     await engines.aclose()
@@ -84,9 +84,9 @@ async def _write(llm: Any, tokens: list[int]) -> None:
 
 
 async def _timed(work: Callable[[], Awaitable[None]]) -> float:
-    began = time.perf_counter()
+    began = now()
     await work()
-    return time.perf_counter() - began
+    return now() - began
 
 
 def together(found: dict[str, float]) -> float:

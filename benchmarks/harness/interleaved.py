@@ -24,6 +24,7 @@ from benchmarks.harness.real_world import RealEngines, RealWorld
 from benchmarks.harness.schemes import scheme as scheme_of
 from benchmarks.harness.setting import Device
 from fineflow.cost_model.costs import costs
+from fineflow.runtime.events import now
 
 SCHEMES = ("stock", "tuned", "fineflow")
 APPS = (
@@ -99,9 +100,9 @@ def _of_app(app: App, device: Device, engines: RealEngines, rounds: int, seconds
                 break
             for name in random.Random(turn).sample(SCHEMES, len(SCHEMES)):
                 given = smaller(app.asked(turn + 1, SCHEMES.index(name)))
-                start = time.perf_counter()
+                start = now()
                 await acall(chains[name], given)
-                took[name].append(time.perf_counter() - start)
+                took[name].append(now() - start)
 
     sent: dict[str, dict[str, float]] = {}
     asyncio.run(run())

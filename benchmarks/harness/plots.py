@@ -1,18 +1,14 @@
-"""``python -m benchmarks report``: draws what ``run --json`` has measured, as SVG in light and in dark."""
+"""Charts of what ``run`` and ``suite`` have measured, as SVG in light and in dark."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tools.pictures.svg import PALETTES, Drawing, Palette
 
 from benchmarks.harness.experiment import ALONE
 
-FOLDER = Path("docs/images/benchmarks")
 WIDTH, LEFT, TOP, ROW, BAR = 860, 210, 64, 44, 10
 SHOWN = ("stock", "tuned", "fineflow")
 ENGINES = ("llm", "small", "embedder", "reranker", "search", "")
@@ -212,28 +208,3 @@ def drawings(results: Results) -> dict[str, str]:
         for palette in PALETTES:
             found[f"{name}-{palette.name}.svg"] = chart(results, palette)
     return found
-
-
-def merged(files: Sequence[Path]) -> list[Mapping[str, Any]]:
-    """Returns the results of several files; of one experiment the last."""
-    found: dict[tuple[str, ...], Mapping[str, Any]] = {}
-    for file in files:
-        for each in json.loads(file.read_text(encoding="utf-8"))["results"]:
-            found[each["app"], each["load"], each["scheme"]] = each
-    return list(found.values())
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of ``report``."""
-    parser.add_argument("figures", nargs="+", type=Path, help="files that run --json has written")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where the pictures go ({FOLDER})")
-
-
-def main(given: argparse.Namespace) -> int:
-    """Draws the pictures."""
-    given.folder.mkdir(parents=True, exist_ok=True)
-    found = drawings(merged(given.figures))
-    for name, svg in found.items():
-        (given.folder / name).write_text(svg, encoding="utf-8")
-    print(f"{given.folder}: {', '.join(sorted(found))}")
-    return 0

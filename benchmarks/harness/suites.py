@@ -25,7 +25,8 @@ from fineflow.runtime.queues.policy import POLICIES
 
 FOLDER = Path("benchmarks/results")
 FILES = tuple(FOLDER / f"{name}.json" for name in ("emulated", "transformers", "vllm"))
-WITHOUT = tuple(f"fineflow-without-{each.__name__}" for each in PASSES)
+OFF = tuple(each.__name__ for each in PASSES)
+ABLATED = ("advanced_rag", "advanced_rag_llamaindex", "repository_advanced", "conversational_rag", "rag_fusion")
 UNDER = tuple(f"fineflow-{name}" for name in POLICIES)
 
 
@@ -43,8 +44,8 @@ class Part:
 EMULATED = (
     Part(NAMES, ("stock", "stock-sync", "tuned", "fineflow", "fineflow-sync")),
     Part(NAMES, ("stock", "tuned", "fineflow"), ("40%", "80%"), 12, 2),
-    Part(EXAMPLES, ("stock-sync", "fineflow-sync")),
-    Part(("advanced_rag", "advanced_rag_llamaindex", "conversational_rag", "rag_fusion"), WITHOUT),
+    Part(EXAMPLES, ("stock-sync", "fineflow-sync", *(f"fineflow-sync-without-{name}" for name in OFF))),
+    Part(ABLATED, tuple(f"fineflow-without-{name}" for name in OFF)),
     Part(("advanced_rag", "colocated"), UNDER, ("80%",), 12, 2),
 )
 
