@@ -2,7 +2,8 @@
 
 stock: the application as users write it, by its async methods. stock-sync: by its sync ones. tuned: written by hand
 with asyncio, all that can run concurrently does. fineflow: ``fineflow.optimize`` of what users write; fineflow-sync,
-fineflow-without-PASS, fineflow-sync-without-PASS, fineflow-POLICY. Without fineflow, engines serve their queues in the order of arrival.
+fineflow-without-PASS, fineflow-sync-without-PASS, fineflow-POLICY. Without fineflow, engines serve their queues in the
+order of arrival.
 """
 
 from __future__ import annotations

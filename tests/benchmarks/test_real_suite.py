@@ -19,8 +19,8 @@ from fineflow.testing import virtual
 
 def engines(**more: Any) -> Any:
     """Emulated engines in the place of real ones."""
-    llm = EmulatedLLM(lambda prompt: "word " * 200, LLMProfile(0.01, 0.0, 0.0, 0.0), name="llm", **more)
-    embedder = EmulatedEmbedding(BatchProfile(0.05, 0.01, 16), name="embedder", **more)
+    llm = EmulatedLLM(lambda prompt: "word " * 200, LLMProfile(0.002, 0.0, 0.0), name="llm", **more)
+    embedder = EmulatedEmbedding(BatchProfile(0.005, 0.001, 16), name="embedder", **more)
     return SimpleNamespace(llm=llm, embedder=embedder)
 
 
