@@ -37,7 +37,9 @@ def _in_process(device: Device, threads: int, rounds: int) -> dict[str, float]:
 
     if threads:
         torch.set_num_threads(threads)  # the engines' own threads, which start later, take it from here
-    found = asyncio.run(_rounds(RealEngines(device), rounds))
+    engines = RealEngines(device)
+    found = asyncio.run(_rounds(engines, rounds))
+    asyncio.run(engines.aclose())
     return {"threads": torch.get_num_threads(), **found}
 
 
@@ -74,7 +76,6 @@ async def _rounds(engines: RealEngines, rounds: int) -> dict[str, float]:
         add("both", now() - began)
         add("decode_while_embedding", one)
         add("embed_while_decoding", other)
-    await engines.aclose()
     return {name: median(values) for name, values in seconds.items()}
 
 
