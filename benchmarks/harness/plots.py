@@ -155,31 +155,31 @@ def _relative(results: Results, palette: Palette, prefix: str, title: str, about
 
 def breakdown(results: Results, palette: Palette) -> str:
     """Seconds on the critical path by engine, waiting for it included: the limit, fineflow, stock."""
-    alone = [each for each in results if each["load"] == ALONE]
+    alone = [each for each in results if each["load"] == ALONE and each["scheme"] in ("stock", "fineflow")]
     apps = names(alone)
     drawing = Drawing(WIDTH, TOP + ROW * len(apps) + 16, "Critical paths by engine", palette)
     drawing.text(0, 18, "Where the time goes: critical path of one call", size=15, bold=True)
-    about = "Seconds by engine, waiting for it included. From top to bottom: the limit, fineflow, stock."
+    about = "Seconds by engine, waiting for it included."
     drawing.text(0, 34, about, size=12, colour=palette.muted)
     tints = dict(zip(ENGINES, TINTS[palette.name], strict=True))
     _legend(drawing, [(NAMES.get(name, name), tint) for name, tint in tints.items()])
     for place, app in enumerate(apps):
-        rows = [(each["limit_spent"], each["limit"]) for each in at(alone, app=app, scheme="fineflow")]
+        rows = [(each["limit_spent"], each["limit"], "limit") for each in at(alone, app=app, scheme="fineflow")]
         rows += [
-            (each["spent"], each["mean"])
+            (each["spent"], each["mean"], name)
             for name in ("fineflow", "stock")
             for each in at(alone, app=app, scheme=name)
             if each["spent"]
         ]
-        most = max((seconds for _, seconds in rows), default=1.0)
+        most = max((seconds for _, seconds, _ in rows), default=1.0)
         y = TOP + place * ROW
         drawing.text(LEFT - 12, y + 20, app, size=12, anchor="end")
-        for row, (spent, seconds) in enumerate(rows):
-            x, scale = float(LEFT), (WIDTH - LEFT - 60) / most
+        for row, (spent, seconds, name) in enumerate(rows):
+            x, scale = float(LEFT), (WIDTH - LEFT - 100) / most
             for engine, part in _parts(spent):
                 drawing.box(x, y + row * (BAR + 2), part * scale, BAR, tints[engine], round=0)
                 x += part * scale
-            drawing.text(x + 6, y + row * (BAR + 2) + 9, f"{seconds:.2f} s", size=10, colour=palette.muted)
+            drawing.text(x + 6, y + row * (BAR + 2) + 9, f"{seconds:.2f} s, {name}", size=10, colour=palette.muted)
     return drawing.svg()
 
 
