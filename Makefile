@@ -5,10 +5,11 @@
 # make bench-vllm  the same for the benchmarks of vLLM
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
-# make pictures    draws what the README and the documentation show; screenshots need chromium on the path
-# make bench   the applications on emulated engines, in minutes, and the pictures of docs/benchmarks.md; ARGS for run
+# make pictures    draws what the documentation shows besides the figures of make bench; screenshots need chromium on the path
+# make bench   the applications on emulated engines, in minutes, and the tables and charts that show them; ARGS for suite
+# make bench-real    applications at small size on the engine of transformers, in minutes; bench-real-vllm: on vLLM
 # make micro   what fineflow itself costs, as ratios; fails if one is 20 % above the record; ARGS=--record writes it
-# make bench-scripts   the benchmarks of one thing each; make bench-real runs applications on the engine of transformers
+# make bench-scripts   the benchmarks of one thing each
 # make notebooks   runs the notebooks and keeps their outputs; make notebook opens one: NOTEBOOK=langchain
 # make package sets up .venv, builds the wheel and the sdist, and tries each in an environment of its own
 # make lint | types | docs | clean
@@ -46,7 +47,7 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak
-.PHONY: lint format types docs pictures bench micro bench-scripts bench-real notebooks notebook clean
+.PHONY: lint format types docs pictures bench micro bench-scripts bench-real bench-real-vllm notebooks notebook clean
 .DEFAULT_GOAL := help
 
 help:
@@ -117,28 +118,21 @@ package: $(READY)
 docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
-# Charts show figures that the benchmark has just measured, in virtual time.
 pictures: $(READY)
-	@mkdir -p .cache
-	@$(BIN)/python -m benchmarks.public.community_apps --json .cache/apps.json >.cache/apps.txt 2>&1 || { cat .cache/apps.txt; exit 1; }
-	@$(BIN)/python -m tools.pictures .cache/apps.json --quality benchmarks/notebooks/adaptive_quality.json --adaptive benchmarks/notebooks/adaptive.json
+	@$(BIN)/python -m tools.pictures --quality benchmarks/notebooks/adaptive_quality.json --adaptive benchmarks/notebooks/adaptive.json
 
-# Every application alone and under load, each pass off, and each policy.
-PASSES = $(shell $(BIN)/python -c "from fineflow.passes import PASSES; print(*('fineflow-without-' + p.__name__ for p in PASSES))")
-POLICIES = $(shell $(BIN)/python -c "from fineflow.runtime.queues.policy import POLICIES; print(*('fineflow-' + p for p in POLICIES))")
-
+# Each writes benchmarks/results/DEVICE.json; report makes the tables and charts of the documentation from all of them.
 bench: $(READY)
-	@mkdir -p .cache
-	@$(BIN)/python -m benchmarks run --rates alone --scheme stock stock-sync tuned fineflow fineflow-sync $(ARGS) --json .cache/alone.json
-	@$(BIN)/python -m benchmarks run --rates 40% 80% --requests 12 --repeats 2 $(ARGS) --json .cache/loads.json
-	@$(BIN)/python -m benchmarks run --rates alone --scheme fineflow $(PASSES) $(ARGS) --json .cache/passes.json \
-		--app advanced_rag advanced_rag_llamaindex conversational_rag rag_fusion
-	@$(BIN)/python -m benchmarks run --rates 80% --requests 12 --repeats 2 --scheme fineflow $(POLICIES) $(ARGS) \
-		--json .cache/policies.json --app advanced_rag colocated
-	@$(BIN)/python -m benchmarks report .cache/alone.json .cache/loads.json .cache/passes.json .cache/policies.json
+	@$(BIN)/python -W ignore -m benchmarks suite emulated $(ARGS)
+	@$(BIN)/python -m benchmarks report
 
 bench-real: $(READY)
-	@$(BIN)/python -m benchmarks run --device transformers --rates alone --app search_generation rag_fusion corrective_rag $(ARGS)
+	@$(BIN)/python -W ignore -m benchmarks suite transformers $(ARGS)
+	@$(BIN)/python -m benchmarks report
+
+bench-real-vllm: $(VLLM_READY)
+	@$(VLLM)/python -W ignore -m benchmarks suite vllm $(ARGS)
+	@$(VLLM)/python -m benchmarks report
 
 notebooks: $(READY)
 	@$(BIN)/python -m tools.notebooks benchmarks/notebooks/*.ipynb

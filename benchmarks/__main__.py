@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what there is, and the commands ``run``, ``report`` and ``micro``."""
+"""``python -m benchmarks``: what there is, and the commands ``run``, ``suite``, ``report`` and ``micro``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ast
 import sys
 from pathlib import Path
 
-from benchmarks.harness import plots, program
+from benchmarks.harness import page, program, suites
 from benchmarks.micro import program as micro
 
 FOLDER = Path(__file__).parent
@@ -35,17 +35,24 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command")
     running = commands.add_parser("run", help="applications under schemes and loads", description=program.__doc__)
     program.add_arguments(running)
-    drawing = commands.add_parser("report", help="pictures of what run has measured", description=plots.__doc__)
-    plots.add_arguments(drawing)
+    whole = commands.add_parser(
+        "suite", help="all of the page for one device, into one file", description=suites.__doc__
+    )
+    suites.add_arguments(whole)
+    drawing = commands.add_parser("report", help="pictures and tables of the results", description=page.__doc__)
+    page.add_arguments(drawing)
     costs = commands.add_parser("micro", help="what fineflow itself costs, as ratios", description=micro.__doc__)
     micro.add_arguments(costs)
     given = parser.parse_args(argv)
     if given.command == "report":
-        return plots.main(given)
+        return page.main(given)
     if given.command == "micro":
         return micro.main(given)
+    command = ["python -m benchmarks", *(sys.argv[1:] if argv is None else argv)]
+    if given.command == "suite":
+        return suites.main(given, command)
     if given.command == "run":
-        return program.main(given, ["python -m benchmarks", *(sys.argv[1:] if argv is None else argv)])
+        return program.main(given, command)
     print(listed())
     return 0
 

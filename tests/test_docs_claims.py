@@ -9,8 +9,11 @@ from functools import cache
 from typing import Any
 
 import pytest
+from benchmarks.harness import page
 from benchmarks.public import community_apps as apps
 from tools.pictures.__main__ import FOLDER, drawings
+from tools.pictures.chart import chart
+from tools.pictures.svg import PALETTES
 
 from docs_kit import PAGES, ROOT
 from fineflow.testing import virtual_threads
@@ -69,14 +72,27 @@ def seconds() -> dict[str, dict[str, float]]:
 
 @pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainDeprecationWarning")
 @pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
-def test_drawings_show_what_is_measured(seconds: dict[str, Any]) -> None:
-    """``make pictures`` would draw what is there."""
+def test_the_chart_of_gains_shows_what_is_measured(seconds: dict[str, Any]) -> None:
+    """``python -m benchmarks suite emulated`` would write the figures that are drawn."""
     rounded = {name: {kind: round(each, 3) for kind, each in of.items()} for name, of in seconds.items()}
-    for name, svg in drawings(rounded).items():
-        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg, f"{name}.svg is old: make pictures"
+    for palette in PALETTES:
+        svg = (FOLDER / f"gains-{palette.name}.svg").read_text(encoding="utf-8")
+        assert svg == chart(rounded, palette), "it is old: make bench"
     changed = json.loads(json.dumps(rounded))
     changed["self_rag, invoke"]["fineflow"] += 0.5
-    assert drawings(changed)["gains-light"] != drawings(rounded)["gains-light"]
+    assert chart(changed, PALETTES[0]) != chart(rounded, PALETTES[0])
+
+
+def test_drawings_are_those_of_the_program() -> None:
+    """``make pictures`` and ``python -m benchmarks report`` would draw what is there, and write the same page."""
+    for name, svg in drawings().items():
+        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg, f"{name}.svg is old: make pictures"
+    files = page.measured()
+    assert "emulated" in files
+    for name, svg in page.pictures(files).items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == svg, f"{name} is old: python -m benchmarks report"
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text, page.parts(files)) == text, "the page is old: python -m benchmarks report"
 
 
 def test_the_table_of_apps_is_what_is_measured(seconds: dict[str, Any]) -> None:

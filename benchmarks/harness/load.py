@@ -71,7 +71,7 @@ def run(
     return asyncio.run(load) if real else virtual.run(load).value
 
 
-async def _acall(chain: Any, given: Any) -> Any:
+async def acall(chain: Any, given: Any) -> Any:
     """Calls a runnable, or LlamaIndex's question about documents."""
     if hasattr(chain, "ainvoke"):
         return await chain.ainvoke(given)
@@ -94,14 +94,14 @@ async def _on_loop(
     stream: bool,
 ) -> Run:
     for each in warm:
-        await _acall(chain, each)
+        await acall(chain, each)
     before, loop = world.sent(), asyncio.get_running_loop()
     began = loop.time()
 
     async def one(given: Any, at: float) -> tuple[float, float, Any]:
         await asyncio.sleep(max(0.0, began + at - loop.time()))
         if not stream:
-            answer = await _acall(chain, given)
+            answer = await acall(chain, given)
             return loop.time() - began - at, 0.0, app.answer(answer)
         first, parts = 0.0, []
         async for part in chain.astream(given):

@@ -17,11 +17,8 @@ T = TypeVar("T")
 
 
 def seconds(call: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, float]:
-    """Returns what a coroutine function returns, and the virtual seconds that it took.
-
-    It runs in a thread of its own, since a notebook's thread has an event loop already.
-    """
-    return _apart(lambda: tuple(virtual.run(call())))
+    """Returns what a coroutine function returns, and the virtual seconds that it took."""
+    return apart(lambda: tuple(virtual.run(call())))
 
 
 def compared(
@@ -34,10 +31,11 @@ def compared(
 ) -> Comparison:
     """Runs an application under some schemes, in virtual time. load: as ``--rates`` of ``python -m benchmarks run``."""
     given = [Experiment(app, scheme, load, device(on), requests, (0,)) for scheme in schemes]
-    return Comparison(app, [_apart(lambda each=each: measure(each)) for each in given])  # type: ignore[misc]
+    return Comparison(app, [apart(lambda each=each: measure(each)) for each in given])  # type: ignore[misc]
 
 
-def _apart(call: Callable[[], Any]) -> Any:
+def apart(call: Callable[[], Any]) -> Any:
+    """Returns what a call returns, made in a thread of its own: a notebook's thread has an event loop already."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
 

@@ -1,18 +1,14 @@
-"""``python -m benchmarks report``: draws what ``run --json`` has measured, as SVG in light and in dark."""
+"""Charts of what ``run`` and ``suite`` have measured, as SVG in light and in dark."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tools.pictures.svg import PALETTES, Drawing, Palette
 
 from benchmarks.harness.experiment import ALONE
 
-FOLDER = Path("docs/images/benchmarks")
 WIDTH, LEFT, TOP, ROW, BAR = 860, 210, 64, 44, 10
 SHOWN = ("stock", "tuned", "fineflow")
 ENGINES = ("llm", "small", "embedder", "reranker", "search", "")
@@ -159,31 +155,31 @@ def _relative(results: Results, palette: Palette, prefix: str, title: str, about
 
 def breakdown(results: Results, palette: Palette) -> str:
     """Seconds on the critical path by engine, waiting for it included: the limit, fineflow, stock."""
-    alone = [each for each in results if each["load"] == ALONE]
+    alone = [each for each in results if each["load"] == ALONE and each["scheme"] in ("stock", "fineflow")]
     apps = names(alone)
     drawing = Drawing(WIDTH, TOP + ROW * len(apps) + 16, "Critical paths by engine", palette)
     drawing.text(0, 18, "Where the time goes: critical path of one call", size=15, bold=True)
-    about = "Seconds by engine, waiting for it included. From top to bottom: the limit, fineflow, stock."
+    about = "Seconds by engine, waiting for it included."
     drawing.text(0, 34, about, size=12, colour=palette.muted)
     tints = dict(zip(ENGINES, TINTS[palette.name], strict=True))
     _legend(drawing, [(NAMES.get(name, name), tint) for name, tint in tints.items()])
     for place, app in enumerate(apps):
-        rows = [(each["limit_spent"], each["limit"]) for each in at(alone, app=app, scheme="fineflow")]
+        rows = [(each["limit_spent"], each["limit"], "limit") for each in at(alone, app=app, scheme="fineflow")]
         rows += [
-            (each["spent"], each["mean"])
+            (each["spent"], each["mean"], name)
             for name in ("fineflow", "stock")
             for each in at(alone, app=app, scheme=name)
             if each["spent"]
         ]
-        most = max((seconds for _, seconds in rows), default=1.0)
+        most = max((seconds for _, seconds, _ in rows), default=1.0)
         y = TOP + place * ROW
         drawing.text(LEFT - 12, y + 20, app, size=12, anchor="end")
-        for row, (spent, seconds) in enumerate(rows):
-            x, scale = float(LEFT), (WIDTH - LEFT - 60) / most
+        for row, (spent, seconds, name) in enumerate(rows):
+            x, scale = float(LEFT), (WIDTH - LEFT - 100) / most
             for engine, part in _parts(spent):
                 drawing.box(x, y + row * (BAR + 2), part * scale, BAR, tints[engine], round=0)
                 x += part * scale
-            drawing.text(x + 6, y + row * (BAR + 2) + 9, f"{seconds:.2f} s", size=10, colour=palette.muted)
+            drawing.text(x + 6, y + row * (BAR + 2) + 9, f"{seconds:.2f} s, {name}", size=10, colour=palette.muted)
     return drawing.svg()
 
 
@@ -212,28 +208,3 @@ def drawings(results: Results) -> dict[str, str]:
         for palette in PALETTES:
             found[f"{name}-{palette.name}.svg"] = chart(results, palette)
     return found
-
-
-def merged(files: Sequence[Path]) -> list[Mapping[str, Any]]:
-    """Returns the results of several files; of one experiment the last."""
-    found: dict[tuple[str, ...], Mapping[str, Any]] = {}
-    for file in files:
-        for each in json.loads(file.read_text(encoding="utf-8"))["results"]:
-            found[each["app"], each["load"], each["scheme"]] = each
-    return list(found.values())
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of ``report``."""
-    parser.add_argument("figures", nargs="+", type=Path, help="files that run --json has written")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where the pictures go ({FOLDER})")
-
-
-def main(given: argparse.Namespace) -> int:
-    """Draws the pictures."""
-    given.folder.mkdir(parents=True, exist_ok=True)
-    found = drawings(merged(given.figures))
-    for name, svg in found.items():
-        (given.folder / name).write_text(svg, encoding="utf-8")
-    print(f"{given.folder}: {', '.join(sorted(found))}")
-    return 0

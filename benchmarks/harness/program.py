@@ -104,17 +104,18 @@ def main(given: argparse.Namespace, command: Sequence[str]) -> int:
     print(
         f"{len(plan)} experiments on {given.device}, {'real' if plan[0].real else 'virtual'} seconds.\n{hardware()}\n"
     )
-    results = list(_measured(plan, 1 if plan[0].real else given.jobs))
+    results = list(measured(plan, 1 if plan[0].real else given.jobs))
     differing = _shown(results, real=plan[0].device.kind != "emulated")
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps({**_about(given, command, began), "results": results}, indent=1) + "\n")
+        told = about(given.device, named(given.app), command, began)
+        given.json.write_text(json.dumps({**told, "results": results}, indent=1) + "\n")
     for text in differing:
         print(f"MISS  {text}")
     return 1 if differing else 0
 
 
-def _measured(plan: Sequence[Experiment], jobs: int) -> Any:
+def measured(plan: Sequence[Experiment], jobs: int) -> Any:
     """Yields the figures of experiments in their order, with progress on standard error."""
     if jobs == 1:
         yield from (_told(measure(each), place, plan) for place, each in enumerate(plan))
@@ -202,22 +203,22 @@ def _rest_line(each: dict[str, Any]) -> str:
     return f"  {each['scheme']}, critical path against the limit's: {parts or 'the same'}"
 
 
-def _about(given: argparse.Namespace, command: Sequence[str], began: float) -> dict[str, Any]:
+def about(device_name: str, names: Sequence[str], command: Sequence[str], began: float) -> dict[str, Any]:
+    """Returns what belongs to figures: command, hardware, versions, and the settings of the applications."""
     versions = {}
     for name in LIBRARIES:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    names = named(given.app)
     return {
         "command": " ".join(command),
         "hardware": hardware(),
         "python": platform.python_version(),
         "versions": versions,
-        "device": given.device,
+        "device": device_name,
         "seconds_taken": time.time() - began,
         "slo": f"{SLO:g} times the limit",
-        "settings": {name: device(given.device).setting(app(name).setting).source for name in names},
+        "settings": {name: device(device_name).setting(app(name).setting).source for name in names},
         "apps": {name: app(name).about for name in names},
     }

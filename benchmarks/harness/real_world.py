@@ -11,7 +11,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from langchain_core.documents import Document
@@ -20,8 +19,13 @@ from benchmarks.apps.app import App
 from benchmarks.harness.setting import Device, Setting
 from benchmarks.harness.world import World
 from fineflow.engines import EmbeddingSimilarityEngine, SentenceTransformerEngine, bundled_minilm
+from fineflow.langchain import EngineEmbeddings
 from fineflow.protocols import Delta, Message, Sampling
 from fineflow.testing.langchain import FakeVectorStore
+
+SAID = ("device", "capacity", "context", "recovers", "shares_at_once")
+CONTEXT = 4096  # tokens: more than the bundled model was trained for, but its texts are the script's
+CACHE_BYTES = 2**30  # of vLLM's KV cache: more than all prompts of a run need
 
 
 class Scripted:
@@ -32,6 +36,12 @@ class Scripted:
         self.name, self.block_size, self.can_prefill = engine.name, engine.block_size, engine.can_prefill
         self.requests = self.prompt_tokens = self.written_tokens = 0
         self._texts: dict[tuple[int, ...], str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the engine says of itself, so that plans and queues treat it alike."""
+        if name in SAID:
+            return getattr(self.engine, name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def render_chat(
         self,
@@ -71,35 +81,71 @@ class Scripted:
         await self.engine.aclose()
 
 
+class RealEngines:
+    """The models: an LLM, and an embedding model that reranks, too. Several worlds can share them."""
+
+    def __init__(self, device: Device) -> None:
+        self.llm = _engine(device)
+        self.embedder = SentenceTransformerEngine(bundled_minilm(), name="embedder")
+        self._vectors: dict[str, list[float]] = {}
+
+    def vectors(self, texts: Sequence[str]) -> list[list[float]]:
+        """Returns the vectors of what a standing store holds, each computed once."""
+        if fresh := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+            found = EngineEmbeddings(self.embedder).embed_documents(fresh)
+            self._vectors.update(zip(fresh, found, strict=True))
+        return [self._vectors[text] for text in texts]
+
+    async def aclose(self) -> None:
+        """Frees the models."""
+        await self.llm.aclose()
+        await self.embedder.aclose()
+
+
+class Served:
+    """``BatchEngine`` that has another one do the work: an engine of one world, with a queue of its own."""
+
+    def __init__(self, engine: Any, name: str) -> None:
+        self.engine, self.name, self.ops, self.max_batch = engine, name, engine.ops, engine.max_batch
+
+    @property
+    def device(self) -> str:
+        return str(self.engine.device)
+
+    async def execute(self, op: Any, items: Sequence[Any]) -> list[Any]:
+        found: list[Any] = await self.engine.execute(op, items)
+        return found
+
+    async def aclose(self) -> None:
+        """Does nothing: who made the engine closes it."""
+
+
 class RealWorld(World):
     """Engines of this machine, or a server; one LLM serves both as the core and as the small one."""
 
-    def __init__(self, device: Device, setting: Setting, says: Callable[[str], str], passages: Sequence[str]) -> None:
+    def __init__(
+        self, engines: RealEngines, setting: Setting, says: Callable[[str], str], passages: Sequence[str]
+    ) -> None:
         super().__init__(setting, says, passages)
-        self.device = device
-        self.embedder = SentenceTransformerEngine(bundled_minilm(), name="embedder")
+        self.engines = engines
+        self.embedder = Served(engines.embedder, "embedder")
         self.ranking = EmbeddingSimilarityEngine(self.embedder, name="reranker")
-
-    @cached_property
-    def model(self) -> Scripted:
-        return Scripted(_engine(self.device), self.says)
+        self.model = Scripted(engines.llm, says)
 
     def engine(self, kind: str) -> Any:
         return self.model
 
     def store(self) -> FakeVectorStore:
         made = FakeVectorStore(self.embeddings, latency=self.setting.search)
-        vectors = self.embeddings.embed_documents(list(self.passages))
         made._rows = [
             (vector, Document(page_content=text, id=str(i)))
-            for i, (vector, text) in enumerate(zip(vectors, self.passages, strict=True))
+            for i, (vector, text) in enumerate(zip(self.engines.vectors(self.passages), self.passages, strict=True))
         ]
         return made
 
     def close(self) -> None:
         """Frees the models."""
-        asyncio.run(self.model.aclose())
-        asyncio.run(self.embedder.aclose())
+        asyncio.run(self.engines.aclose())
 
     def sent(self) -> dict[str, float]:
         model = self.model
@@ -116,11 +162,14 @@ def _engine(device: Device) -> Any:
     if device.kind == "transformers":
         from fineflow.engines import TransformersEngine
 
-        return TransformersEngine(device.about or default_model(), name="llm")
+        return TransformersEngine(device.about or default_model(), name="llm", context=CONTEXT)
     if device.kind == "vllm":
         from fineflow.engines import VLLMEngine
 
-        return VLLMEngine(device.about or default_model(), name="llm")
+        options = {"enforce_eager": True, "kv_cache_memory_bytes": CACHE_BYTES}
+        if not device.about:
+            options["hf_overrides"] = {"max_position_embeddings": CONTEXT}
+        return VLLMEngine(device.about or default_model(), name="llm", context=CONTEXT, **options)
     from fineflow.engines import OpenAIServerEngine
 
     return OpenAIServerEngine(device.about)
@@ -130,4 +179,4 @@ def world_on(device: Device, app: App, setting: Setting) -> World:
     """Returns the engines of a run."""
     if device.kind == "emulated":
         return World(setting, app.says, app.passages)
-    return RealWorld(device, setting, app.says, app.passages)
+    return RealWorld(RealEngines(device), setting, app.says, app.passages)

@@ -2,7 +2,8 @@
 
 stock: the application as users write it, by its async methods. stock-sync: by its sync ones. tuned: written by hand
 with asyncio, all that can run concurrently does. fineflow: ``fineflow.optimize`` of what users write; fineflow-sync,
-fineflow-without-PASS, fineflow-POLICY. Without fineflow, engines serve their queues in the order of arrival.
+fineflow-without-PASS, fineflow-sync-without-PASS, fineflow-POLICY. Without fineflow, engines serve their queues in the
+order of arrival.
 """
 
 from __future__ import annotations
@@ -78,4 +79,5 @@ def schemes() -> list[Scheme]:
     for off in PASSES:
         rest = tuple(each for each in PASSES if each is not off)
         found.append(Scheme(f"fineflow-without-{off.__name__}", True, passes=rest))
+        found.append(Scheme(f"fineflow-sync-without-{off.__name__}", True, entry="invoke", passes=rest))
     return found + [Scheme(f"fineflow-{name}", True, policy=name) for name in POLICIES]

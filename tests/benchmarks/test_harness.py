@@ -12,7 +12,8 @@ from benchmarks.__main__ import listed, main
 from benchmarks.apps import EXAMPLES, NAMES, app
 from benchmarks.harness.experiment import ALONE, Experiment, measure, rate_of
 from benchmarks.harness.figures import goodput, interval
-from benchmarks.harness.plots import drawings, merged
+from benchmarks.harness.page import merged
+from benchmarks.harness.plots import drawings
 from benchmarks.harness.real_world import Scripted
 from benchmarks.harness.schemes import scheme, schemes
 from benchmarks.harness.setting import PAPER, Device, device

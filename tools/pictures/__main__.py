@@ -1,4 +1,4 @@
-"""Writes the pictures to ``docs/images``. Charts show the figures of the benchmark that is run before (Makefile)."""
+"""Writes the pictures to ``docs/images``, but those of applications: ``python -m benchmarks report`` draws them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.browser import FOUND, browser
 from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.architecture import architecture
 from tools.pictures.badges import badges
-from tools.pictures.chart import chart
 from tools.pictures.pages import PAGES
 from tools.pictures.quality import quality_chart
 from tools.pictures.svg import PALETTES
@@ -22,11 +21,10 @@ FOLDER = ROOT / "docs" / "images"
 WIDTH, HIGHEST = 1000, 1100
 
 
-def drawings(seconds: dict[str, dict[str, float]]) -> dict[str, str]:
-    """Returns each SVG by name. seconds: what ``benchmarks.public.community_apps`` has measured."""
+def drawings() -> dict[str, str]:
+    """Returns each SVG that needs no figures, by name."""
     found = badges(ROOT / "pyproject.toml")
     for palette in PALETTES:
-        found[f"gains-{palette.name}"] = chart(seconds, palette)
         found[f"architecture-{palette.name}"] = architecture(palette)
     return found
 
@@ -49,7 +47,6 @@ def photograph(folder: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Draws, and takes screenshots where there is a browser."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
-    parser.add_argument("figures", type=Path, help="what benchmarks.public.community_apps --json FILE has written")
     parser.add_argument(
         "--quality",
         type=Path,
@@ -61,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     given = parser.parse_args(argv)
     FOLDER.mkdir(exist_ok=True)
-    found = drawings(json.loads(given.figures.read_text())["seconds"])
+    found = drawings()
     if given.quality is not None:
         figures = json.loads(given.quality.read_text())
         found |= {f"quality-{palette.name}": quality_chart(figures, palette) for palette in PALETTES}
