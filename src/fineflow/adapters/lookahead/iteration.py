@@ -46,7 +46,7 @@ def iterator(walk: Walk, value: Any) -> Any:
 
 
 def following(walk: Walk, source: Any) -> Any:
-    """Returns the next element of an iterator; NULL if the elements of its list may have moved. Raises StopIteration."""
+    """Returns the next element of an iterator, NULL if those of its list may have moved. Raises StopIteration."""
     if type(source) is _ITERATOR and walk.moved(source.__reduce__()[1][0]):
         return NULL
     return next(source)
