@@ -66,8 +66,7 @@ async def calibrated(bench: Any, questions: Sequence[Question]) -> Calibration:
     scores, profiler = Scores(bench), bench.profiler()
     profiles = {}
     for question in questions:
-        found = await profiler.estimate(question.text)
-        profiles[question.text] = None if (found.confidence or 1.0) < SURE else found.profile
+        profiles[question.text] = await _sure_profile(profiler, question)
     fixed = {each: await scores.mean([(question, each) for question in questions]) for each in GRID}
     by_complexity = {}
     for name, high in (("low", False), ("high", True)):
@@ -139,6 +138,14 @@ async def _profile(profiler: Any, question: Question) -> Profile | None:
     except ValueError:
         return None
     return found
+
+
+async def _sure_profile(profiler: Any, question: Question) -> Profile | None:
+    try:
+        found = await profiler.estimate(question.text)
+    except ValueError:
+        return None
+    return None if (found.confidence or 1.0) < SURE else found.profile
 
 
 def _median(values: Any) -> float:

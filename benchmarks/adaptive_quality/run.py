@@ -42,16 +42,26 @@ class Measured:
         }
 
     def profiler(self) -> dict[str, float]:
-        """Returns the profiler's share of the delay, and the share that calls waited for it after their search."""
+        """Returns the profiler's share of the delay, and the share that calls waited for it after their search.
+
+        hidden: share of the calls whose search took longer. hidden_share: of their delay, what they waited.
+        """
         decided = [reply.decision for reply in self.replies if reply.decision is not None]
         if not decided:
             return {}
         whole = sum(self.delays)
+        longer = [
+            (reply.decision.waited, delay)
+            for reply, delay in zip(self.replies, self.delays, strict=True)
+            if reply.decision is not None and reply.decision.searched > reply.decision.profiled
+        ]
         return {
             "share": sum(each.profiled for each in decided) / whole,
             "critical_share": sum(each.waited for each in decided) / whole,
             "mean_s": fmean(each.profiled for each in decided),
             "search_s": fmean(each.searched for each in decided),
+            "hidden": len(longer) / len(decided),
+            "hidden_share": sum(waited for waited, _ in longer) / sum(delay for _, delay in longer) if longer else 0.0,
         }
 
     def as_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from benchmarks.adaptive_quality.app import SUMMARY
 from fineflow.adaptation import Configuration, Decision
 from fineflow.adaptation.configuration import SYNTHESES, Synthesis
 
-CHUNKS, RERANKED, REDUCED, LENGTHS = (1, 2, 3, 4, 6, 8, 12), (2, 4, 8), (4, 8), (24, 48)
+CHUNKS, RERANKED, REDUCED, LENGTHS = (1, 2, 3, 4, 6, 8, 12), (2, 4, 8), (4,), (24, 48)
 MOST_CHUNKS = max(CHUNKS)  # more do not fit into the 1,000 tokens that the bundled model was trained on
 
 GRID = (
@@ -19,7 +19,9 @@ GRID = (
     *(Configuration(number, "map_rerank") for number in RERANKED),
     *(Configuration(number, "map_reduce", length) for number in REDUCED for length in LENGTHS),
 )
-"""Fixed configurations. With one chunk, ``map_rerank`` is ``stuff``."""
+"""Fixed configurations. With one chunk, ``map_rerank`` is ``stuff``. Summaries of more than four chunks are left out:
+with the bundled model, those of eight take twice as long as those of four, for a lower F1.
+"""
 
 Ask = Callable[[str], Awaitable["Reply"]]
 ADAPTIVE, CALIBRATED = "adaptive", "adaptive, calibrated"
@@ -100,7 +102,10 @@ def _by_complexity(bench: Any, made: Any, best: Mapping[str, Configuration]) -> 
     profiler = bench.profiler()
 
     async def ask(question: str) -> Reply:
-        complexity = "high" if (await profiler.estimate(question, summaries=False)).profile.complex else "low"
-        return Reply(await made.configured(best[complexity]).ainvoke(question))
+        try:
+            complex_ = (await profiler.estimate(question, summaries=False)).profile.complex
+        except ValueError:  # the model did not say
+            complex_ = True
+        return Reply(await made.configured(best["high" if complex_ else "low"]).ainvoke(question))
 
     return ask

@@ -29,8 +29,9 @@ from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.quality import label, quality_chart
 from tools.pictures.svg import PALETTES
 
-from fineflow.adaptation import Configuration, Profile
+from fineflow.adaptation import Configuration, Decision, Profile
 from fineflow.adaptation.configuration import SYNTHESES
+from fineflow.adaptation.mapping import FALLBACK
 from fineflow.adaptation.profiler import Estimate
 from fineflow.testing import virtual
 
@@ -299,6 +300,23 @@ def test_each_system_gets_the_same_questions_at_the_same_moments() -> None:
 
     assert gaps("slow") == pytest.approx(gaps("quick"))
     assert len(set(gaps("slow"))) == 8  # at random
+
+
+def test_what_calls_wait_for_profiles_is_told_apart_by_the_search() -> None:
+    """Of three calls of two seconds, two searched longer than they were profiled."""
+
+    def reply(searched: float, profiled: float, waited: float) -> Reply:
+        made = Decision("?", Configuration(1), FALLBACK, "profile", "", searched=searched, profiled=profiled)
+        made.waited = waited
+        return Reply("", made)
+
+    replies = [reply(0.5, 0.3, 0.0), reply(0.5, 0.4, 0.04), reply(0.1, 0.5, 0.4)]
+    one = Measured("mine", [question(str(i)) for i in range(3)], replies, [2.0] * 3, [0.0] * 3, [1.0] * 3)
+    found = one.profiler()
+    assert found["share"] == pytest.approx(1.2 / 6)
+    assert found["critical_share"] == pytest.approx(0.44 / 6)
+    assert found["hidden"] == pytest.approx(2 / 3)
+    assert found["hidden_share"] == pytest.approx(0.04 / 4)
 
 
 # Verdicts
