@@ -22,6 +22,7 @@ from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.registry import expect_queues
 
 _LEAST = 64
+_LONG = 4000  # characters whose encoding takes about as long as a change of threads is worth (1 ms)
 _UNSETTLED = 4  # tokens at the end of a text that may change when more text follows
 
 _tokenizing: WeakValueDictionary[int, LLMEngine] = WeakValueDictionary()  # engines whose tokenizer is loaded
@@ -70,9 +71,12 @@ async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampli
             yield delta
 
 
-async def encode(engine: LLMEngine, prompt: Callable[[], str]) -> list[int]:
-    """Returns the tokens of a prompt; an engine's first call runs in a thread, because it may load the tokenizer."""
-    if _tokenizing.get(id(engine)) is engine:
+async def encode(engine: LLMEngine, prompt: Callable[[], str], *, aside: bool = False) -> list[int]:
+    """Returns the tokens of a prompt; an engine's first call runs in a thread, because it may load the tokenizer.
+
+    aside: always in a thread, for long texts that nobody waits for.
+    """
+    if _tokenizing.get(id(engine)) is engine and not aside:
         return engine.encode(prompt())
     tokens = await in_thread(lambda: engine.encode(prompt()))
     with suppress(TypeError):  # cannot be weakly referenced
@@ -90,7 +94,7 @@ async def awarm(engine: LLMEngine, text: str, *, within: float = inf) -> Warmed:
     """
     if not engine.can_prefill:
         return Warmed(0, 0, 0)
-    whole = settled(engine, await encode(engine, lambda: text))
+    whole = settled(engine, await encode(engine, lambda: text, aside=within < inf and len(text) > _LONG))
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
     whole = whole[: kept + _fitting(engine, within)]
     if len(whole) - kept < _least(engine):
