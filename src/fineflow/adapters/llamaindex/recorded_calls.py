@@ -28,6 +28,7 @@ from llama_index_instrumentation.span import active_span_id
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.inner_calls.calls_ahead import Finished, MethodAhead
 from fineflow.adapters.inner_calls.entry_wrappers import put
+from fineflow.adapters.llamaindex.as_reported import AsReported
 from fineflow.runtime.loop.scopes import Scope
 
 _recording: ContextVar[Recording | None] = ContextVar("fineflow_recording", default=None)
@@ -95,7 +96,16 @@ class Recording:
         self, own: Callable[..., Any], dispatcher: Any, args: Sequence[Any], named: Mapping[str, Any]
     ) -> None:
         """Keeps a call of a dispatcher's method."""
-        self._keep(partial(self._dispatch, own, dispatcher, args, dict(named)))
+        if self._sent:
+            self._dispatch(own, dispatcher, args, dict(named))
+            return
+        kept, kept_named = [*map(AsReported, args)], {name: AsReported(value) for name, value in named.items()}
+
+        def report() -> None:
+            values = {name: each.value() for name, each in kept_named.items()}
+            self._dispatch(own, dispatcher, [each.value() for each in kept], values)
+
+        self._keep(report)
 
     def _dispatch(self, own: Callable[..., Any], dispatcher: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
         if named.get("parent_id") == self._outside:
