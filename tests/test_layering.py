@@ -150,6 +150,7 @@ LANGCHAIN = (
     "adaptation.chain",
     "adaptation.langchain",
     "adaptation.own",
+    "adaptation.profiler",
     "adaptation.shapes",
     "adapters.langchain",
     "adapters.langgraph",
