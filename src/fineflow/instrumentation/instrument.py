@@ -6,7 +6,7 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -192,7 +192,8 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
     """
     global _current
     for name, each in (("allow", allow), ("deny", deny)):
-        if isinstance(each, str | type) or not all(isinstance(p, str | type) or callable(p) for p in each):
+        listed = isinstance(each, Iterable) and not isinstance(each, str | type)
+        if not listed or not all(isinstance(p, str | type) or callable(p) for p in each):
             expected = "a list of classes, beginnings of 'module.Class', or functions of the object"
             raise TypeError(f"{name} must be {expected}, not {each!r}")
     Options(**options)  # raises now rather than in the first call
