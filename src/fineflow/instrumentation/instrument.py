@@ -191,7 +191,8 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
     Raises: TypeError for an unknown option or a list that is not one; what ``optimize`` raises for bad options.
     """
     global _current
-    for name, each in (("allow", allow), ("deny", deny)):
+    given: dict[str, Any] = {"allow": allow, "deny": deny}
+    for name, each in given.items():
         listed = isinstance(each, Iterable) and not isinstance(each, str | type)
         if not listed or not all(isinstance(p, str | type) or callable(p) for p in each):
             expected = "a list of classes, beginnings of 'module.Class', or functions of the object"
