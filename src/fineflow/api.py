@@ -84,10 +84,10 @@ def optimize(
     if framework is not None:
         return cast(T, framework.optimized_class(wrapped)(wrapped, options, framework, plan))
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
-    text = f"fineflow.optimize expected {taken()}, got {got}: it is left as it is{unusable()}"
+    text = f"fineflow.optimize expected {taken()}, got {got}"
     if strict:
-        raise PlanningError(text)
-    warnings.warn(text, FineflowWarning, stacklevel=2)
+        raise PlanningError(f"{text}{unusable()}")
+    warnings.warn(f"{text}: it is left as it is{unusable()}", FineflowWarning, stacklevel=2)
     return obj
 
 

@@ -160,7 +160,7 @@ def test_lists_of_what_is_meant(lists: Any, calls: int) -> None:
     assert fineflow.status().calls == calls
 
 
-@pytest.mark.parametrize("bad", [{"allow": "langchain"}, {"deny": RunnableLambda}, {"allow": [3]}])
+@pytest.mark.parametrize("bad", [{"allow": "langchain"}, {"deny": RunnableLambda}, {"allow": [3]}, {"deny": 3}])
 def test_bad_lists_are_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match="must be a list of classes, beginnings of"):
         fineflow.instrument(**bad)

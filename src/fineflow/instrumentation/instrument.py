@@ -6,7 +6,7 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -191,8 +191,10 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
     Raises: TypeError for an unknown option or a list that is not one; what ``optimize`` raises for bad options.
     """
     global _current
-    for name, each in (("allow", allow), ("deny", deny)):
-        if isinstance(each, str | type) or not all(isinstance(p, str | type) or callable(p) for p in each):
+    given: dict[str, Any] = {"allow": allow, "deny": deny}
+    for name, each in given.items():
+        listed = isinstance(each, Iterable) and not isinstance(each, str | type)
+        if not listed or not all(isinstance(p, str | type) or callable(p) for p in each):
             expected = "a list of classes, beginnings of 'module.Class', or functions of the object"
             raise TypeError(f"{name} must be {expected}, not {each!r}")
     Options(**options)  # raises now rather than in the first call
