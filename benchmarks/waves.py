@@ -114,7 +114,8 @@ def main(argv: list[str] | None = None) -> int:
     def ends(admits: Sequence[Admit], model: LLMProfile = LLM) -> list[float]:
         return [end for part, admit in zip(parts, admits, strict=True) for end in written(part, admit, model)]
 
-    rows, figures = [("", "first context", "last context", "last vector", "at best")], {}
+    rows: list[tuple[str, ...]] = [("", "first context", "last context", "last vector", "at best")]
+    figures: dict[str, list[float]] = {}
 
     def add(name: str, found: list[float]) -> None:
         figures[name] = [min(found), max(found), embedded(found), embedded_at_best(found)]
