@@ -145,7 +145,7 @@ micro: $(READY)
 	@$(BIN)/python -m benchmarks micro $(or $(ARGS),--check)
 
 bench-scripts: $(READY)
-	@for b in first_calls passes splits parrot.scheduling under_load parrot.objectives parrot.apps parrot.serving parrot.semantic adaptive public.user_code public.llamaindex_engines public.llamaindex_apps public.langgraph_apps peers public.llamaindex_ingestion public.llamaindex_sessions assistant "assistant --ablation"; do \
+	@for b in first_calls passes splits waves parrot.scheduling under_load parrot.objectives parrot.apps parrot.serving parrot.semantic adaptive public.user_code public.llamaindex_engines public.llamaindex_apps public.langgraph_apps peers public.llamaindex_ingestion public.llamaindex_sessions assistant "assistant --ablation"; do \
 		echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; echo; done
 
 bench-vllm: $(VLLM_READY)
