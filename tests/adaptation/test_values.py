@@ -169,6 +169,18 @@ def test_a_query_that_is_cancelled_leaves_no_request() -> None:
     virtual.run(cancelled())
 
 
+def test_events_of_the_profiler_can_be_told_from_the_answer() -> None:
+    chain, _ = adaptive(ChatEngine(engine=Writer(SIMPLE)), patience=60.0)
+
+    async def runs() -> list[tuple[str, list[str]]]:
+        events = [event async for event in chain.astream_events(QUESTION)]
+        return [(each["name"], each["tags"]) for each in events if each["event"].endswith("_start")]
+
+    found = asyncio.run(runs())
+    assert [name for name, tags in found if "fineflow_profiler" in tags] == ["profiler"]
+    assert any("fineflow_profiler" not in tags for _, tags in found)
+
+
 @pytest.mark.engine
 def test_a_model_gives_the_same_profiles_in_either_way() -> None:
     """The bundled model, on questions of its corpus, of one and of several pieces."""

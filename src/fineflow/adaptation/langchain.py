@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -157,6 +157,11 @@ def most_confident(answers: Sequence[Any]) -> Any:
         return not says_nothing(text), confidence_of(answer) or 0.0
 
     return max(answers, key=rank)  # the first of equal ones
+
+
+def as_run(function: Callable[[Any], Awaitable[Any]], **config: Any) -> Callable[[Any], Awaitable[Any]]:
+    """Returns a function that callbacks see as a run with this config."""
+    return RunnableLambda(function).with_config(**config).ainvoke
 
 
 class _First:

@@ -103,9 +103,9 @@ class _Values:
         self._ask: Any = self._write
         self._believed: bool | None = None  # None: not yet asked
         if named:
-            from langchain_core.runnables import RunnableLambda
+            from fineflow.adaptation.langchain import as_run
 
-            self._ask = RunnableLambda(self._write).with_config(**_RUN).ainvoke
+            self._ask = as_run(self._write, **RUN)
 
     async def written(self, prompt: str, question: str, summaries: bool) -> Written | None:
         """Returns a profile; None if a value is none. A model that begins so is not asked again."""
@@ -123,7 +123,7 @@ class _Values:
         return await self._decoder.write(given["prompt"], given["question"], summaries=given["summaries"])
 
 
-_RUN: dict[str, Any] = {"run_name": "profiler", "tags": ["fineflow_profiler"]}
+RUN: dict[str, Any] = {"run_name": "profiler", "tags": ["fineflow_profiler"]}
 """Whoever streams the events of a call can tell these runs of LangChain from answers."""
 
 
@@ -132,7 +132,7 @@ def _asking(model: Any) -> Callable[[str], Any]:
         if hasattr(model, "with_config"):
             fields = getattr(type(model), "model_fields", {})
             model = model.bind(logprobs=True) if "logprobs" in fields else model
-            model = model.with_config(**_RUN)
+            model = model.with_config(**RUN)
         ask: Callable[[str], Any] = model.ainvoke
         return ask
     if hasattr(model, "acomplete"):
