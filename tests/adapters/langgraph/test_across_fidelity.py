@@ -260,6 +260,23 @@ def routing(parts: Parts) -> Any:
     return graph
 
 
+def guessing(parts: Parts) -> Any:
+    """A router needs an answer that is not there yet; what it leads to writes what a later node reads."""
+
+    def risk(state: State) -> State:
+        return {"question": "Who reads them?"}
+
+    def route(state: State) -> str:
+        return "do_risk" if state["slow"].startswith("slow") else END
+
+    nodes = {"fast": parts.node("fast", 0.2, "question"), "slow": parts.node("slow", 1.0, "question"), "risk": risk}
+    nodes["after_fast"] = parts.node("after_fast", 0.2, "fast")
+    nodes["draft"] = parts.node("draft", 0.2, "question")
+    graph = graph_of(nodes, (START, "fast"), (START, "slow"), ("fast", "after_fast"), ("after_fast", "draft"))
+    graph.add_conditional_edges("do_slow", route, ["do_risk", END])
+    return graph
+
+
 def leaving(parts: Parts) -> Any:
     """A node returns another dict, or none, as its answer says."""
     kind = parts.chain("kind", 0.4)
@@ -271,7 +288,7 @@ def leaving(parts: Parts) -> Any:
     return graph_of(nodes, (START, "kind"), ("kind", "policy"))
 
 
-ENDS = [pausing, commanding, sending, caching, reducing, checking, changing, writing, routing, leaving]
+ENDS = [pausing, commanding, sending, caching, reducing, checking, changing, writing, routing, guessing, leaving]
 
 
 @pytest.mark.parametrize("make", ENDS)
