@@ -69,7 +69,7 @@ def facts_of(graph: Pregel[Any, Any, Any, Any]) -> Mapping[str, NodeFacts]:
 
     {} if there is nothing to gain: no node that calls components comes after another one.
     """
-    if not isinstance(graph, CompiledStateGraph) or graph.cache is not None or graph.cache_policy is not None:
+    if not isinstance(graph, CompiledStateGraph) or graph.cache is not None:
         return {}
     made = {name: _facts(graph, name) for name in graph.nodes if name != "__start__"}
     found = {name: facts for name, facts in made.items() if facts is not None}
@@ -82,7 +82,7 @@ def _facts(graph: CompiledStateGraph[Any, Any, Any, Any], name: str) -> NodeFact
     step, keys = node.bound, node.channels
     if type(step) is not RunnableCallable or step.explode_args or step.kwargs or not user_functions(step):
         return None
-    if not isinstance(keys, list) or node.mapper is not None or node.cache_policy is not None or node.subgraphs:
+    if not isinstance(keys, list) or node.mapper is not None or node.subgraphs:
         return None
     if not all(isinstance(graph.channels.get(key), _KEPT) for key in keys):
         return None

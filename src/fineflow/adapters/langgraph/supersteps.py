@@ -54,7 +54,7 @@ def _nodes(loop: Any) -> Mapping[str, NodeFacts] | None:
     if here is None or not nodes or loop.is_nested or loop.nodes is not here.shadows.shadow.nodes:
         return None
     stops = loop.interrupt_before or loop.interrupt_after or here.call.facts.stops
-    return None if stops or here.call.limit is not None or loop.cache_policy is not None else nodes
+    return None if stops or here.call.limit is not None or loop.cache is not None else nodes
 
 
 def _begin(loop: Any, nodes: Mapping[str, NodeFacts]) -> None:
