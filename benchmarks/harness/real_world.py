@@ -8,9 +8,12 @@ fixes lengths likewise). Embeddings are those of the model; scores are real, too
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from langchain_core.documents import Document
@@ -85,7 +88,8 @@ class RealEngines:
     """The models: an LLM, and an embedding model that reranks, too. Several worlds can share them."""
 
     def __init__(self, device: Device) -> None:
-        self.llm = _engine(device)
+        self._folder = TemporaryDirectory()
+        self.llm = _engine(device, Path(self._folder.name))
         self.embedder = SentenceTransformerEngine(bundled_minilm(), name="embedder")
         self._vectors: dict[str, list[float]] = {}
 
@@ -100,6 +104,7 @@ class RealEngines:
         """Frees the models."""
         await self.llm.aclose()
         await self.embedder.aclose()
+        self._folder.cleanup()
 
 
 class Served:
@@ -156,23 +161,33 @@ class RealWorld(World):
         }
 
 
-def _engine(device: Device) -> Any:
+def roomy(folder: Path) -> Path:
+    """Writes the bundled model to ``folder``, for prompts of up to ``CONTEXT`` tokens; returns the folder."""
     from fineflow.demo.data import default_model
 
+    for each in default_model().iterdir():
+        if each.name != "config.json":
+            (folder / each.name).symlink_to(each)
+    config = json.loads((default_model() / "config.json").read_text(encoding="utf-8"))
+    text = json.dumps({**config, "max_position_embeddings": CONTEXT})
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def _engine(device: Device, folder: Path) -> Any:
+    """Returns the LLM. folder: empty, and there until the engine is closed."""
+    if device.kind == "openai":
+        from fineflow.engines import OpenAIServerEngine
+
+        return OpenAIServerEngine(device.about)
+    model = device.about or roomy(folder)
     if device.kind == "transformers":
         from fineflow.engines import TransformersEngine
 
-        return TransformersEngine(device.about or default_model(), name="llm", context=CONTEXT)
-    if device.kind == "vllm":
-        from fineflow.engines import VLLMEngine
+        return TransformersEngine(model, name="llm")
+    from fineflow.engines import VLLMEngine
 
-        options = {"enforce_eager": True, "kv_cache_memory_bytes": CACHE_BYTES}
-        if not device.about:
-            options["hf_overrides"] = {"max_position_embeddings": CONTEXT}
-        return VLLMEngine(device.about or default_model(), name="llm", context=CONTEXT, **options)
-    from fineflow.engines import OpenAIServerEngine
-
-    return OpenAIServerEngine(device.about)
+    return VLLMEngine(model, name="llm", enforce_eager=True, kv_cache_memory_bytes=CACHE_BYTES)
 
 
 def world_on(device: Device, app: App, setting: Setting) -> World:
