@@ -32,10 +32,13 @@ CACHE_BYTES = 2**30  # of vLLM's KV cache: more than all prompts of a run need
 
 
 class Scripted:
-    """``LLMEngine`` that has another one do the work, and says what the script says."""
+    """``LLMEngine`` that has another one do the work, and says what the script says.
 
-    def __init__(self, engine: Any, says: Callable[[str], str]) -> None:
-        self.engine, self.says = engine, says
+    salt: goes before each prompt, so that prompts with another one share nothing of the prefix cache with it.
+    """
+
+    def __init__(self, engine: Any, says: Callable[[str], str], salt: str = "") -> None:
+        self.engine, self.says, self.salt = engine, says, salt
         self.name, self.block_size, self.can_prefill = engine.name, engine.block_size, engine.can_prefill
         self.requests = self.prompt_tokens = self.written_tokens = 0
         self._texts: dict[tuple[int, ...], str] = {}
@@ -58,7 +61,7 @@ class Scripted:
         return text
 
     def encode(self, text: str) -> list[int]:
-        tokens: list[int] = self.engine.encode(text)
+        tokens: list[int] = self.engine.encode(self.salt + text)
         self._texts[tuple(tokens)] = text
         return tokens
 
@@ -129,13 +132,18 @@ class RealWorld(World):
     """Engines of this machine, or a server; one LLM serves both as the core and as the small one."""
 
     def __init__(
-        self, engines: RealEngines, setting: Setting, says: Callable[[str], str], passages: Sequence[str]
+        self,
+        engines: RealEngines,
+        setting: Setting,
+        says: Callable[[str], str],
+        passages: Sequence[str],
+        salt: str = "",
     ) -> None:
         super().__init__(setting, says, passages)
         self.engines = engines
         self.embedder = Served(engines.embedder, "embedder")
         self.ranking = EmbeddingSimilarityEngine(self.embedder, name="reranker")
-        self.model = Scripted(engines.llm, says)
+        self.model = Scripted(engines.llm, says, salt)
 
     def engine(self, kind: str) -> Any:
         return self.model
