@@ -87,11 +87,10 @@ def test_drawings_are_those_of_the_program() -> None:
     """``make pictures`` and ``python -m benchmarks report`` would draw what is there, and write the same page."""
     for name, svg in drawings().items():
         assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg, f"{name}.svg is old: make pictures"
-    files = page.measured()
-    assert "emulated" in files
+    files, text = page.measured(), page.PAGE.read_text(encoding="utf-8")
+    assert "emulated" in files or page.NOT_YET.format(target="bench") in text
     for name, svg in page.pictures(files).items():
         assert (FOLDER / name).read_text(encoding="utf-8") == svg, f"{name} is old: python -m benchmarks report"
-    text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text, page.parts(files)) == text, "the page is old: python -m benchmarks report"
 
 

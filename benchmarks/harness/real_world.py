@@ -8,9 +8,12 @@ fixes lengths likewise). Embeddings are those of the model; scores are real, too
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from langchain_core.documents import Document
@@ -29,10 +32,13 @@ CACHE_BYTES = 2**30  # of vLLM's KV cache: more than all prompts of a run need
 
 
 class Scripted:
-    """``LLMEngine`` that has another one do the work, and says what the script says."""
+    """``LLMEngine`` that has another one do the work, and says what the script says.
 
-    def __init__(self, engine: Any, says: Callable[[str], str]) -> None:
-        self.engine, self.says = engine, says
+    salt: goes before each prompt, so that prompts with another one share nothing of the prefix cache with it.
+    """
+
+    def __init__(self, engine: Any, says: Callable[[str], str], salt: str = "") -> None:
+        self.engine, self.says, self.salt = engine, says, salt
         self.name, self.block_size, self.can_prefill = engine.name, engine.block_size, engine.can_prefill
         self.requests = self.prompt_tokens = self.written_tokens = 0
         self._texts: dict[tuple[int, ...], str] = {}
@@ -55,7 +61,7 @@ class Scripted:
         return text
 
     def encode(self, text: str) -> list[int]:
-        tokens: list[int] = self.engine.encode(text)
+        tokens: list[int] = self.engine.encode(self.salt + text)
         self._texts[tuple(tokens)] = text
         return tokens
 
@@ -85,7 +91,8 @@ class RealEngines:
     """The models: an LLM, and an embedding model that reranks, too. Several worlds can share them."""
 
     def __init__(self, device: Device) -> None:
-        self.llm = _engine(device)
+        self._folder = TemporaryDirectory()
+        self.llm = _engine(device, Path(self._folder.name))
         self.embedder = SentenceTransformerEngine(bundled_minilm(), name="embedder")
         self._vectors: dict[str, list[float]] = {}
 
@@ -100,6 +107,7 @@ class RealEngines:
         """Frees the models."""
         await self.llm.aclose()
         await self.embedder.aclose()
+        self._folder.cleanup()
 
 
 class Served:
@@ -124,13 +132,18 @@ class RealWorld(World):
     """Engines of this machine, or a server; one LLM serves both as the core and as the small one."""
 
     def __init__(
-        self, engines: RealEngines, setting: Setting, says: Callable[[str], str], passages: Sequence[str]
+        self,
+        engines: RealEngines,
+        setting: Setting,
+        says: Callable[[str], str],
+        passages: Sequence[str],
+        salt: str = "",
     ) -> None:
         super().__init__(setting, says, passages)
         self.engines = engines
         self.embedder = Served(engines.embedder, "embedder")
         self.ranking = EmbeddingSimilarityEngine(self.embedder, name="reranker")
-        self.model = Scripted(engines.llm, says)
+        self.model = Scripted(engines.llm, says, salt)
 
     def engine(self, kind: str) -> Any:
         return self.model
@@ -156,23 +169,33 @@ class RealWorld(World):
         }
 
 
-def _engine(device: Device) -> Any:
+def roomy(folder: Path) -> Path:
+    """Writes the bundled model to ``folder``, for prompts of up to ``CONTEXT`` tokens; returns the folder."""
     from fineflow.demo.data import default_model
 
+    for each in default_model().iterdir():
+        if each.name != "config.json":
+            (folder / each.name).symlink_to(each)
+    config = json.loads((default_model() / "config.json").read_text(encoding="utf-8"))
+    text = json.dumps({**config, "max_position_embeddings": CONTEXT})
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def _engine(device: Device, folder: Path) -> Any:
+    """Returns the LLM. folder: empty, and there until the engine is closed."""
+    if device.kind == "openai":
+        from fineflow.engines import OpenAIServerEngine
+
+        return OpenAIServerEngine(device.about)
+    model = device.about or roomy(folder)
     if device.kind == "transformers":
         from fineflow.engines import TransformersEngine
 
-        return TransformersEngine(device.about or default_model(), name="llm", context=CONTEXT)
-    if device.kind == "vllm":
-        from fineflow.engines import VLLMEngine
+        return TransformersEngine(model, name="llm")
+    from fineflow.engines import VLLMEngine
 
-        options = {"enforce_eager": True, "kv_cache_memory_bytes": CACHE_BYTES}
-        if not device.about:
-            options["hf_overrides"] = {"max_position_embeddings": CONTEXT}
-        return VLLMEngine(device.about or default_model(), name="llm", context=CONTEXT, **options)
-    from fineflow.engines import OpenAIServerEngine
-
-    return OpenAIServerEngine(device.about)
+    return VLLMEngine(model, name="llm", enforce_eager=True, kv_cache_memory_bytes=CACHE_BYTES)
 
 
 def world_on(device: Device, app: App, setting: Setting) -> World:

@@ -104,7 +104,7 @@ def _emulated(where: Device, names: Sequence[str], jobs: int) -> dict[str, Any]:
     community = {}
     for name, path in PATHS.items():
         if f"example_{name}" in names:
-            stock, mine = (seconds(name, optimized=each, awaits=False)[1] for each in (False, True))
+            stock, mine = (round(seconds(name, optimized=each, awaits=False)[1], 3) for each in (False, True))
             community[f"{name}, invoke"] = {"path": path, "stock": stock, "fineflow": mine}
     return {"results": results, "community": community}
 

@@ -163,7 +163,7 @@ def real(told: Mapping[str, Any]) -> str:
 def about(told: Mapping[str, Any]) -> str:
     """What a file was measured with."""
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
-    return f"{told['hardware']}; {versions}. `{told['command']}`, {told['seconds_taken'] / 60:.0f} minutes."
+    return f"{told['hardware']}; {versions}. `{told['command']}`, {told['seconds_taken'] / 60:.0f} min."
 
 
 EMULATED: Mapping[str, Callable[[Results], str]] = {
