@@ -15,7 +15,7 @@ from fineflow.runtime.queues.prompts import Prompt
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.waiting_line import Waiter
 
-IN_A_ROW = 4
+IN_A_ROW = PATIENCE
 """Requests that may be admitted in a row while one waits that had arrived before them (``earliest_first``)."""
 
 
