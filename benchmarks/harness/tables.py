@@ -162,7 +162,8 @@ def real(told: Mapping[str, Any]) -> str:
 
 def about(told: Mapping[str, Any]) -> str:
     """What a file was measured with."""
-    versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
+    told_already = ("langchain-core",)  # with the hardware
+    versions = ", ".join(f"{name} {each}" for name, each in told["versions"].items() if name not in told_already)
     return f"{told['hardware']}; {versions}. `{told['command']}`, {told['seconds_taken'] / 60:.0f} min."
 
 
