@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
@@ -135,15 +135,17 @@ def _found_in(obj: Any) -> Found | None:
 
 def calls_of(functions: Iterable[Any]) -> Found | None:
     """Returns what the first of some functions that may gain calls; None if none may."""
-    scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
-    own = (replace(each, components={name: merged(part) for name, part in each.components.items()}) for each in scanned)
-    return next(filter(_may_gain, own), None)
+    return next(filter(_may_gain, _scanned(functions)), None)
 
 
 def components_of(functions: Iterable[Any]) -> Found | None:
     """Returns what the first of some functions that calls components calls, also one alone; None if none does."""
-    scanned = (scan(func, _is_component, _CALLED, _MANY) for func in functions)
-    return next((each for each in scanned if each.calls), None)
+    return next((each for each in _scanned(functions) if each.calls), None)
+
+
+def _scanned(functions: Iterable[Any]) -> Iterator[Found]:
+    for each in (scan(func, _is_component, _CALLED, _MANY) for func in functions):
+        yield replace(each, components={name: merged(part) for name, part in each.components.items()})
 
 
 def calls_components(func: Any) -> bool:

@@ -255,13 +255,13 @@ class _Known(NamedTuple):
     """Facts about a step. Holds neither the step nor its functions: these often refer to the graph and to the app.
 
     own: references to the functions it had, by attribute. gaining: attributes whose functions may gain. calling: those
-    whose functions call components at all. visits: figures of its runs.
+    whose functions call components at all, from the first call on that looks across nodes. visits: figures of its runs.
     """
 
     step: weakref.ref[Any]
     own: dict[str, Callable[[], Any]]
     gaining: tuple[str, ...]
-    calling: tuple[str, ...]
+    calling: list[tuple[str, ...]]
     visits: Visits
 
     def holds(self, step: Any) -> bool:
@@ -286,7 +286,10 @@ def _functions_of(step: Any) -> dict[str, Any]:
 def _calling_functions_of(step: Any) -> dict[str, Any]:
     """Returns functions in place of those of a step that call components at all, by attribute; {} for none."""
     kept = _known_of(step)
-    return _made(step, kept._replace(gaining=kept.calling)) if kept.calling else {}
+    if not kept.calling:
+        kept.calling.append(_gaining(step, components_of))
+    calling = kept.calling[0]
+    return _made(step, kept._replace(gaining=calling)) if calling else {}
 
 
 def _known_of(step: Any) -> _Known:
@@ -295,8 +298,8 @@ def _known_of(step: Any) -> _Known:
         if len(_known) >= _MOST:
             _known.clear()
         number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
-        found = _gaining(step, calls_of), _gaining(step, components_of)
-        kept = _Known(weakref.ref(step, lambda _: _known.pop(number, None)), own, *found, Visits())
+        forget = weakref.ref(step, lambda _: _known.pop(number, None))
+        kept = _Known(forget, own, _gaining(step, calls_of), [], Visits())
         _known[number] = kept
     return kept
 
