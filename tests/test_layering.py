@@ -150,7 +150,6 @@ LANGCHAIN = (
     "adaptation.chain",
     "adaptation.langchain",
     "adaptation.own",
-    "adaptation.profiler",
     "adaptation.shapes",
     "adapters.langchain",
     "adapters.langgraph",

@@ -74,7 +74,7 @@ async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampli
 async def encode(engine: LLMEngine, prompt: Callable[[], str], *, aside: bool = False) -> list[int]:
     """Returns the tokens of a prompt; an engine's first call runs in a thread, because it may load the tokenizer.
 
-    aside: always in a thread, for long texts that nobody waits for.
+    aside: encodes in a thread in any case, for long texts that nobody waits for.
     """
     if _tokenizing.get(id(engine)) is engine and not aside:
         return engine.encode(prompt())

@@ -110,7 +110,7 @@ class Admissions:
             line = self._line.order(self.policy, self._line.items)
             turns = line
             if self.policy is by_start and self._passing >= IN_A_ROW:
-                turns = earliest_first(line, 2 * self._room_for - self._running_now)
+                turns = earliest_first(line, 2 * self._room_for - self.running)
             order: Iterable[LLMRequest] = in_groups(turns) if mixed else turns
             separate = any(map(separates, self.instances))
             if separate:
@@ -129,7 +129,7 @@ class Admissions:
                     if count_passed(request, self._passed_by(request, line, passed) if separate else line):
                         break
                 else:
-                    self._full, self._room_for = True, self._running_now + len(self._handovers)
+                    self._full, self._room_for = True, self.running + len(self._handovers)
                     for stream in self._streams:
                         stream.recheck()
                     kept = request.quick and keep_one(instances)
@@ -226,7 +226,8 @@ class Admissions:
         return False
 
     @property
-    def _running_now(self) -> int:
+    def running(self) -> int:
+        """Requests that run on the engine now."""
         return sum(instance.running for instance in self.instances)
 
     @property

@@ -59,11 +59,6 @@ class LLMQueue(Admissions):
         return len(self._line)
 
     @property
-    def running(self) -> int:
-        """Requests that run on the engine now."""
-        return self._running_now
-
-    @property
     def tokens(self) -> int:
         """Tokens of the running requests, with the tokens reserved for their outputs."""
         return sum(instance.load for instance in self.instances)
