@@ -327,6 +327,26 @@ def test_two_event_loops_one_after_the_other_use_one_queue() -> None:
     assert batch_queue_of(engine) is queue
 
 
+def test_an_event_loop_that_sees_late_that_its_batch_has_ended_leaves_the_next_one_alone() -> None:
+    engine = GateEngine(opened=True)
+    queue = BatchQueue(engine)
+    before = virtual.VirtualTimeLoop()
+    assert before.run_until_complete(queue.submit(Op.EMBED, [1])) == [2]  # its server has not seen the end yet
+
+    async def later() -> list[Any]:
+        engine.opened = False
+        asked = asyncio.create_task(queue.submit(Op.EMBED, [3, 4]))
+        while len(engine.batches) < 2:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(before.run_until_complete, asyncio.sleep(1))
+        assert not asyncio.all_tasks(before)
+        engine._gate.release()
+        return await asked
+
+    assert virtual.run(later()).value == [6, 8]
+    before.close()
+
+
 def test_threads_meet_in_the_same_batches() -> None:
     engine = GateEngine(max_batch=64)
     queue = batch_queue_of(engine)

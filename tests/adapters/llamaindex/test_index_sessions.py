@@ -293,9 +293,11 @@ def test_a_splitter_fails_where_stock_raises() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_each_use_of_an_index_that_failed_raises_it(entry: str) -> None:
+    model = held(fails="Fact 3")
     with fineflow.session():
-        index = build(optimize(VectorStoreIndex), TextEmbedding(embed_batch_size=2, fails="Fact 3"))
+        index = build(optimize(VectorStoreIndex), model)
         engine = naive(index, FakeLLM(answers=said))
+        gate_of(model).open()
         for _ in range(2):
             with pytest.raises(ValueError, match="cannot embed"):
                 asked(engine, entry)

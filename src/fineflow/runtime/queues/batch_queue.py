@@ -12,6 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fineflow.cost_model.costs import costs
@@ -155,28 +156,33 @@ class BatchQueue:
     def _settle_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # first use, or a forked child, whose requests belong to the parent's loop
-            self._loop, self._server, self._changed = loop, None, asyncio.Event()
+            self._loop, self._server, self._changed, self._running = loop, None, asyncio.Event(), set()
             self._line.drain()
-            self._running.clear()
             for instance in self.instances:
                 instance.reset()
 
     async def _serve(self) -> None:
+        loop, changed, running = asyncio.get_running_loop(), self._changed, self._running
         try:
-            while self._line or self._running:
+            # The queue may have gone to another loop while this task had yet to see that its last batch has ended.
+            while self._loop is loop and (self._line or running):
                 for _ in range(SETTLE_ITERATIONS):
                     await asyncio.sleep(0)
-                self._changed.clear()
+                if self._loop is not loop:
+                    return
+                changed.clear()
                 self._begin()
-                if self._running:
-                    await self._changed.wait()
+                if running:
+                    await changed.wait()
         except BaseException as error:
-            for batch in self._running:
+            for batch in running:
                 batch.cancel()
-            self._fail_waiting(error)
+            if self._loop is loop:
+                self._fail_waiting(error)
             raise
         finally:
-            self._server = None
+            if self._loop is loop:
+                self._server = None
 
     def _begin(self) -> None:
         """Gives a batch to every idle instance while requests wait."""
@@ -191,11 +197,11 @@ class BatchQueue:
                 instance.begin(sum(len(taken) for _, taken in batch))
                 task = asyncio.create_task(self._run(batch, instance))
                 self._running.add(task)
-                task.add_done_callback(self._ended)
+                task.add_done_callback(partial(self._ended, self._running, self._changed))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._changed.set()
+    def _ended(self, running: set[asyncio.Task[None]], changed: asyncio.Event, task: asyncio.Task[None]) -> None:
+        running.discard(task)
+        changed.set()
         if not task.cancelled():
             task.exception()  # mark as retrieved: the requests have raised it
 
