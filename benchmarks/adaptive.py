@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.adaptive_sides import GRID, OURS, SIDES, Load, Measured, comparable, fixed, measure, sustained
+from benchmarks.adaptive_sides import BOUNDS, GRID, OURS, SIDES, Load, Measured, comparable, fixed, measure, sustained
 from benchmarks.adaptive_world import DATASETS
 from benchmarks.report import arguments, finish, hardware, positive, table
 
@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--rates", action="store_true", help="search for the rate at equal delay, too: some minutes more"
     )
+    parser.add_argument("--bounds", action="store_true", help="adaptive with a deadline or less room, and nothing else")
     given = parser.parse_args(argv)
     print(f"RAGServe, emulated: {given.queries} queries per run, virtual seconds, F1 of tables.\n{hardware()}\n")
     figures: dict[str, Any] = {}
@@ -38,9 +39,18 @@ def main(argv: list[str] | None = None) -> int:
     for dataset in DATASETS:
         if given.dataset is None or dataset.name in given.dataset:
             load = Load(dataset, RATES[dataset.name] * given.times, given.queries)
-            figures[dataset.name], held = compare(load, with_rates=given.rates)
+            figures[dataset.name], held = bounded(load) if given.bounds else compare(load, with_rates=given.rates)
             checks |= {f"{dataset.name}: {text}": ok for text, ok in held.items()}
     return finish({"datasets": figures}, checks, given.json)
+
+
+def bounded(load: Load) -> tuple[dict[str, Any], dict[str, bool]]:
+    """Prints delay and F1 of the default side with each bound. Returns the figures, and no checks."""
+    print(f"== {load.dataset.name}, {load.rate:g} queries per second\n")
+    found = {name: measure(make, load) for name, make in BOUNDS.items()}
+    rows = [(name, f"{each.delay:.2f}", f"{each.f1:.3f}") for name, each in found.items()]
+    print(table([("bound", "delay", "F1"), *rows]) + "\n", flush=True)
+    return {"rate": load.rate, "bounds": {name: each.as_dict() for name, each in found.items()}}, {}
 
 
 def compare(load: Load, *, with_rates: bool) -> tuple[dict[str, Any], dict[str, bool]]:

@@ -179,4 +179,19 @@ SIDES: Mapping[str, tuple[Make, str | None]] = {
     HIGHEST: (partial(Adaptive, feedback=False, reach=1.0), None),
     "+ feedback": (Adaptive, None),
 }
+
+
+def served(world: World, capacity: int) -> Adaptive:
+    """Returns the default side on an engine that is quick enough for so many tokens in flight."""
+    world.serving.latency_capacity = capacity
+    return Adaptive(world, feedback=False)
+
+
+BOUNDS: Mapping[str, Make] = {
+    "none": partial(Adaptive, feedback=False),
+    **{f"latency_capacity {tokens:,}": partial(served, capacity=tokens) for tokens in (16384, 8192)},
+    "room 16,384": partial(Adaptive, feedback=False, room=16384),
+    **{f"deadline {seconds} s": partial(Adaptive, feedback=False, deadline=seconds) for seconds in (10, 5, 3)},
+}
+"""The default side with each bound that leads to cheaper configurations."""
 """Sides with a profiler, and the policy of their engine's queue; None is the default one."""

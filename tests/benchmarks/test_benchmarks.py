@@ -200,3 +200,10 @@ def test_adaptive_configurations_beat_fixed_ones(tmp_path: Path) -> None:
     assert sides["the same, up to the top of the space"]["delay"] > sides["+ joint scheduling"]["delay"], shown
     longest = fixed["map_reduce, 8 chunks, summaries of 140 tokens"]
     assert longest["full"] > 0.5 > fixed["stuff, 1 chunk"]["used"]  # the cache is what it waits for
+
+
+def test_bounds_make_adaptive_configurations_quicker(tmp_path: Path) -> None:
+    shown, figures = run("adaptive", "--bounds", "--dataset", "FinSec", "--queries", "12", tmp_path=tmp_path)
+    found = figures["datasets"]["FinSec"]["bounds"]
+    assert found["deadline 3 s"]["delay"] < 0.9 * found["none"]["delay"], shown
+    assert found["room 16,384"]["delay"] <= found["none"]["delay"], shown
