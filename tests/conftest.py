@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import fineflow.api
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.runtime.loop import deadline
 from fineflow.testing.leaks import Left, left
 from scheduling import FIRST, Scheduling
 from sweeps import redundant
@@ -77,6 +79,18 @@ def verified_graphs() -> Iterator[None]:
 def left_before() -> Left:
     """What earlier tests of this process have left: their tracebacks and modules may hold queries."""
     return left()
+
+
+@pytest.fixture
+def deadline_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes the deadlines of sync calls pass when the test calls it, not after the seconds that they are given."""
+    passed: Future[None] = Future()
+
+    def held(calls: Sequence[Future[Any]], seconds: float) -> Any:
+        return wait([*calls, passed], seconds, return_when=FIRST_COMPLETED)
+
+    monkeypatch.setattr(deadline, "wait", held)
+    return lambda: passed.set_result(None)
 
 
 @pytest.fixture

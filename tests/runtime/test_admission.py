@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -51,6 +52,36 @@ def test_what_has_no_room_waits_and_is_reordered_by_the_policy() -> None:
         assert engine.most == 1 and (admission.running, admission.waiting, admission.tokens) == (0, 0, 0)
 
     virtual.run(run())
+
+
+def test_an_earlier_event_loop_decides_nothing_for_the_next_one() -> None:
+    """As while ``fineflow.shutdown()`` ends that loop, and another thread makes a call already."""
+    admission = LLMQueue(Speaker(capacity=8))
+    before = virtual.VirtualTimeLoop()
+
+    async def asked() -> None:
+        ask(admission, prompt(1))
+        while not admission.waiting:
+            await asyncio.sleep(0)
+
+    before.run_until_complete(asked())  # the decision comes some iterations later
+
+    async def later() -> None:
+        first = ask(admission, prompt(2))
+        while [tuple(request.prompt.tokens) for request in admission._line] != [tuple(prompt(2))]:
+            await asyncio.sleep(0)
+        late = threading.Thread(target=before.run_until_complete, args=(turns(),))
+        late.start()
+        late.join()
+        assert (admission.waiting, admission.running) == (1, 0)
+        assert await first == "one two three"
+        assert await ask(admission, prompt(3)) == "one two three"
+
+    virtual.run(later())
+    for task in asyncio.all_tasks(before):
+        task.cancel()
+    before.run_until_complete(turns())
+    before.close()
 
 
 @pytest.mark.parametrize(

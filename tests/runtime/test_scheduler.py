@@ -355,6 +355,46 @@ def test_an_event_loop_that_sees_late_that_its_batch_has_ended_leaves_the_next_o
     before.close()
 
 
+def test_a_batch_that_ends_on_an_earlier_event_loop_ends_none_of_the_next_one() -> None:
+    """As while ``fineflow.shutdown()`` waits for a model, and another thread calls it already."""
+
+    class HeldEngine(GateEngine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gates: dict[Any, asyncio.Event] = {}  # by event loop
+
+        async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+            await self.gates.setdefault(asyncio.get_running_loop(), asyncio.Event()).wait()
+            return [item * 2 for item in items]
+
+    engine = HeldEngine()
+    queue = BatchQueue(engine)
+    before = virtual.VirtualTimeLoop()
+
+    async def begun() -> None:
+        while asyncio.get_running_loop() not in engine.gates:
+            await asyncio.sleep(0)
+
+    earlier = before.create_task(queue.submit(Op.EMBED, [1]))
+    before.run_until_complete(begun())
+
+    async def later() -> None:
+        first = submit(queue, 2)
+        await begun()
+        engine.gates[before].set()
+        assert await asyncio.to_thread(before.run_until_complete, earlier) == [2]
+        second = submit(queue, 3)
+        await turns()
+        await turns()
+        assert (queue.running, queue.waiting) == (1, 1)
+        engine.gates[asyncio.get_running_loop()].set()
+        assert await asyncio.gather(first, second) == [[4], [6]]
+        assert [instance.running for instance in queue.instances] == [0]
+
+    virtual.run(later())
+    before.close()
+
+
 def test_threads_meet_in_the_same_batches() -> None:
     engine = GateEngine(max_batch=64)
     queue = batch_queue_of(engine)

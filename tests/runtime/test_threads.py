@@ -17,7 +17,7 @@ import pytest
 
 from fineflow.runtime.loop import workers
 from fineflow.runtime.loop.workers import in_thread, run_to_completion
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, until
 
 PROBE: contextvars.ContextVar[str] = contextvars.ContextVar("probe", default="nobody")
 
@@ -96,11 +96,19 @@ async def test_no_number_of_blocked_threads_holds_up_the_next() -> None:
     await asyncio.gather(*blocked)
 
 
-async def test_an_idle_thread_is_used_again() -> None:
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> workers._Pool:
+    """Threads of this test alone."""
+    monkeypatch.setattr(workers, "_pool", workers._Pool())
+    return workers._pool
+
+
+async def test_an_idle_thread_is_used_again(pool: workers._Pool) -> None:
     names = set()
     for _ in range(20):
         names.add(await in_thread(lambda: threading.current_thread().name))
-    assert len(names) <= 3  # a result arrives a moment before its thread is idle
+        await until(lambda: bool(pool._idle))  # a result arrives a moment before its thread is idle
+    assert len(names) == 1
 
 
 async def test_cancelling_the_caller_does_not_wait_for_the_thread() -> None:
@@ -120,7 +128,7 @@ async def test_cancelling_the_caller_does_not_wait_for_the_thread() -> None:
     assert await asyncio.to_thread(ended.wait, 10)
 
 
-async def test_an_idle_thread_keeps_nothing_alive() -> None:
+async def test_an_idle_thread_keeps_nothing_alive(pool: workers._Pool) -> None:
     class Value:
         pass
 
@@ -128,7 +136,8 @@ async def test_an_idle_thread_keeps_nothing_alive() -> None:
     seen = weakref.ref(value)
     assert await in_thread(lambda held=value: held) is value
     del value
-    await in_thread(lambda: None)
+    await until(lambda: bool(pool._idle))
+    await asyncio.sleep(0)  # the step of this task that was woken by the result holds it
     gc.collect()
     assert seen() is None
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from fineflow.adapters.core.decoding import encode
 from fineflow.engines import EmulatedLLM, LLMProfile, set_policy
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.policy import Take, Waiting
@@ -30,6 +31,7 @@ def now() -> float:
 
 def watched(llm: Any) -> tuple[list[Waiting], LLMQueue]:
     """The requests of an engine with a capacity, once each, in the order in which its policy saw them first."""
+    timed(encode(llm, lambda: ""))  # an engine's first prompts are encoded in threads, and come in any order
     found: list[Waiting] = []
 
     def policy(waiting: Any, slots: int) -> list[Take]:

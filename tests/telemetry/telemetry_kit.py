@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
@@ -18,6 +20,7 @@ from opentelemetry.sdk.trace.sampling import Sampler
 
 import fineflow
 from fineflow.runtime import recording, statistics
+from fineflow.telemetry import finished
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.retrieval import FakeVectorStore
 
@@ -69,14 +72,20 @@ def attributes(span: ReadableSpan) -> Mapping[str, Any]:
 
 
 @contextmanager
-def telemetry(sampler: Sampler | None = None) -> Iterator[Kept]:
-    """Turns telemetry on for the block, and checks that nothing of it is left."""
+def telemetry(sampler: Sampler | None = None, *, functions_from: float = math.inf) -> Iterator[Kept]:
+    """Turns telemetry on for the block, and checks that nothing of it is left.
+
+    functions_from: seconds from which a function has a span. By default none has, because any of them may take long on
+    a busy machine.
+    """
     kept = Kept(sampler)
-    fineflow.telemetry.enable(kept.tracer_provider, kept.meter_provider)
-    try:
-        yield kept
-    finally:
-        fineflow.telemetry.disable()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finished, "_LEAST", functions_from)
+        fineflow.telemetry.enable(kept.tracer_provider, kept.meter_provider)
+        try:
+            yield kept
+        finally:
+            fineflow.telemetry.disable()
     assert not recording.recorders
     assert not recording._under_way
     assert not statistics.observers

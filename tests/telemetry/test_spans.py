@@ -318,3 +318,12 @@ def test_a_long_call_says_how_many_steps_it_leaves_out(monkeypatch: pytest.Monke
     (call,) = kept.calls
     assert len(kept.below(call)) == 2
     assert attributes(call)["fineflow.steps_left_out"] >= 1
+
+
+def test_functions_have_spans_if_they_take_long() -> None:
+    fast = fineflow.optimize(app(), strict=True)
+    for least, names in ((0.0, ["call context/lambda.call"]), (60.0, [])):
+        with telemetry(functions_from=least) as kept:
+            fast.invoke(QUESTION)
+        (call,) = kept.calls
+        assert [span.name for span in kept.below(call) if attributes(span)["fineflow.op"] == "call"] == names

@@ -64,7 +64,8 @@ def test_the_example_prints_spans_and_metrics() -> None:
         start = end + len(said[end:]) - len(said[end:].lstrip())
         span, end = decoder.raw_decode(said, start)
         spans.append(span)
-    names = sorted(span["name"] for span in spans)
+    # The prompts have spans of their own where the machine is so busy that they take long.
+    names = sorted(span["name"] for span in spans if span["name"] != "call ChatPromptTemplate")
     assert names == [*["chat FakeChat"] * 2, "invoke_workflow RunnableSequence", "request", "retrieval FakeVectorStore"]
     (call,) = [span for span in spans if span["name"].startswith("invoke_workflow")]
     (request,) = [span for span in spans if span["name"] == "request"]

@@ -6,8 +6,9 @@ import asyncio
 import gc
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,11 +21,14 @@ from fineflow.runtime.call import query
 from fineflow.runtime.loop import workers
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues.batch_queue import batch_queue_of
+from fineflow.testing import virtual_threads
 from fineflow.testing.gates import Trap
 
 HANGING = [kind for kind in KINDS if kind not in RAISING]
 ALONE = ["prefill", "decode", "decode, streaming", "embed", "search", "rerank", "call", "declared read", "tool"]
-PROMPT = 0.1  # seconds within which a call that is cancelled has stopped everything
+needs_virtual_threads = pytest.mark.skipif(
+    not virtual_threads.available, reason="the machine does not tell what threads do"
+)
 SYNC = ("invoke", "stream", "batch")
 ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
 
@@ -40,6 +44,20 @@ def quick_collections() -> Iterator[None]:
 
 class Boom(Exception):
     """What components raise here."""
+
+
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes an async test one whose loops and threads have virtual time.
+
+    A call that is cancelled stops at once: it takes no virtual time, however loaded the machine is.
+    """
+
+    @needs_virtual_threads
+    @wraps(test)
+    def run_virtually(*args: Any, **kwargs: Any) -> None:
+        virtual_threads.run(lambda: asyncio.run(test(*args, **kwargs)))
+
+    return run_virtually
 
 
 def trap(kind: str, error: BaseException | None = None) -> Trap:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
 import pytest
+from faults import in_virtual_time, needs_virtual_threads
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow.langchain import EngineEmbeddings
+from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues.admission import process_admission
 from fineflow.runtime.queues.batch_queue import batch_queue_of
@@ -88,18 +90,55 @@ def test_in_time_it_is_the_same_answer(entry: str) -> None:
     assert found == ([ANSWER] if "batch" in entry else ANSWER)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_when_the_time_is_over(entry: str) -> None:
+@pytest.fixture
+def late(deadline_passes: Callable[[], None]) -> Callable[[Callable[[], object]], list[float]]:
+    """Lets the deadlines of sync calls pass when a function returns, in a thread; returns a list of when that was."""
+
+    def after(arrived: Callable[[], object]) -> list[float]:
+        passed: list[float] = []
+
+        def wait() -> None:
+            arrived()
+            passed.append(monotonic())
+            deadline_passes()
+
+        threading.Thread(target=wait, daemon=True).start()
+        return passed
+
+    return after
+
+
+@pytest.mark.parametrize("entry", ["invoke", "batch"])
+def test_when_the_time_is_over(entry: str, late: Any) -> None:
     gate = Gate()
     models = parts(gate=gate)
-    start = monotonic()
-    with pytest.raises(TimeoutError, match=r"did not end within 0\.2 s"):
-        call(bounded(*models), entry)
-    assert monotonic() - start < 5  # stock's own stream, in asyncio.timeout, waits for the model: 10 s at this gate
+    passed = late(lambda: gate.wait_arrived(2))
+    with pytest.raises(TimeoutError, match=r"did not end within 60 s"):
+        call(bounded(*models, seconds=LONG), entry)
+    assert monotonic() - passed[0] < 5  # the gate gives up after 10 s
     gate.open()
     for model in models:
         model.meter.wait_idle()
     assert [model.meter.calls for model in models] == [1, 1]  # those that ran ahead, and no further one by stock
+
+
+@needs_virtual_threads
+@pytest.mark.parametrize("entry", ["ainvoke", "stream", "astream", "abatch"])
+def test_when_the_time_that_a_loop_measures_is_over(entry: str) -> None:
+    gate = Gate()
+    models = parts(gate=gate)
+
+    def over() -> float:
+        with pytest.raises(TimeoutError, match=r"did not end within 5 s"):
+            call(bounded(*models, seconds=5.0), entry)
+        return now()
+
+    # Stock's own stream, in asyncio.timeout, waits for the model: 10 s at this gate.
+    assert virtual_threads.run(over).value == pytest.approx(5.0)
+    gate.open()
+    for model in models:
+        model.meter.wait_idle()
+    assert [model.meter.calls for model in models] == [1, 1]
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -120,7 +159,7 @@ def test_a_timeout_error_of_the_users_own_is_passed_on(entry: str) -> None:
         call(one, entry)
 
 
-def test_the_caller_does_not_wait_for_blocking_code_and_its_thread_goes_no_further() -> None:
+def test_the_caller_does_not_wait_for_blocking_code_and_its_thread_goes_no_further(late: Any) -> None:
     began, gate, after = threading.Event(), Gate(), list[str]()
 
     def block(value: Any) -> Any:
@@ -131,18 +170,18 @@ def test_the_caller_does_not_wait_for_blocking_code_and_its_thread_goes_no_furth
     models = parts()
     behind = RunnableLambda(lambda value: after.append("ran") or value)
     steps = RunnableLambda(block) | RunnablePassthrough.assign(x=behind)
-    one = fineflow.optimize(chain(*models, between=steps), strict=True, timeout=2)  # it is to get there first
-    start = monotonic()
+    one = fineflow.optimize(chain(*models, between=steps), strict=True, timeout=LONG)
+    passed = late(began.wait)
     with pytest.raises(TimeoutError):
         one.invoke(QUESTION)
-    assert monotonic() - start < 5 and began.is_set()  # the gate would give up after 10 s
+    assert monotonic() - passed[0] < 5  # the gate would give up after 10 s
     gate.open()
     empty = threading.Event()
     process_admission().when_idle(empty.set)
     assert empty.wait(10) and after == []
 
 
-def test_calls_inside_of_it_are_stopped() -> None:
+def test_calls_inside_of_it_are_stopped(late: Any) -> None:
     gate = Gate()
     models, others = parts(gate=gate), parts()
     inner = fineflow.optimize(chain(*models), strict=True)
@@ -151,7 +190,8 @@ def test_calls_inside_of_it_are_stopped() -> None:
         inner.invoke(QUESTION)
         return value
 
-    one = fineflow.optimize(chain(*others, between=ask), strict=True, timeout=SOON)
+    one = fineflow.optimize(chain(*others, between=ask), strict=True, timeout=LONG)
+    late(lambda: gate.wait_arrived(2))
     with pytest.raises(TimeoutError):
         one.invoke(QUESTION)
     gate.open()
@@ -165,18 +205,16 @@ def test_calls_inside_of_it_are_stopped() -> None:
 def test_what_waits_for_an_engine_leaves_its_queue(entry: str) -> None:
     engine = GatedBatches(gate=Gate())
     embeddings = EngineEmbeddings(engine)
-    one = fineflow.optimize(
-        RunnableLambda(lambda text: embeddings.embed_query(text), lambda text: embeddings.aembed_query(text)),
-        timeout=SOON,
-    )
+    asked = RunnableLambda(lambda text: embeddings.embed_query(text), lambda text: embeddings.aembed_query(text))
     with pytest.raises(TimeoutError):
-        call(one, entry, "q")
+        call(fineflow.optimize(asked, timeout=SOON), entry, "q")
     assert batch_queue_of(engine).waiting == 0
     assert engine.gate is not None
     engine.gate.open()
-    assert call(one, "invoke", "q")
+    assert call(fineflow.optimize(asked, timeout=LONG), "invoke", "q")
 
 
+@in_virtual_time
 async def test_a_stream_that_is_read_slowly_is_stopped_in_time() -> None:
     tokens = Gate()
     model = FakeChat(default="yes and no", token_gate=tokens)
@@ -191,17 +229,17 @@ async def test_a_stream_that_is_read_slowly_is_stopped_in_time() -> None:
         await anext(stream)
 
 
-@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
+@needs_virtual_threads
 def test_a_sync_stream_that_is_read_slowly_is_stopped_in_time() -> None:
     tokens = Gate()
     model = FakeChat(default="yes and no", token_gate=tokens)
-    one = fineflow.optimize(ChatPromptTemplate.from_template("{question}") | model, eager=True, timeout=1.0)
+    one = fineflow.optimize(ChatPromptTemplate.from_template("{question}") | model, eager=True, timeout=5.0)
     tokens.let()
 
     def read() -> None:
         stream = one.stream(QUESTION)
         assert next(stream).text == "yes "
-        time.sleep(1.1)
+        time.sleep(5.5)
         with pytest.raises(TimeoutError):
             next(stream)
         tokens.open()

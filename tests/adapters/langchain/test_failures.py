@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faults import ASYNC, PROMPT, SYNC, Boom, acall, caught, optimized, told, trap
+from faults import ASYNC, SYNC, Boom, acall, caught, in_virtual_time, optimized, told, trap
 from faulty_steps import AT, KINDS, QUESTION, Bench
 from langchain_core.runnables import RunnablePassthrough
 
@@ -21,6 +21,7 @@ STOPPING = ["prefill", "decode", "decode on an engine, streaming", "search", "re
 
 @pytest.mark.parametrize("entry", ["ainvoke", "astream"])
 @pytest.mark.parametrize("kind", STOPPING)
+@in_virtual_time
 async def test_a_failure_stops_what_runs_ahead(kind: str, entry: str) -> None:
     bench = Bench(kind, trap(kind), side_gate=Gate())
     task = asyncio.ensure_future(acall(optimized(bench), entry))
@@ -32,9 +33,10 @@ async def test_a_failure_stops_what_runs_ahead(kind: str, entry: str) -> None:
     with pytest.raises(Boom) as found:
         await task
     assert found.value is bench.trap.error
-    await bench.meter.idle(PROMPT)
+    await bench.meter.idle(timeout=0.1)  # virtual
 
 
+@in_virtual_time
 async def test_a_failure_stops_its_siblings() -> None:
     """Stock leaves the other branches of an async call at work, on engines that nobody waits for any more."""
     bench = Bench("decode", Trap())
@@ -48,7 +50,7 @@ async def test_a_failure_stops_its_siblings() -> None:
     bench.trap.open()
     with pytest.raises(Boom):
         await task
-    await bench.meter.idle(PROMPT)
+    await bench.meter.idle(timeout=0.1)  # virtual
 
 
 def _from_another() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import perf_counter
 from typing import Any
 
 import pytest
+from faults import in_virtual_time
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
@@ -23,7 +22,6 @@ from fineflow.testing.gates import Gate, until
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.leaks import left
 
-PROMPT = 0.1  # seconds within which everything of a cancelled call has stopped
 SMALL, LARGE = {"q": "why?"}, {"q": "why? " * 60}
 
 
@@ -75,6 +73,7 @@ async def drain(stream: Any) -> None:
 
 
 @pytest.mark.parametrize("entry", ["ainvoke", "astream", "abatch"])
+@in_virtual_time
 async def test_a_task_that_is_cancelled(entry: str) -> None:
     bench = Bench()
     calls: dict[str, Callable[[], Any]] = {
@@ -83,11 +82,12 @@ async def test_a_task_that_is_cancelled(entry: str) -> None:
         "abatch": lambda: bench.chain.abatch([LARGE]),
     }
     running, waiting, behind = await bench.queue(lambda: asyncio.ensure_future(calls[entry]()))
-    begun = perf_counter()
+    now = asyncio.get_running_loop().time
+    begun = now()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert bench.admission.waiting < 2 and perf_counter() - begun < PROMPT
+    assert bench.admission.waiting < 2 and now() == begun
     await bench.over(running, behind)
 
 
@@ -122,32 +122,25 @@ async def test_a_timeout_around_the_call() -> None:
     await bench.over(running, behind)
 
 
-@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
-async def test_a_deadline_of_the_object(entry: str) -> None:
+@in_virtual_time
+async def test_a_deadline_of_the_object() -> None:
     bench = Bench(timeout=1.0)
-    found: list[BaseException] = []
+    running, waiting, behind = await bench.queue(lambda: asyncio.create_task(bench.late.ainvoke(LARGE)))
+    with pytest.raises(TimeoutError):
+        await waiting
+    await bench.over(running, behind)
+
+
+async def test_a_deadline_of_the_object_in_a_thread(deadline_passes: Callable[[], None]) -> None:
+    bench = Bench(timeout=30.0)
 
     def late() -> Any:
-        if entry == "ainvoke":
-            return asyncio.create_task(bench.late.ainvoke(LARGE))
-
-        def call() -> None:
-            try:
-                bench.late.invoke(LARGE)
-            except TimeoutError as error:
-                found.append(error)
-
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        return thread
+        return asyncio.create_task(asyncio.to_thread(bench.late.invoke, LARGE))
 
     running, waiting, behind = await bench.queue(late)
-    if entry == "ainvoke":
-        with pytest.raises(TimeoutError):
-            await waiting
-    else:
-        await asyncio.to_thread(waiting.join, 10)
-        assert len(found) == 1
+    deadline_passes()
+    with pytest.raises(TimeoutError, match="within 30 s"):
+        await waiting
     await bench.over(running, behind)
 
 

@@ -217,16 +217,15 @@ def test_two_components_over_one_model_share_its_engine(embeddings: HuggingFaceE
 
 
 def test_nothing_keeps_a_component_or_its_model() -> None:
-    gc.collect()
-    before = len(local_models._locals._found), len(local_models._engines._found)
     embeddings = HuggingFaceEmbeddings(model_name=bundled_minilm(), model_kwargs={"device": "cpu"})
-    model = weakref.ref(embeddings._client)
+    component, loaded, model = id(embeddings), id(embeddings._client), weakref.ref(embeddings._client)
     asyncio.run(local(embeddings).aembed_query("a mill"))
+    assert component in local_models._locals._found and loaded in local_models._engines._found
     del embeddings
     deadline = time.monotonic() + 10
     while model() is not None and time.monotonic() < deadline:  # its thread has not quite ended the batch
         gc.collect()
-    assert (len(local_models._locals._found), len(local_models._engines._found)) == before
+    assert component not in local_models._locals._found and loaded not in local_models._engines._found
 
 
 # Chains

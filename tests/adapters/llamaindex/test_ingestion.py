@@ -391,8 +391,9 @@ def test_metadata_that_is_too_long_is_stocks() -> None:
 def test_progress_is_shown_as_by_stock(capfd: pytest.CaptureFixture[str]) -> None:
     def bars(obj: Any, call: Callable[[Any], Any]) -> list[str]:
         call(obj)
-        shown = capfd.readouterr().err.replace("\r", "\n").splitlines()
-        return [line.split("[")[0].strip() for line in shown if "100%" in line]
+        # A bar is shown anew as time goes by, and for the last time where it ends its line.
+        ended = [line.rpartition("\r")[2] for line in capfd.readouterr().err.split("\n")]
+        return [line.split("[")[0].strip() for line in ended if "100%" in line]
 
     make = pipeline_of(splitter, store=False)
     run = lambda pipeline: pipeline.run(documents=documents(), show_progress=True)  # noqa: E731

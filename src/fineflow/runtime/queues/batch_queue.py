@@ -219,7 +219,7 @@ class BatchQueue:
         return [(request, request.take(items)) for request, items in batch]
 
     async def _run(self, batch: _Batch, instance: Instance) -> None:
-        number, op = next(_batch_numbers), batch[0][0].seen.op
+        number, op, loop = next(_batch_numbers), batch[0][0].seen.op, asyncio.get_running_loop()
         items = [request.items[index] for request, taken in batch for index in taken]
         start = events.now()
         waits = [start - request.queued for request, _ in batch if request.begun is None]
@@ -248,7 +248,8 @@ class BatchQueue:
                 request.add(taken, results[offset : offset + len(taken)])
                 offset += len(taken)
         finally:
-            instance.end(len(items))
+            if self._loop is loop:  # else the queue has gone to another loop, and nothing runs there of this one
+                instance.end(len(items))
             served(self.engine.name, number, len(items), waits, events.now() - start, failed=failed)
         if events.listening():
             end = events.now()
@@ -259,7 +260,8 @@ class BatchQueue:
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""
-        if len(self.instances) == 1 or not isinstance(error, BackendError) or isinstance(error, RequestError):
+        alone = len(self.instances) == 1 or self._loop is not asyncio.get_running_loop()
+        if alone or not isinstance(error, BackendError) or isinstance(error, RequestError):
             self._fail(batch, error)
             return
         instance.lost = error

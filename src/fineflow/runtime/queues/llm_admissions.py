@@ -48,6 +48,7 @@ class Admissions:
         self.engine = engine
         self.policy = policy
         self.instances = instances_of(engine)
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that its requests are on
         self._line: WaitingLine[LLMRequest] = WaitingLine()
         self._prefills: dict[int, LLMRequest] = {}  # prefills in the line, by number
         self._asking: Counter[str] = Counter()  # requests that decode, or wait to, by query
@@ -74,11 +75,18 @@ class Admissions:
             self._iterate()
 
     def _iterate(self) -> None:
+        if not self._here:
+            return
         self._iterations -= 1
         if self._iterations:
             asyncio.get_running_loop().call_soon(self._iterate, context=contextvars.Context())
         else:
             self._admit()
+
+    @property
+    def _here(self) -> bool:
+        """Whether the queue is on the running loop still, and has not gone to another one, where nothing ran."""
+        return asyncio.get_running_loop() is self._loop
 
     def _limited(self) -> bool:
         return any(min(each.capacity, each.latency_capacity) < inf for each in self.instances)

@@ -47,7 +47,6 @@ class LLMQueue(Admissions):
     def __init__(self, engine: LLMEngine, policy: Policy = by_start) -> None:
         super().__init__(engine, policy)
         watch(self)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._lengths = Lengths(engine.encode)
 
     def __repr__(self) -> str:
@@ -146,7 +145,7 @@ class LLMQueue(Admissions):
                             self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
                             note(request.service, delta, count)
-                            if count > request.output:
+                            if count > request.output and self._here:
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
                             yield delta
@@ -160,7 +159,7 @@ class LLMQueue(Admissions):
         self, tokens: Sequence[int], output: int, segments: Sequence[Segment] = ()
     ) -> AsyncGenerator[tuple[Instance, LLMRequest], None]:
         """Waits for room, and holds it during the block. output: tokens to decode; 0 for a prefill."""
-        loop = self._settle_on_loop()
+        self._settle_on_loop()
         request = self._join(tokens, output, segments)
         service = request.service = events.Service(request.seen.number, events.now())
         admitted, failed = None, False
@@ -182,7 +181,7 @@ class LLMQueue(Admissions):
                 request.ran = 0.0 if failed else now - admitted
                 begun = now if service.begun is None else service.begun
                 served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)
-            if loop is self._loop:  # else that loop has ended, and its requests were dropped
+            if self._here:  # else its requests were dropped
                 self._leave(request)
 
     def _join(self, tokens: Sequence[int], output: int, segments: Sequence[Segment]) -> LLMRequest:
@@ -220,7 +219,7 @@ class LLMQueue(Admissions):
 
     def _computed(self, instance: Instance, request: LLMRequest) -> None:
         """Notes that the prompt of a request is prefilled, or never will be: those that share it may follow."""
-        if request.computing is not None:
+        if request.computing is not None and self._here:
             instance.computing.remove(request.computing)
             request.computing = None
             self._decide_soon()
@@ -241,7 +240,7 @@ class LLMQueue(Admissions):
                 most = min(most, max(_USUAL * costs.size(name, Op.DECODE, events.subject("")), engines[0].block_size))
         return int(most)
 
-    def _settle_on_loop(self) -> asyncio.AbstractEventLoop:
+    def _settle_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # first use, or a forked child, whose requests belong to the parent's loop
             self._loop, self._iterations = loop, 0
@@ -252,7 +251,6 @@ class LLMQueue(Admissions):
             self._handovers.clear()
             for instance in self.instances:
                 instance.reset()
-        return loop
 
     def _priority(self, request: LLMRequest) -> int:
         """Returns a priority for the engine's own queue: the policy's order, as far as one number can express it.
