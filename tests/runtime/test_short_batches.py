@@ -35,6 +35,7 @@ def short(waiting: Sequence[Waiting], slots: int = 16, line: Line = LINE) -> Seq
 
 def test_the_last_item_of_a_query_takes_as_many_others_along_as_their_last_batch_has_no_room_for() -> None:
     assert short([asked(0, "a", 1), asked(1, "b", 49)]) == [Take(0, 1), Take(1, 1)]  # three full batches remain
+    assert short([asked(0, "a", 9), asked(1, "b", 32)], line=Line(0.0, 0.025)) == [Take(0, 9)]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ def test_the_last_item_of_a_query_takes_as_many_others_along_as_their_last_batch
         ([asked(0, "a", 3), asked(1, "b", 47)], LINE),  # two items do not complete the first query
         ([asked(0, "a", 1), asked(1, "b", 49), asked(2, "c", 49)], LINE),  # it may delay many
         ([asked(0, "a", 1), asked(1, "b", 49)], Line(0.05, 0.002)),  # another batch costs more than it saves
+        ([asked(0, "a", 9), asked(1, "b", 20), asked(2, "c", 12)], Line(0.0, 0.025)),  # "b" waits longer than "a" saves
         ([asked(0, "a", 49)], LINE),
     ],
 )

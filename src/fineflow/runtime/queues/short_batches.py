@@ -2,8 +2,8 @@
 
 A batch takes ``fixed + each * items`` seconds, and none of its results is there before its end. So items of later
 queries delay the query that the batch completes, by ``each`` seconds for every item. If what waits does not fill its
-last batch, the items that will be missing there may as well be missing now: what waits needs no more batches, and ends
-no later. Requests that arrive meanwhile may need one more.
+last batch, the items that will be missing there may as well be missing now: what waits needs no more batches, and the
+last of it ends no later. A query between may wait for the short batch, and those that arrive meanwhile for one more.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LATER = 4  # queries that arrive before an engine idles, for each that waits, i
 def shortened(takes: Sequence[Take], waiting: Sequence[Waiting], slots: int, line: Line) -> Sequence[Take]:
     """Returns the items of ``takes`` that go in a short batch, in their order, or ``takes`` itself.
 
-    A batch is short only if it completes the query that began first, and if that saves more than an additional batch
-    may cost later queries. waiting: all requests for that operation. slots: most items of a batch. line: seconds of a
-    batch by its items.
+    A batch is short only if it completes the query that began first, and if that saves more seconds than others may
+    lose, all queries together. waiting: all requests for that operation. slots: most items of a batch. line: seconds of
+    a batch by its items.
     """
     room, size = sum(request.items for request in waiting) % slots, sum(take.items for take in takes)
     if not 0 < room < size:
         return takes
-    fewer, kept = size - room, list[Take]()
+    alone, fewer, kept = line.at(room), size - room, list[Take]()
     for take in takes:
         if room:
             kept.append(Take(take.number, min(take.items, room)))
@@ -42,8 +42,8 @@ def shortened(takes: Sequence[Take], waiting: Sequence[Waiting], slots: int, lin
         left[request.query] = left.get(request.query, 0) + request.items - given.get(request.number, 0)
     first = min(waiting, key=lambda request: (request.started, request.number)).query
     waits = sum(map(bool, left.values()))
-    saved = line.each * fewer * (len(left) - waits)
-    return kept if not left[first] and saved > line.fixed * _LATER * waits else takes
+    saved, lost = line.each * fewer * (len(left) - waits), alone * (waits - 1) + line.fixed * _LATER * waits
+    return kept if not left[first] and saved > lost else takes
 
 
 class ShortBatches:
