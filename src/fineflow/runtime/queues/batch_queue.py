@@ -26,6 +26,7 @@ from fineflow.runtime.queues.placement import Instance, idlest, in_service, inst
 from fineflow.runtime.queues.policy import Policy, Waiting, by_start
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
+from fineflow.runtime.queues.short_batches import ShortBatches
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
 from fineflow.runtime.statistics import served, watch
 
@@ -93,6 +94,7 @@ class BatchQueue:
         self._running: set[asyncio.Task[None]] = set()
         self._server: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._short = ShortBatches()
 
     def __repr__(self) -> str:
         return f"<BatchQueue of {self.engine.name}: {len(self._line)} waiting>"
@@ -215,6 +217,8 @@ class BatchQueue:
         except Exception as error:
             self._fail_waiting(error)
             return []
+        if idle == 1 and self.policy is by_start:  # several instances have shared out what waits
+            batch = self._short.shorten(self.engine, batch, self._line)
         self._line.serve(*batch)
         return [(request, request.take(items)) for request, items in batch]
 
