@@ -299,7 +299,7 @@ async def test_feedback_can_be_switched_off_and_closed() -> None:
     on, _ = adaptive(Slow(SINGLE))
     for i in range(EVERY):
         await on.ainvoke(f"{i}?")
-    await gate.arrived()
+    await gate.arrived(timeout=60)  # 30 summaries, in real time, come before
     on.close()
     await until(lambda: not on._controller.feedback._running)
     assert on.statistics().feedback == 0
