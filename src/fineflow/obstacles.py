@@ -72,11 +72,28 @@ def advice(shown: Plan, again: Callable[[], Plan], known: Callable[[Plan], Costs
     gains = [(each, _gain(shown, [each], again, known)) for each in found]
     paying = sorted((pair for pair in gains if pair[1].pays), key=lambda pair: pair[1].rank, reverse=True)
     lines = [f"In the way: {each.said}, {each.remedy} gains: {gain}." for each, gain in paying]
-    if len(found) > 1:
-        both = _gain(shown, found, again, known)
-        if both.pays and (not paying or both.rank > paying[0][1].rank):
-            lines.append(_together(found, both))
+    both = _gain(shown, found, again, known) if len(found) > 1 else None
+    if behind := _behind(found, again):
+        deeper = _gain(shown, [*found, *behind], again, known)
+        if deeper.rank > max([*(gain.rank for _, gain in gains), *((both.rank,) if both else ())]):
+            found, both = [*found, *behind], deeper
+    if both is not None and both.pays and (not paying or both.rank > paying[0][1].rank):
+        lines.append(_together(found, both))
     return tuple(lines)
+
+
+def _behind(found: Sequence[Obstacle], again: Callable[[], Plan]) -> list[Obstacle]:
+    """Returns the user's own classes that planning comes to once those found are declared, as it stops at the first."""
+    declared = [kind for each in found for kind in each.declared if isinstance(kind, type)]
+    behind: list[Obstacle] = []
+    new = declared
+    while new and len(found) + len(behind) < _MOST:
+        with supposing(declared):
+            further = list(_obstacles(again()))
+        more = [each for each in further if isinstance(each.declared[0], type) and each.declared[0] not in declared]
+        new = [kind for each in more for kind in each.declared]
+        declared, behind = [*declared, *new], [*behind, *more]
+    return behind[: _MOST - len(found)]
 
 
 def _together(found: Sequence[Obstacle], gain: Gain) -> str:
@@ -96,7 +113,7 @@ def _obstacles(shown: Plan) -> Iterator[Obstacle]:
     notes = [note.reason for graph in (shown.p_graph, shown.e_graph) for note in graph.notes]
     reasons = [*(p.effects.reason for p in primitives), *notes]
     names = dict.fromkeys(
-        text.partition(OWN_CLASS)[0].strip().rpartition(" ")[2] for text in reasons if OWN_CLASS in text
+        text.partition(OWN_CLASS)[0].strip().rpartition(" ")[2].lstrip("(") for text in reasons if OWN_CLASS in text
     )
     kinds = [kind for kind in own_classes if kind.__name__ in names]
     for kind in sorted(kinds, key=lambda kind: [*names].index(kind.__name__)):

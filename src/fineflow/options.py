@@ -37,7 +37,8 @@ class Options:
         docs/verify.md.
 
     Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
-    positive number, for an unknown ``trust`` or ``objective``, and for a share that is not from 0 to 1.
+    positive number, for an unknown ``trust`` or ``objective``, and for a share that is not from 0 to 1; TypeError for a
+    switch that is neither True nor False.
     """
 
     passes: Sequence[Pass] = PASSES
@@ -53,6 +54,8 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
+        for switch in ("strict", "assume_pure", "eager", "across_nodes"):
+            self._check_switch(switch)
         if self.trust not in ("packages", "interfaces"):
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
         if wrong := wrong_objective(self.objective):
@@ -66,6 +69,13 @@ class Options:
             return
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
             raise ValueError(f"timeout is a number of seconds above 0, or None for no limit; got {seconds!r}")
+
+    def _check_switch(self, name: str) -> None:
+        """Raises TypeError for what is neither True nor False: a list of functions would be true for all functions."""
+        value: Any = getattr(self, name)
+        if not isinstance(value, bool):
+            hint = "; to declare single functions, mark them @fineflow.pure" if name == "assume_pure" else ""
+            raise TypeError(f"{name} is True or False; got {value!r}{hint}")
 
 
 def changes_nothing(options: Options) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fineflow.observe import Interval, Track
@@ -59,6 +61,18 @@ def test_slower() -> None:
         f"1.5{X} slower (3.00 s instead of 2.00 s): llm was busy for 2.00 s instead of 1.00 s."
     )
     assert verdict(track(WRITE, total=2.2), STOCK) == f"1.10{X} slower (2.20 s instead of 2.00 s)."
+
+
+def test_calls_that_raised_are_not_compared() -> None:
+    broke, stuck = (replace(track(WRITE, name=name, total=total), failed=True) for name, total in (("a", 3), ("b", 1)))
+    assert verdict(broke, stuck) == "Not comparable: both calls raised an exception (3.00 s instead of 1.00 s)."
+    for pair in ((broke, STOCK), (STOCK, broke)):
+        assert verdict(*pair).startswith("Not comparable: “a” raised an exception (")
+    fast = track(WRITE, name="fast")
+    assert together([(fast, STOCK), (broke, stuck), (fast, STOCK)]) == (
+        f"The 2 of 3 calls without an exception together: 2.0{X} faster (2.00 s instead of 4.00 s)."
+    )
+    assert together([(broke, stuck), (broke, STOCK)]) == ""
 
 
 @pytest.mark.parametrize("other", [track(), track((OWN, "f", 0.0, 1.0), total=1.0)])

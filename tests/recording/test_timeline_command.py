@@ -100,7 +100,9 @@ def test_other_methods(entry: str, tmp_path: Path) -> None:
 
 def test_an_app_that_fails_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["timeline", "drawn_app:broken", "--input", "x"]) == 1
-    assert "stock raised ValueError: no such thing" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "stock raised ValueError: no such thing" in said.err
+    assert "Not comparable: both calls raised an exception" in said.out
     assert "It raised an exception." in (tmp_path / "timeline.html").read_text(encoding="utf-8")
 
 

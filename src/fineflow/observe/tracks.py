@@ -22,7 +22,7 @@ class Track:
     ``began`` and ``ended``: ``time.perf_counter()`` seconds around the whole call; defaults: when the first interval
     was queued and the last one ended. ``against``: name of the track to compare its length with ("" = none).
     ``path``: its critical path; default: the intervals that ended when the next one began, back from the end.
-    ``remark``: a sentence to show with it.
+    ``remark``: a sentence to show with it. ``failed``: the call raised, so that its length is compared with none.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Track:
     against: str = ""
     path: Sequence[Segment] | None = None
     remark: str = ""
+    failed: bool = False
 
     @property
     def zero(self) -> float:

@@ -27,6 +27,9 @@ def verdict(track: Track, first: Track) -> str:
         return "Nothing was measured."
     ratio = first.total / track.total
     times = f"{duration(track.total)} instead of {duration(first.total)}"
+    if track.failed or first.failed:
+        who = "both calls" if track.failed and first.failed else f"“{(track if track.failed else first).name}”"
+        return f"Not comparable: {who} raised an exception ({times})."
     if ratio > _SAME:
         return f"{_times(ratio)} faster ({times}){_because(track, first)}."
     if ratio < 1 / _SAME:
@@ -45,12 +48,18 @@ def together(pairs: Sequence[tuple[Track, Track]]) -> str:
     """Returns the sentence on several comparisons together; "" if there are none."""
     if len(pairs) == 1:
         return verdict(*pairs[0])
-    ours, stock = (sum(pair[side].total for pair in pairs) for side in (0, 1))
+    ended = [pair for pair in pairs if not any(track.failed for track in pair)]
+    ours, stock = (sum(pair[side].total for pair in ended) for side in (0, 1))
     if not ours or not stock:
         return ""
     ratio, times = stock / ours, f"{duration(ours)} instead of {duration(stock)}"
     said = f"{_times(ratio)} faster" if ratio > _SAME else f"{_times(1 / ratio)} slower"
-    return f"All {len(pairs)} calls together: {said if not 1 / _SAME <= ratio <= _SAME else 'no difference'} ({times})."
+    which = (
+        f"All {len(pairs)} calls"
+        if ended == list(pairs)
+        else f"The {len(ended)} of {len(pairs)} calls without an exception"
+    )
+    return f"{which} together: {said if not 1 / _SAME <= ratio <= _SAME else 'no difference'} ({times})."
 
 
 def _times(ratio: float) -> str:

@@ -160,7 +160,8 @@ def _track(call: RecordedCall, until: float, names: dict[str, int]) -> Track:
     name = f"{'fineflow' if call.optimized else 'stock'}: {call.name}.{call.entry}"
     names[name] = names.get(name, 0) + 1
     name = name if names[name] == 1 else f"{name} ({names[name]})"
-    return Track(name, steps, call.began, ended, path=path, remark=_remark(call, len(steps), over=over))
+    remark = _remark(call, len(steps), over=over)
+    return Track(name, steps, call.began, ended, path=path, remark=remark, failed=call.failed and over)
 
 
 def _remark(call: RecordedCall, steps: int, *, over: bool) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
 from pipelines import ask, echo, store
 
@@ -93,3 +95,43 @@ def test_where_a_batch_is_a_call_for_each_input(chain: Any, own: bool) -> None:
     stock = fineflow.explain(chain).stock
     assert ("batch" not in stock) is own
     assert ("invoke" in stock) is False
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return type(error), str(error)
+
+
+GIVEN: dict[str, Callable[[], Any]] = {
+    "keys of a dict": {"who": 1, "where": 2}.keys,
+    "values of a dict": {1: "who", 2: "where"}.values,
+    "set": lambda: {"who", "where"},
+    "set of one": lambda: {"who"},
+    "tuple": lambda: ("who", "where"),
+    "empty": dict,
+    "generator": lambda: (each for each in ("who", "where")),
+    "number": lambda: 5,
+}
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_what_stock_takes_as_inputs_is_taken_and_what_it_refuses_is_refused(
+    given: Callable[[], Any], timeout: float | None
+) -> None:
+    model = FakeChat() | StrOutputParser()
+    both = RunnablePassthrough.assign(a=ask("{q}") | model) | RunnablePassthrough.assign(b=ask("{q}") | model)
+    stock = RunnableLambda(lambda q: {"q": q}) | both
+    fast = fineflow.optimize(stock, timeout=timeout)
+    assert outcome(lambda: fast.batch(given())) == outcome(lambda: stock.batch(given()))
+    assert outcome(lambda: asyncio.run(fast.abatch(given()))) == outcome(lambda: asyncio.run(stock.abatch(given())))
+
+
+@pytest.mark.parametrize("config", ["x", [1], 5, ["x"]])
+def test_a_config_that_is_none_is_refused_as_stock_refuses_it(config: Any) -> None:
+    stock = RunnablePassthrough.assign(a=ask("a: {q}"), b=ask("b: {q}")) | RunnablePick("a")
+    fast = fineflow.optimize(stock, eager=True)
+    for call in (lambda obj: obj.invoke({"q": "?"}, config), lambda obj: asyncio.run(obj.ainvoke({"q": "?"}, config))):
+        assert outcome(lambda call=call: call(fast)) == outcome(lambda call=call: call(stock))

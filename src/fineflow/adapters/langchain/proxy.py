@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
@@ -166,14 +166,14 @@ class Optimized(Planned):
 
     def _self_batch_plan(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Plan | None:
         """Returns the plan that a batch follows; None if it goes to the user's object."""
-        if not inputs or kwargs:
+        if kwargs or not _in_order(inputs):
             return None
         entry = "batch" if sync else "abatch"
         plan = self._self_plan(ChainCall(entry, self.__wrapped__, inputs[0], None, lambda runs: None, sync=sync))
         return plan if plan is not None and entry in plan.pays else None
 
     def _self_batch_way(self, inputs: Any) -> Any:
-        return is_constant(inputs[0]) if inputs else None
+        return is_constant(inputs[0]) if _in_order(inputs) else None
 
     def _self_batch(
         self, plan: Plan | None, inputs: Any, config: Any, return_exceptions: bool, kwargs: dict[str, Any]
@@ -213,6 +213,11 @@ class Optimized(Planned):
 
 def _enter(entry: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any], runs: Any) -> Any:
     return getattr(runs, entry)(input, config, **kwargs)
+
+
+def _in_order(inputs: Any) -> bool:
+    """Returns True for inputs with a first one. Stock also takes a set or the keys of a dict, and refuses the rest."""
+    return isinstance(inputs, Sequence) and len(inputs) > 0
 
 
 def _plain(config: RunnableConfig | None) -> bool:

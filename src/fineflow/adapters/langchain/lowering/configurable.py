@@ -59,7 +59,7 @@ NOTHING = Configurable({})
 
 def configured(objects: Mapping[str, Any], config: Any) -> Configurable:
     """Returns what the config of a call, or the one around it, sets of the values that the planned objects read."""
-    given: Any = (config or {}).get("configurable")
+    given: Any = config.get("configurable") if isinstance(config, Mapping) else None  # stock refuses anything else
     if given is None:
         given = (var_child_runnable_config.get() or {}).get("configurable")
     dynamic = [obj for obj in objects.values() if isinstance(obj, DynamicRunnable)] if given else []
