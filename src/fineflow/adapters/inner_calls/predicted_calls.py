@@ -23,10 +23,10 @@ class PredictedFinder(CallFinder):
         return super().look()
 
     def _run(self, walk: Walk) -> None:
-        func, _, named = self._function
-        walk.run(func, [walk.own(dict(self.given))], named)
+        func, args, named = self._function
+        walk.run(func, args if self.given is None else [walk.own(dict(self.given))], named)
 
-    given: Mapping[str, Any] = {}
+    given: Mapping[str, Any] | None = None  # the state of a graph, in place of arguments
 
 
 class PredictedCalls(InnerCalls):
@@ -59,14 +59,19 @@ class PredictedCalls(InnerCalls):
             raise Stop("may do more than return a value")
         return self._finder.value
 
+    @property
+    def handed_over(self) -> bool:
+        """True if stock's own ``InnerCalls`` has what has begun."""
+        return self._heir is not None
+
     def hand_over(self, heir: InnerCalls) -> float:
         """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run."""
         with self._lock:
             self._over, self._heir = True, heir
-            begun = [call for call in self._finder.calls if call.begun]
+            begun = [call for call in self._finder.calls if call.ahead is not None]
             self._finder.calls = []
         heir.adopt(begun)
-        return sum((call.ended or now()) - call.since for call in begun if call.ahead is not None)
+        return sum((call.ended or now()) - call.since for call in begun)
 
     def _several(self) -> bool:
         return True  # what runs now is beside it
